@@ -79,12 +79,12 @@ def all_pairs(
         file = read_embeddings(embeddings)
         ids = file.ids
         assert ids is not None  # the reader sees to that
-        people, groups, unused = _members(embeddings, ids, file.subjects, subjects, group)
+        names, groups, unused = _members(embeddings, ids, file.subjects, subjects, group)
         console.print(f"embeddings {embeddings}: {len(ids):,} images")
         if unused:
             console.print(f"note: {unused:,} rows of {subjects} have no embedding", style="yellow")
         compared = np.ones(len(ids), bool) if groups is None else groups != ""
-        blank = np.unique(people[~compared])
+        blank = np.unique(names[~compared])
         if blank.size:
             console.print(
                 f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
@@ -94,7 +94,7 @@ def all_pairs(
         with progress_bar(console) as show:
             result = score_all_pairs(
                 file.vectors if compared.all() else take(file.vectors, np.flatnonzero(compared)),
-                people[compared],
+                names[compared],
                 fpr=fpr,
                 thresholds=threshold,
                 groups=None if groups is None else groups[compared],

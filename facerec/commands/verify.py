@@ -392,7 +392,7 @@ def _with_and_without(
     for overlap in known:
         if not overlap.is_of(bench) or bench.name not in benches:
             continue
-        said = f"{overlap.persons:,} persons of the training set are probably in {bench.name}"
+        said = f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}"
         trained_on = np.isin(bench.images.ids, list(overlap.images))
         pairs = bench.pairs
         clean = ~(trained_on[pairs.first] | trained_on[pairs.second])

@@ -42,13 +42,13 @@ class Cleaning:
         images: with an embedding.
         classes: their labels.
         wrong: wrong labels; its classes are those that `labels` numbers.
-        twins: classes of one person; of those classes too.
-        mixtures: classes of two people, before any was split.
+        twins: classes of one subject; of those classes too.
+        mixtures: classes of two subjects, before any was split.
         duplicates: images that are there twice.
         probability: of each image, that it does not belong under its label, ``(n,)``: that of a
-            wrong label, or of being a second person where that is larger.
+            wrong label, or of being a second subject where that is larger.
         rows: the images that take part, of those given, ``(n,)``.
-        labels: class of each image after mixtures are split, ``(n,)``; the second persons have the
+        labels: class of each image after mixtures are split, ``(n,)``; the second subjects have the
             numbers from ``classes`` on.
         proposals: all of them, the surest of each kind first.
     """
@@ -77,7 +77,7 @@ def clean_set(
 ) -> Cleaning:
     """Look for faults in the labels of a set.
 
-    Mixtures are split and people with two labels joined, for the sake of what is found next; then
+    Mixtures are split and subjects with two labels joined, for the sake of what is found next; then
     wrong labels are looked for. Images without an embedding or without a label take no part.
 
     Args:
@@ -152,7 +152,7 @@ def clean_set(
 
 
 def _roots(same: Twins) -> Ints:
-    """Return for each class the one that stands for its person, joining proposed pairs."""
+    """Return for each class the one that stands for its subject, joining proposed pairs."""
     root = np.arange(len(same.probability))
 
     def end(number: int) -> int:
@@ -167,7 +167,7 @@ def _roots(same: Twins) -> Ints:
 
 
 def _fresh_name(name: str, taken: set[str]) -> str:
-    """Return a name for the second person of a class that nobody has yet."""
+    """Return a name for the second subject of a class that nobody has yet."""
     number = 2
     while (fresh := f"{name}~{number}") in taken:
         number += 1
@@ -178,8 +178,8 @@ def _fresh_name(name: str, taken: set[str]) -> str:
 def _wrong_rows(
     wrong: WrongLabels, images: NDArray[np.str_], label: NDArray[np.str_], names: Sequence[str]
 ) -> Iterator[Proposal]:
-    # The second person of a mixture may be no person but what a network cannot tell apart, such as
-    # profiles; nobody else's image is put there.
+    # The second subject of a mixture may be no subject but what a network cannot tell apart, such
+    # as profiles; nobody else's image is put there.
     chosen = np.flatnonzero(wrong.proposed)
     for row in chosen[np.argsort(-wrong.probability[chosen], kind="stable")].tolist():
         nearest = int(wrong.nearest[row])

@@ -14,7 +14,7 @@ from facerec.galleries.label_faults import Members
 from facerec.progress import Progress
 from facerec.verification.scoring.bins import BIN_EDGES
 from facerec.verification.scoring.mated import count_mated
-from facerec.verification.scoring.people import People
+from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.tiles import Tiles, images_of
 
 _LAW = (0.02, 0.2)
@@ -86,8 +86,8 @@ def duplicates(
 ) -> Duplicates:
     """Find images that are there twice.
 
-    The number of pairs of different photos of one person that are less than an angle apart falls
-    with a power of that angle, the dimensions in which photos of a person differ. The law is read
+    The number of pairs of different photos of one subject that are less than an angle apart falls
+    with a power of that angle, the dimensions in which photos of a subject differ. The law is read
     where pairs are many and duplicates few, beyond the heap that many duplicates make, and
     extrapolated towards 0: what is there beyond it is duplicates. The threshold is the largest
     angle within which no more than one pair in twenty is expected by chance.
@@ -104,8 +104,8 @@ def duplicates(
         MetricError: there is no pair of images with one label, or with two.
     """
     threshold, expected = _duplicate_threshold(_cosines_of_one_label(members, sure, device))
-    people = People(members.unit, members.label, [], by_group=False)
-    tiles = Tiles(people, device, 1024, None, progress)
+    sample = Sample(members.unit, members.label, [], by_group=False)
+    tiles = Tiles(sample, device, 1024, None, progress)
     kernels = tiles.visit(
         lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
     )
@@ -139,10 +139,10 @@ def _cosines_of_one_label(
     # With a label of its own an image is in no pair.
     alone = np.where(unsure, members.classes + numbers, label)
     label = alone if np.unique(alone, return_counts=True)[1].max() > 1 else label
-    people = People(members.unit, label, [], by_group=False)
-    none = np.empty((0, people.rows), np.float32)
-    tiles = Tiles(people, device, 1024, None, None)
-    histogram: Ints = count_mated(tiles, people, none, 0).histogram[-1]
+    sample = Sample(members.unit, label, [], by_group=False)
+    none = np.empty((0, sample.rows), np.float32)
+    tiles = Tiles(sample, device, 1024, None, None)
+    histogram: Ints = count_mated(tiles, sample, none, 0).histogram[-1]
     return histogram
 
 
@@ -178,7 +178,7 @@ def _heaped(within: Floats, angle: Floats) -> float:
 
     Different photos lie the denser the wider the angle: within half as much again there are several
     times as many. The heap ends at the widest angle from where there are hardly more; where it were
-    more than `_HEAP` of all pairs, it may as well be one person's photos under a label of many.
+    more than `_HEAP` of all pairs, it may as well be one subject's photos under a label of many.
 
     Args:
         within: pairs at or above each cosine, descending.

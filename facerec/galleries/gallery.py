@@ -1,9 +1,9 @@
-"""A gallery of enrolled people: templates, exact search, deletion, and thresholds for its size.
+"""A gallery of enrolled subjects: templates, exact search, deletion, and thresholds for its size.
 
     gallery = Gallery.read("door.npz")
     gallery.identify(read_embeddings("visitors.npz"), fpir="1e-2")
 
-A person has one template, the mean of the embeddings of all images that were enrolled. A search
+A subject has one template, the mean of the embeddings of all images that were enrolled. A search
 goes through all templates in blocks, as float32 products; what it returns is scored again in
 float64 and rounded to multiples of 2⁻²⁴, as in verification, so that answers depend neither on the
 blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled first.
@@ -46,7 +46,7 @@ QUERIES = 64
 """Probes that go through the gallery together."""
 
 CALIBRATION_PROBES = 4096
-"""Enrolled people who stand in for strangers at most, where nobody else does."""
+"""Enrolled subjects who stand in for strangers at most, where nobody else does."""
 
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
@@ -120,15 +120,15 @@ class Enrolment:
     """What became of images to enrol."""
 
     enrolled: tuple[str, ...]
-    """People who are new in the gallery."""
+    """Subjects who are new in the gallery."""
     extended: tuple[str, ...]
-    """People who were there and whose template now rests on more images."""
+    """Subjects who were there and whose template now rests on more images."""
     images: int
     """Images that went into templates."""
     failures: Mapping[str, str]
     """Image → why it went into none."""
     not_enrolled: tuple[str, ...]
-    """People of whom no image could be used and who are not in the gallery."""
+    """Subjects of whom no image could be used and who are not in the gallery."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +221,12 @@ class Identification:
 
 
 class Gallery:
-    """Enrolled people and their templates; see the module for how they are searched.
+    """Enrolled subjects and their templates; see the module for how they are searched.
 
     Args:
         space: that all embeddings must be of.
         fusion: what a template is the mean of. ``unit`` takes embeddings of length 1, so that every
-            image counts alike; a gallery may have one image of a person from a camera that gives
+            image counts alike; a gallery may have one image of a subject from a camera that gives
             long embeddings and many others that do not. ``raw`` keeps the lengths, which follow the
             quality of images with models that were not trained to have equal ones.
 
@@ -266,7 +266,7 @@ class Gallery:
     def enroll(
         self, embeddings: Embeddings, subjects: Names | None = None, where: str = "images"
     ) -> Enrolment:
-        """Add people, or images of people who are there.
+        """Add subjects, or images of subjects who are there.
 
         An image without an embedding, or of nobody knows whom, is left out and listed.
 
@@ -295,13 +295,13 @@ class Gallery:
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             failures.setdefault(str(names[row]), why)
-        people, person = np.unique(known[usable], return_inverse=True)
-        rows = np.flatnonzero(usable)[np.argsort(person, kind="stable")]
-        counts = np.bincount(person, minlength=people.size)
-        gallery_rows = self._rows_of(people)
+        distinct, subject = np.unique(known[usable], return_inverse=True)
+        rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
+        counts = np.bincount(subject, minlength=distinct.size)
+        gallery_rows = self._rows_of(distinct)
         first = np.concatenate([[0], np.cumsum(counts)])
-        sums = np.empty((people.size, self.space.embedding_size), np.float32)
-        for who in range(people.size):
+        sums = np.empty((distinct.size, self.space.embedding_size), np.float32)
+        for who in range(distinct.size):
             mine = rows[first[who] : first[who + 1]]
             vectors = embeddings.vectors[mine].astype(np.float64)
             if self.fusion == "unit":
@@ -315,10 +315,10 @@ class Gallery:
         norms = row_norms(sums)
         # Images that point in opposite directions leave nothing but rounding errors.
         weights = None if self.fusion == "unit" else lengths[usable]
-        lost = ~(norms > 1e-6 * np.bincount(person, weights, people.size))
+        lost = ~(norms > 1e-6 * np.bincount(subject, weights, distinct.size))
         counts += np.where(gallery_rows >= 0, self.images[gallery_rows] if len(self) else 0, 0)
-        for person_lost in np.flatnonzero(lost):
-            for row in rows[first[person_lost] : first[person_lost + 1]]:
+        for without in np.flatnonzero(lost):
+            for row in rows[first[without] : first[without + 1]]:
                 failures[str(names[row])] = "it and the person's other images add up to nothing"
         sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
         means = (norms / counts).astype(np.float32)
@@ -329,11 +329,11 @@ class Gallery:
         self.templates[known_rows], self._lengths[known_rows] = sums[more], means[more]
         self.images[known_rows] = counts[more]
         if new.any():
-            # New people in the order in which they came.
+            # New subjects in the order in which they came.
             order = np.argsort(rows[first[:-1]][new], kind="stable")
             chosen = np.flatnonzero(new)[order]
             added = sums if np.array_equal(chosen, np.arange(len(sums))) else sums[chosen]
-            self.subjects = np.concatenate([self.subjects, people[chosen]])
+            self.subjects = np.concatenate([self.subjects, distinct[chosen]])
             self.templates = (
                 np.concatenate([self.templates, added]) if len(self.templates) else added
             )
@@ -343,19 +343,19 @@ class Gallery:
         absent = asked[self._rows_of(asked) < 0]
         return Enrolment(
             tuple(self.subjects[len(self.subjects) - int(new.sum()) :].tolist()),
-            tuple(people[more].tolist()),
+            tuple(distinct[more].tolist()),
             int(sum(np.diff(first)[~lost])),
             failures,
             tuple(absent.tolist()),
         )
 
     def delete(self, subject: str) -> None:
-        """Take a person out: template, name, calibration scores, and any index.
+        """Take a subject out: template, name, calibration scores, and any index.
 
         `write` then leaves no byte of them in the file.
 
         Raises:
-            DatasetError: there is no such person.
+            DatasetError: there is no such subject.
         """
         rows = np.flatnonzero(self.subjects == subject)
         if not rows.size:
@@ -380,14 +380,14 @@ class Gallery:
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = None
 
-    def _rows_of(self, people: NDArray[np.str_]) -> NDArray[np.int64]:
-        """Return the row of each person, −1 for those who are not there."""
-        if not len(self) or not people.size:
-            return np.full(people.size, -1)
+    def _rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
+        """Return the row of each subject, −1 for those who are not there."""
+        if not len(self) or not subjects.size:
+            return np.full(subjects.size, -1)
         order = np.argsort(self.subjects)
-        at = np.searchsorted(self.subjects, people, sorter=order)
+        at = np.searchsorted(self.subjects, subjects, sorter=order)
         rows = order[np.minimum(at, len(order) - 1)]
-        return np.where(self.subjects[rows] == people, rows, -1)
+        return np.where(self.subjects[rows] == subjects, rows, -1)
 
     # --- searching -------------------------------------------------------------------------
 
@@ -489,7 +489,7 @@ class Gallery:
         """Return a FAISS index of the templates, built when it is first asked for.
 
         It lives in memory alone and is built again after every change, so that nothing of a deleted
-        person stays in its centres or its graph.
+        subject stays in its centres or its graph.
 
         Raises:
             MissingExtraError: FAISS is not installed.
@@ -581,17 +581,17 @@ class Gallery:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Calibration:
-        """Score people with the templates of others, and keep the highest scores.
+        """Score subjects with the templates of others, and keep the highest scores.
 
         Nothing of an impostor's embedding or name is kept.
 
         Args:
-            impostors: images of people who are not enrolled; those of people who are (by name) meet
-                the others alone. By default the gallery's own people stand in for strangers, up to
-                4,096 of them, drawn at random. Their templates may rest on several images, which
-                makes them better likenesses than the single image of a visitor.
+            impostors: images of subjects who are not enrolled; those of subjects who are (by name)
+                meet the others alone. By default the gallery's own subjects stand in for strangers,
+                up to 4,096 of them, drawn at random. Their templates may rest on several images,
+                which makes them better likenesses than the single image of a visitor.
             subjects: who is on each, ``(n,)``; by default what `impostors` says, or each image
-                counts as another person, and then intervals are too narrow.
+                counts as another subject, and then intervals are too narrow.
             where: the impostors come from.
             depth: scores kept of each probe.
             seed: of the draw.
@@ -605,20 +605,20 @@ class Gallery:
         if impostors is None:
             probes = np.random.default_rng(seed).permutation(len(self))[:CALIBRATION_PROBES]
             vectors: NDArray[np.floating] = self.templates[probes]
-            people, note = probes, {"probes": "the gallery's own people"}
+            of_probe, note = probes, {"probes": "the gallery's own people"}
         else:
             self.space.check(Space.of(impostors), where)
             names = impostors.subjects if subjects is None else text_array(subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = take(impostors.vectors, rows)
             if names is None:
-                people = -1 - np.arange(rows.size)
+                of_probe = -1 - np.arange(rows.size)
             else:
-                # Strangers have numbers below 0. An image of nobody knows whom is a person.
+                # Strangers have numbers below 0. An image of nobody knows whom is a subject.
                 own = np.array([name or f"\0{row}" for row, name in enumerate(names)])[rows]
                 strangers = -1 - np.unique(own, return_inverse=True)[1]
                 gallery_rows = self._rows_of(own)
-                people = np.where(gallery_rows >= 0, gallery_rows, strangers)
+                of_probe = np.where(gallery_rows >= 0, gallery_rows, strangers)
             note = {"probes": where, "persons": "given" if names is not None else "one an image"}
         if not len(self) or not len(vectors):
             raise MetricError(
@@ -627,19 +627,19 @@ class Gallery:
             )
         nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
         # Who would meet nobody else is no stranger to this gallery.
-        alone = (people == 0) if len(self) == 1 else np.zeros(len(people), bool)
+        alone = (of_probe == 0) if len(self) == 1 else np.zeros(len(of_probe), bool)
         if alone.all():
             raise MetricError(
                 f"{where}: nobody but the one person who is enrolled, so nothing to calibrate "
                 "with; give embeddings of other people"
             )
-        nearest, scores, people = nearest[~alone], scores[~alone], people[~alone]
-        # A person with itself is no impostor; it goes to the end of its row.
-        same = nearest == people[:, None]
+        nearest, scores, of_probe = nearest[~alone], scores[~alone], of_probe[~alone]
+        # A subject with itself is no impostor; it goes to the end of its row.
+        same = nearest == of_probe[:, None]
         order = np.argsort(same, axis=1, kind="stable")[:, :depth]
         nearest = np.take_along_axis(np.where(same, -1, nearest), order, axis=1)
         scores = np.take_along_axis(np.where(same, np.float32(-np.inf), scores), order, axis=1)
-        self.calibration = Calibration(scores, nearest, people.astype(np.int64), entries, note)
+        self.calibration = Calibration(scores, nearest, of_probe.astype(np.int64), entries, note)
         return self.calibration
 
     # --- files -----------------------------------------------------------------------------
@@ -757,11 +757,11 @@ class Gallery:
         return gallery
 
     def export(self, path: str | Path) -> None:
-        """Write the templates as Parquet, one row a person, for a database to load.
+        """Write the templates as Parquet, one row a subject, for a database to load.
 
-        Columns: ``image_id`` and ``subject_id`` (the person, twice: facerec's own commands read the
-        table as embeddings), ``images`` int64, ``embedding`` list of float32 of length 1, so that
-        inner product and cosine are one. The file's metadata has the embedding space.
+        Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read
+        the table as embeddings), ``images`` int64, ``embedding`` list of float32 of length 1, so
+        that inner product and cosine are one. The file's metadata has the embedding space.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -845,7 +845,7 @@ def _check_calibration(arrays: Mapping[str, NDArray[Any]], note: object) -> None
 
 
 def _renumbered(calibration: Calibration, row: int) -> Calibration | None:
-    """Return a calibration without an entry, whose persons are rows of the gallery again."""
+    """Return a calibration without an entry, whose subjects are rows of the gallery again."""
     left = calibration.without(row)
     if left is None:
         return None

@@ -1,16 +1,17 @@
 """How high the best of many impostors scores, learned from the scores of two sets without labels.
 
-Nobody says which rows of the score matrix have their person in the other set, so a row's best score
-may be that person's or the luckiest impostor's. The runner-up, the best score with another person,
-is an impostor's either way. So the tail is learned from runners-up and what comes after them:
+Nobody says which rows of the score matrix have their subject in the other set, so a row's best
+score may be that subject's or the luckiest impostor's. The runner-up, the best score with another
+subject, is an impostor's either way. So the tail is learned from runners-up and what comes after
+them:
 
-* Scores are brought to one scale (`standardise`), so that persons whom many resemble, and templates
-  of many or few images, have the same impostors. A standardised score z is measured by
+* Scores are brought to one scale (`standardise`), so that subjects whom many resemble, and
+  templates of many or few images, have the same impostors. A standardised score z is measured by
   w = −ln Φ(−z), of which impostors have an exponential tail if their scores are normal.
 * The tail is exp(−(w − δ)/σ) with σ and δ from the data: σ above 1 is a heavier tail than normal.
   By Rényi (1953), i·(w₍ᵢ₎ − w₍ᵢ₊₁₎) has the mean σ for the i-th and next best of a row's impostors;
   and the i-th best has ln(expected impostors above it) of mean digamma(i).
-* A row that is told to have its person has one impostor fewer among its best. Which rows those are
+* A row that is told to have its subject has one impostor fewer among its best. Which rows those are
   is decided by the tail, so both are repeated until they agree.
 """
 
@@ -31,12 +32,12 @@ RANKS = 6
 _ROUNDS = 8
 
 # What is believed before the data, in numbers of rows that would say so: a tail a little heavier
-# than normal. It decides only where sets have a few persons.
+# than normal. It decides only where sets have a few subjects.
 _SLOPE, _SLOPE_ROWS = 1.1, 20.0
 _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 
 # A row's own mean and spread are trusted from so many others on: in fewer, a score with its own
-# person would weigh too much in them, and rows without one would look too good beside it.
+# subject would weigh too much in them, and rows without one would look too good beside it.
 _CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
 _SAMPLE = 1 << 20
@@ -63,7 +64,7 @@ class ImpostorTail:
 
         Args:
             scores: standardised, of any shape.
-            candidates: persons that each is the best of.
+            candidates: subjects that each is the best of.
         """
         return np.log(candidates) - (self.exponents(scores) - self.shift) / self.slope
 
@@ -141,7 +142,7 @@ def centre_and_spread(
 ) -> tuple[float, float]:
     """Return median and spread of the products of two sets, looking at the lower half alone.
 
-    Impostors are nearly all products, and persons who are in both sets raise high ones only: the
+    Impostors are nearly all products, and subjects who are in both sets raise high ones only: the
     distance from the median to the quantile of −1 σ is the impostors' spread.
 
     Args:
@@ -178,14 +179,14 @@ def fit_tail(
     scale: tuple[float, float],
     share: float,
 ) -> tuple[ImpostorTail, list[NDArray[np.float64]]]:
-    """Fit the tail to the best scores of rows, of which some are their own person's.
+    """Fit the tail to the best scores of rows, of which some are their own subject's.
 
     Args:
-        best: for each kind of row, standardised scores with its best persons, descending,
+        best: for each kind of row, standardised scores with its best subjects, descending,
             ``(n, k)``; −∞ where there is none.
-        candidates: for each kind, how many persons a row is compared with.
+        candidates: for each kind, how many subjects a row is compared with.
         scale: see `centre_and_spread`.
-        share: of the rows that are told to have their person, how many may be wrong.
+        share: of the rows that are told to have their subject, how many may be wrong.
 
     Returns:
         The tail, and for each kind the logarithm of each row's p-value, ``(n,)``.
@@ -236,7 +237,7 @@ def _moments(
 def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
     """Return which rows to propose so that at most a share of the proposals is expected false.
 
-    Benjamini and Hochberg (1995). If no row has its person, the chance that any is proposed is at
+    Benjamini and Hochberg (1995). If no row has its subject, the chance that any is proposed is at
     most ``share`` as well.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which labels of a set are wrong, which two are of one person, and which is of two people."""
+"""Which labels of a set are wrong, which two are of one subject, and which is of two subjects."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from facerec.galleries.faults import (
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 
-_LEAST_OF_A_PERSON = 3
-"""Images that make a second person in a class."""
+_LEAST_OF_A_SUBJECT = 3
+"""Images that make a second subject in a class."""
 
 _TILE = 2048
 
@@ -52,7 +52,7 @@ class WrongLabels(Fault):
 
 @dataclass(frozen=True, eq=False)
 class Twins(Fault):
-    """Classes that are probably the same person as another one.
+    """Classes that are probably the same subject as another one.
 
     Attributes:
         partner: the nearest other class of each, ``(C,)``.
@@ -65,7 +65,7 @@ class Twins(Fault):
 
 @dataclass(frozen=True, eq=False)
 class Mixtures(Fault):
-    """Classes that are probably two people.
+    """Classes that are probably two subjects.
 
     Attributes:
         second: which images belong to the smaller half of their class, ``(n,)``, of all classes.
@@ -188,7 +188,7 @@ def wrong_labels(
 
     The statistics of an image are its cosine to the weighted mean of the others of its class, with
     their weights the probabilities that they are right, and the largest to another class. As wrong
-    ones are taken: the same images under the label of a random other one, with their own person in
+    ones are taken: the same images under the label of a random other one, with their own subject in
     the set, and without.
     """
     count = len(members.label)
@@ -238,7 +238,7 @@ def wrong_labels(
         )
         weights = np.full(count, 1 - shares.sum())
         weights[known] = posterior[:, 0]
-    # Whether its person is in the set is asked apart: where few images are wrong, the shares of
+    # Whether its subject is in the set is asked apart: where few images are wrong, the shares of
     # both kinds are guesses.
     trust = weights[borrowed]
     of_other = [1, 2, 4]
@@ -294,10 +294,10 @@ def _left_out(
 
 
 def twins(members: Members, device: torch.device, progress: Progress | None = None) -> Twins:
-    """Find classes of one person.
+    """Find classes of one subject.
 
     The statistic of a class is the largest cosine of its mean to that of another class. What it is
-    for a person with two classes is seen by splitting every class at random: one half meets the
+    for a subject with two classes is seen by splitting every class at random: one half meets the
     other halves of all classes, with and without that of its own.
     """
     generator = np.random.default_rng(0)
@@ -312,7 +312,7 @@ def twins(members: Members, device: torch.device, progress: Progress | None = No
         first[generator.permutation(rows)[: len(rows) // 2]] = 1
     (_, _, left, left_size), (_, _, right, right_size) = map(members.means, (first, 1 - first))
     whole = members.means(everyone).directions
-    name = "looking for people with two labels"
+    name = "looking for subjects with two labels"
     cosine, partner = nearest_classes(
         whole, numbers, whole, sizes > 0, device, progress, f"{name}, 1 of 2"
     )
@@ -337,7 +337,7 @@ def twins(members: Members, device: torch.device, progress: Progress | None = No
 
 
 def mixtures(members: Members, progress: Progress | None = None) -> Mixtures:
-    """Find classes of two people.
+    """Find classes of two subjects.
 
     Each class is split where it falls apart best. The statistics are the cosine of the two means,
     and the mean cosine within that half which holds together less. As faulty are taken the halves
@@ -347,7 +347,7 @@ def mixtures(members: Members, progress: Progress | None = None) -> Mixtures:
     count = members.classes
     sizes = np.diff(members.starts)
     second = np.zeros(len(members.label), bool)
-    large = np.flatnonzero(sizes >= 2 * _LEAST_OF_A_PERSON)
+    large = np.flatnonzero(sizes >= 2 * _LEAST_OF_A_SUBJECT)
     # Neighbours in this order are of nearly one size, and have nothing else in common.
     large = large[np.lexsort((generator.random(len(large)), sizes[large]))]
     if len(large) < 2:
@@ -368,7 +368,7 @@ def mixtures(members: Members, progress: Progress | None = None) -> Mixtures:
         if progress is not None:
             progress("looking for mixtures", index + 1, len(large))
     posterior, share = settle(observed[:, :1], planted[:, :1], np.arange(len(large)))
-    # What does not hold together is no second person, but several wrong labels.
+    # What does not hold together is no second subject, but several wrong labels.
     holds = observed[:, 1] > np.quantile(planted[:, 1], 0.05)
     probability = np.zeros(count)
     probability[large] = np.where(holds, posterior, 0.0)
@@ -399,8 +399,8 @@ def _split(unit: NDArray[np.float32]) -> tuple[NDArray[np.bool_], Floats]:
     if side.sum() * 2 > len(side):
         side = ~side
     sizes = np.array([len(side) - side.sum(), side.sum()], float)
-    if sizes.min() < _LEAST_OF_A_PERSON:
-        # Single odd images are no second person; they are looked for among the wrong labels.
+    if sizes.min() < _LEAST_OF_A_SUBJECT:
+        # Single odd images are no second subject; they are looked for among the wrong labels.
         return np.zeros(len(side), bool), np.array([1.0, 0.0])
     sums = np.stack([vectors[~side].sum(axis=0), vectors[side].sum(axis=0)])
     lengths = np.linalg.norm(sums, axis=1)

@@ -1,8 +1,8 @@
 """Who is in two sets of images at once: proposals with a calibrated number of false ones.
 
-Every person of A is compared with every person of B, as a template (the sum of the raw embeddings
+Every subject of A is compared with every subject of B, as a template (the sum of the raw embeddings
 of all images), and image by image; `facerec.galleries.impostor_tail` says how likely the best of so
-many impostors scores as high. An image whose person nobody names is a person of its own.
+many impostors scores as high. An image whose subject nobody names is a subject of its own.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ SHARE = 0.02
 
 _BLOCK = 1 << 14
 
-# Best ones kept of a row where several images may be of one person whom nobody names.
+# Best ones kept of a row where several images may be of one subject whom nobody names.
 _UNNAMED_RANKS = 24
 
-# Standard deviations of impostors above which two unnamed images of one set may be one person.
+# Standard deviations of impostors above which two unnamed images of one set may be one subject.
 _ALIKE = 3.0
 
 Kind = Literal["template", "images"]
 
 
 class Side:
-    """The usable images of one set, sorted by person.
+    """The usable images of one set, sorted by subject.
 
     Attributes:
         rows: rows of the embeddings, ``(n,)``.
-        person: number of the person on each, ascending, ``(n,)``.
-        starts: first of each person's images, and n at the end, ``(P + 1,)``.
-        names: of the persons, ``(P,)``: the subject, or the image's id where nobody names one.
+        subject: number of the subject on each, ascending, ``(n,)``.
+        starts: first of each subject's images, and n at the end, ``(P + 1,)``.
+        names: of the subjects, ``(P,)``: the subject, or the image's id where nobody names one.
         named: whether a subject is known, ``(P,)``.
         failures: images without a usable embedding.
     """
@@ -82,28 +82,28 @@ class Side:
         subjects = embeddings.subjects
         known = np.zeros(usable.size, bool) if subjects is None else subjects[usable] != ""
         numbers = np.empty(usable.size, np.int64)
-        people: NDArray[np.str_] = np.empty(0, np.str_)
+        recorded: NDArray[np.str_] = np.empty(0, np.str_)
         if subjects is not None and known.any():
-            people, numbers[known] = np.unique(subjects[usable[known]], return_inverse=True)
-        numbers[~known] = len(people) + np.arange(np.count_nonzero(~known))
+            recorded, numbers[known] = np.unique(subjects[usable[known]], return_inverse=True)
+        numbers[~known] = len(recorded) + np.arange(np.count_nonzero(~known))
         order = np.argsort(numbers, kind="stable")
-        self.rows, self.person = usable[order], numbers[order]
-        self.starts = np.searchsorted(self.person, np.arange(numbers.max() + 2))
-        self.named = np.arange(len(self.starts) - 1) < len(people)
-        self.names = np.concatenate([people, self.ids[self.rows[self.person >= len(people)]]])
+        self.rows, self.subject = usable[order], numbers[order]
+        self.starts = np.searchsorted(self.subject, np.arange(numbers.max() + 2))
+        self.named = np.arange(len(self.starts) - 1) < len(recorded)
+        self.names = np.concatenate([recorded, self.ids[self.rows[self.subject >= len(recorded)]]])
 
     def __len__(self) -> int:
-        """Return the number of persons."""
+        """Return the number of subjects."""
         return len(self.names)
 
     @property
     def images(self) -> NDArray[np.int64]:
-        """Usable images of each person, ``(P,)``."""
+        """Usable images of each subject, ``(P,)``."""
         return np.diff(self.starts)
 
-    def of(self, person: int) -> NDArray[np.int64]:
-        """Return the rows of a person's images."""
-        return self.rows[self.starts[person] : self.starts[person + 1]]
+    def of(self, subject: int) -> NDArray[np.int64]:
+        """Return the rows of a subject's images."""
+        return self.rows[self.starts[subject] : self.starts[subject + 1]]
 
     def unit(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the embeddings of images by their rows, of length 1, ``(n, D)``."""
@@ -114,7 +114,7 @@ class Side:
         return self.unit(self.rows)
 
     def templates(self) -> NDArray[np.float32]:
-        """Return the sum of each person's raw embeddings, of length 1, ``(P, D)``."""
+        """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
         templates = empty((len(self), self.vectors.shape[1]), np.float32)
         for start, stop in group_blocks(self.starts):
             first, last = self.starts[start], self.starts[stop]
@@ -127,9 +127,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Match:
-    """A person of one set who is probably in the other."""
+    """A subject of one set who is probably in the other."""
 
-    person: int
+    subject: int
     """Number in its own `Side`."""
     other: int
     """Number in the other one."""
@@ -149,15 +149,15 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """The persons of A who are probably in B, those of B who are in A, and how that was told."""
+    """The subjects of A who are probably in B, those of B who are in A, and how that was told."""
 
     a: Side
     b: Side
     share: float
     matches: tuple[Match, ...]
-    """Persons of A, the surest first."""
+    """Subjects of A, the surest first."""
     in_b: tuple[Match, ...]
-    """Persons of B, the surest first; `Match.other` is of A."""
+    """Subjects of B, the surest first; `Match.other` is of A."""
     tails: dict[Kind, ImpostorTail]
     """By comparison."""
 
@@ -176,9 +176,9 @@ def find_overlap(
     names: tuple[str, str] = ("A", "B"),
     progress: Progress | None = None,
 ) -> Overlap:
-    """Find the persons of A who are probably in B.
+    """Find the subjects of A who are probably in B.
 
-    Assumed: no more than half of what looks like the scores of impostors is anything else; persons
+    Assumed: no more than half of what looks like the scores of impostors is anything else; subjects
     of one set with a name have another one only by mistake; impostors in the far tail go on as the
     nearer ones begin. Relatives and doubles count as impostors, but a few are beyond any tail.
 
@@ -192,7 +192,7 @@ def find_overlap(
 
     Raises:
         DatasetError: embeddings without ids, of different lengths, or none that is usable.
-        MetricError: a share that is none, or one person on either side, to whom nobody can be
+        MetricError: a share that is none, or one subject on either side, to whom nobody can be
             compared.
     """
     if not 0 < share < 1:
@@ -205,8 +205,8 @@ def find_overlap(
     first, second = Side(a, names[0]), Side(b, names[1])
     if max(len(first), len(second)) < 2:
         raise MetricError(
-            f"{names[0]} and {names[1]} have one person each, so that there is no impostor to "
-            "compare with; give one of them more people"
+            f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
+            "compare with; give one of them more subjects"
         )
     where = choose_device(device)
     levels: dict[Kind, _Level] = {
@@ -223,7 +223,7 @@ def find_overlap(
     if len(first.rows) > len(first) or len(second.rows) > len(second):
         levels["images"] = _Level(
             (first.unit_images(), second.unit_images()),
-            (first.person, second.person),
+            (first.subject, second.subject),
             (first.named, second.named),
             share,
             where,
@@ -240,14 +240,14 @@ class _Level:
 
     Attributes:
         tail: of the impostors.
-        log_p: for each set, of each of its persons, ``(P,)``.
-        other: for each set, the person of the other set who is behind it, ``(P,)``.
+        log_p: for each set, of each of its subjects, ``(P,)``.
+        other: for each set, the subject of the other set who is behind it, ``(P,)``.
     """
 
     def __init__(
         self,
         unit: tuple[NDArray[np.float32], NDArray[np.float32]],
-        person: tuple[NDArray[np.int64], NDArray[np.int64]],
+        subject: tuple[NDArray[np.int64], NDArray[np.int64]],
         named: tuple[NDArray[np.bool_], NDArray[np.bool_]],
         share: float,
         device: torch.device,
@@ -257,15 +257,15 @@ class _Level:
         scaled = standardise(*unit)
         ranks = tuple(RANKS if known.all() else _UNNAMED_RANKS for known in reversed(named))
         tiles = CrossTiles(*scaled, device, progress=progress)
-        kernels = tiles.visit(lambda: _Best(person, ranks), stage)
+        kernels = tiles.visit(lambda: _Best(subject, ranks), stage)
         best = []
         for side in (0, 1):
-            scores, people = kernels[0].best[side]
+            scores, subjects = kernels[0].best[side]
             for kernel in kernels[1:]:
-                scores, people = _merged(scores, people, *kernel.best[side])
-            first = people[:, 0].copy()
+                scores, subjects = _merged(scores, subjects, *kernel.best[side])
+            first = subjects[:, 0].copy()
             scores = _without_more_of_the_best(
-                scores, people, unit[1 - side], person[1 - side], named[1 - side]
+                scores, subjects, unit[1 - side], subject[1 - side], named[1 - side]
             )
             best.append((scores[:, :RANKS], first))
         counts = [len(known) for known in named]
@@ -274,11 +274,11 @@ class _Level:
         )
         self.log_p, self.other = [], []
         for side in (0, 1):
-            # Half of a person's images or more must agree, as one may have a wrong label: twice the
-            # median is a p-value however they depend on each other (Rüger 1978).
-            images = np.bincount(person[side], minlength=counts[side])
-            order = np.lexsort((values[side], person[side]))
-            begins = np.searchsorted(person[side], np.arange(counts[side]))
+            # Half of a subject's images or more must agree, as one may have a wrong label: twice
+            # the median is a p-value however they depend on each other (Rüger 1978).
+            images = np.bincount(subject[side], minlength=counts[side])
+            order = np.lexsort((values[side], subject[side]))
+            begins = np.searchsorted(subject[side], np.arange(counts[side]))
             agreeing = (images + 1) // 2
             middle = values[side][order[begins + agreeing - 1]]
             self.log_p.append(np.minimum(0.0, middle + np.log(images / agreeing)))
@@ -286,39 +286,39 @@ class _Level:
 
 
 class _Best:
-    """Keeps, for every row and every column, its best scores with different persons."""
+    """Keeps, for every row and every column, its best scores with different subjects."""
 
     def __init__(
-        self, person: tuple[NDArray[np.int64], NDArray[np.int64]], ranks: Sequence[int]
+        self, subject: tuple[NDArray[np.int64], NDArray[np.int64]], ranks: Sequence[int]
     ) -> None:
-        self._person = person
+        self._subject = subject
         self.best = [
             (
                 np.full((len(own), min(rank, int(others[-1]) + 1)), -np.inf, np.float32),
                 np.full((len(own), min(rank, int(others[-1]) + 1)), -1, np.int32),
             )
-            for own, others, rank in zip(person, person[::-1], ranks, strict=True)
+            for own, others, rank in zip(subject, subject[::-1], ranks, strict=True)
         ]
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         for side, (matrix, own, others) in enumerate(
             ((scores, rows, columns), (scores.T, columns, rows))
         ):
-            kept, people = self.best[side]
-            persons, starts = np.unique(self._person[1 - side][others], return_index=True)
-            if len(persons) < matrix.shape[1]:
-                matrix = _by_person(matrix, starts)
+            kept, whose = self.best[side]
+            subjects, starts = np.unique(self._subject[1 - side][others], return_index=True)
+            if len(subjects) < matrix.shape[1]:
+                matrix = _by_subject(matrix, starts)
             top, column = torch.topk(matrix, min(kept.shape[1], matrix.shape[1]), dim=1)
             new = top.cpu().numpy()
             # Rows that hold better ones already need no more work: nearly all, after a while.
             better = np.flatnonzero(new[:, 0] > kept[own, -1])
             at = own.start + better
-            new_people = persons[column.cpu().numpy()[better]].astype(np.int32)
-            kept[at], people[at] = _merged(kept[at], people[at], new[better], new_people)
+            new_subjects = subjects[column.cpu().numpy()[better]].astype(np.int32)
+            kept[at], whose[at] = _merged(kept[at], whose[at], new[better], new_subjects)
 
 
-def _by_person(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
-    """Return the best score of each row with each person, whose columns are neighbours."""
+def _by_subject(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
+    """Return the best score of each row with each subject, whose columns are neighbours."""
     if matrix.device.type == "cpu":
         return torch.from_numpy(np.maximum.reduceat(matrix.numpy(), starts, axis=1))
     lengths = torch.from_numpy(np.diff([*starts, matrix.shape[1]])).to(matrix.device)
@@ -328,14 +328,14 @@ def _by_person(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
 
 def _merged(
     scores: NDArray[np.float32],
-    people: NDArray[np.int32],
+    subjects: NDArray[np.int32],
     more: NDArray[np.float32],
     others: NDArray[np.int32],
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the best of two lists of rows, each person once."""
+    """Return the best of two lists of rows, each subject once."""
     count = scores.shape[1]
     values = np.concatenate([scores, more], axis=1)
-    names = np.concatenate([people, others], axis=1)
+    names = np.concatenate([subjects, others], axis=1)
     order = np.lexsort((-values, names), axis=1)
     values = np.take_along_axis(values, order, 1)
     names = np.take_along_axis(names, order, 1)
@@ -348,21 +348,21 @@ def _merged(
 
 def _without_more_of_the_best(
     scores: NDArray[np.float32],
-    people: NDArray[np.int32],
+    subjects: NDArray[np.int32],
     unit: NDArray[np.float32],
-    person: NDArray[np.int64],
+    subject: NDArray[np.int64],
     named: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
-    """Take away scores that may be of the same person as the best one, where nobody names both.
+    """Take away scores that may be of the same subject as the best one, where nobody names both.
 
-    Of several images of one person whom nobody names, the second best is no impostor.
+    Of several images of one subject whom nobody names, the second best is no impostor.
 
     Args:
-        scores: of each row with its best persons, descending, ``(n, k)``.
-        people: numbers of these persons.
-        unit: the images or templates of the set that these persons are of.
-        person: of each of them.
-        named: whether each person of that set has a name.
+        scores: of each row with its best subjects, descending, ``(n, k)``.
+        subjects: numbers of these subjects.
+        unit: the images or templates of the set that these subjects are of.
+        subject: of each of them.
+        named: whether each subject of that set has a name.
 
     Returns:
         Scores, ``(n, k)``, descending, −∞ where there are fewer.
@@ -374,11 +374,11 @@ def _without_more_of_the_best(
         block = centred[start : start + _BLOCK]
         block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)
     middle, spread = centre_and_spread(centred, centred, same=True)
-    # Persons without a name have one image or template, so their first is all that there is.
-    one = take(centred, np.searchsorted(person, np.arange(len(named))))
+    # Subjects without a name have one image or template, so their first is all that there is.
+    one = take(centred, np.searchsorted(subject, np.arange(len(named))))
     kept = np.empty_like(scores)
     for start in range(0, len(scores), 1024):
-        who = people[start : start + 1024]
+        who = subjects[start : start + 1024]
         block = scores[start : start + 1024].copy()
         alike = np.einsum("nkd,nd->nk", one[who], one[who[:, 0]]) >= middle + _ALIKE * spread
         alike &= ~(named[who] & named[who[:, :1]])
@@ -391,21 +391,21 @@ def _without_more_of_the_best(
 def _proposals(
     sides: tuple[Side, ...], at: int, levels: dict[Kind, _Level], share: float
 ) -> tuple[Match, ...]:
-    """Return the persons of ``sides[0]`` who are probably in ``sides[1]``, the surest first."""
+    """Return the subjects of ``sides[0]`` who are probably in ``sides[1]``, the surest first."""
     mine, theirs = sides
     kinds = list(levels)
     each = np.stack([levels[kind].log_p[at] for kind in kinds])
     which = each.argmin(axis=0)
-    people = np.arange(len(mine))
+    subjects = np.arange(len(mine))
     # The better of two comparisons is taken, so it may be so good twice as easily.
-    log_p = np.minimum(0.0, each[which, people] + np.log(len(kinds)))
+    log_p = np.minimum(0.0, each[which, subjects] + np.log(len(kinds)))
     chosen = np.flatnonzero(accept(log_p, share))
     chosen = chosen[np.argsort(log_p[chosen], kind="stable")]
     matches = []
-    for person in chosen.tolist():
-        kind = kinds[which[person]]
-        other = int(levels[kind].other[at][person])
-        rows, columns = mine.of(person), theirs.of(other)
+    for subject in chosen.tolist():
+        kind = kinds[which[subject]]
+        other = int(levels[kind].other[at][subject])
+        rows, columns = mine.of(subject), theirs.of(other)
         left, right = mine.unit(rows), theirs.unit(columns)
         cosines = left @ right.T
         best = np.unravel_index(int(cosines.argmax()), cosines.shape)
@@ -416,11 +416,11 @@ def _proposals(
         length = float(np.linalg.norm(sums[0]) * np.linalg.norm(sums[1]))
         matches.append(
             Match(
-                person=person,
+                subject=subject,
                 other=other,
                 cosine=float(sums[0] @ sums[1]) / length if length else 0.0,
-                log_p=float(log_p[person]),
-                expected_false=float(np.exp(log_p[person]) * len(mine)),
+                log_p=float(log_p[subject]),
+                expected_false=float(np.exp(log_p[subject]) * len(mine)),
                 evidence=kind,
                 images=(int(rows[best[0]]), int(columns[best[1]])),
                 image_cosine=float(np.clip(cosines[best], -1, 1)),

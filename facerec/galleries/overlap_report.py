@@ -32,12 +32,12 @@ Picture = Callable[[int], str]
 """Row of the embeddings → data URI of a small picture; empty if it cannot be shown."""
 
 ASSUMED = (
-    "Both sets were embedded by one network, and scores of different people in the far tail go on "
-    "as the nearer ones begin; the tail is read from runners-up, who are impostors in either case.",
-    "A person's several images are of that person for the most part; an image that nobody names is "
-    "a person of its own, and several such images of one person are proposed or missed together.",
-    "Relatives, doubles and one person under two names are beyond any tail: they are proposed, and "
-    "are not among the expected false ones.",
+    "Both sets were embedded by one network, and scores of different people in the far tail go "
+    "on as the nearer ones begin; the tail is read from runners-up, impostors in either case.",
+    "A subject's several images are of that subject for the most part; an image that nobody names "
+    "is a subject of its own, and several such images are proposed or missed together.",
+    "Relatives, doubles and one subject under two names are beyond any tail: they are proposed, "
+    "and are not among the expected false ones.",
 )
 
 
@@ -47,19 +47,19 @@ def proposals_table(
     most: int | None = None,
     pictures: tuple[Picture | None, Picture | None] = (None, None),
 ) -> Table[tuple[int, Match]]:
-    """Return the persons of A who are probably in B, the surest first; of many the first."""
+    """Return the subjects of A who are probably in B, the surest first; of many the first."""
 
-    def cell(side: Side, person: int, image: int, picture: Picture | None) -> Cell:
+    def cell(side: Side, subject: int, image: int, picture: Picture | None) -> Cell:
         face = picture(image) if picture else ""
-        count = words.counted(int(side.images[person]), "image")
-        name = str(side.names[person])
+        count = words.counted(int(side.images[subject]), "image")
+        name = str(side.names[subject])
         missed = "; its picture cannot be shown" if picture and not face else ""
         return Cell(name, count + missed, picture=face)
 
     columns: list[Column[tuple[int, Match]]] = [
         Column(
-            f"person of {names[0]}",
-            lambda row: cell(overlap.a, row[1].person, row[1].images[0], pictures[0]),
+            f"subject of {names[0]}",
+            lambda row: cell(overlap.a, row[1].subject, row[1].images[0], pictures[0]),
             words=True,
         ),
         Column(
@@ -76,8 +76,7 @@ def proposals_table(
     rows = list(enumerate(overlap.matches))[:most]
     more = len(overlap.matches) - len(rows)
     return Table(
-        f"{words.counted(len(overlap.matches), 'person', 'persons')} of {names[0]} probably in "
-        f"{names[1]}",
+        f"{words.counted(len(overlap.matches), 'subject')} of {names[0]} probably in {names[1]}",
         columns,
         rows,
         [f"And {more:,} more, all in the list that --csv writes."] if more else [],
@@ -93,7 +92,7 @@ def p_words(log_p: float) -> str:
 def summary(overlap: Overlap, names: tuple[str, str]) -> str:
     """Return what was found in one sentence."""
     return (
-        f"{len(overlap.matches):,} of {len(overlap.a):,} persons of {names[0]} are probably among "
+        f"{len(overlap.matches):,} of {len(overlap.a):,} subjects of {names[0]} are probably among "
         f"the {len(overlap.b):,} of {names[1]}, of which {overlap.expected_false:.2g} are expected "
         f"to be false (at most {words.percent(overlap.share)} of a list)"
     )
@@ -110,13 +109,13 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
     header = "subject_id", "image_id", "images", "other", "cosine", "log10_p", "expected_false"
     writer.writerow(header)
     for match in overlap.matches:
-        name = str(overlap.a.names[match.person])
-        named = bool(overlap.a.named[match.person])
+        name = str(overlap.a.names[match.subject])
+        named = bool(overlap.a.named[match.subject])
         writer.writerow(
             [
                 name if named else "",
                 "" if named else name,
-                int(overlap.a.images[match.person]),
+                int(overlap.a.images[match.subject]),
                 str(overlap.b.names[match.other]),
                 f"{match.cosine:.4f}",
                 f"{match.log_p / math.log(10):.2f}",
@@ -135,7 +134,7 @@ def facts_path(csv_path: Path) -> Path:
 def write_facts(
     csv_path: Path, overlap: Overlap, sources: Sequence[Mapping[str, Any]], command: str | None
 ) -> Path:
-    """Write beside a list what it is of, and which images of B show persons of A.
+    """Write beside a list what it is of, and which images of B show subjects of A.
 
     Args:
         csv_path: the list.
@@ -146,7 +145,7 @@ def write_facts(
     a, b = (
         _facts(side, source) for side, source in zip((overlap.a, overlap.b), sources, strict=True)
     )
-    rows = [overlap.b.of(person) for person in people_of_b(overlap)]
+    rows = [overlap.b.of(subject) for subject in subjects_of_b(overlap)]
     images = overlap.b.ids[np.concatenate(rows)].tolist() if rows else []
     path = facts_path(csv_path)
     write_json(
@@ -170,9 +169,9 @@ def write_facts(
     return path
 
 
-def people_of_b(overlap: Overlap) -> list[int]:
-    """Return the persons of B who are probably in A, told from either side."""
-    return sorted({m.other for m in overlap.matches} | {m.person for m in overlap.in_b})
+def subjects_of_b(overlap: Overlap) -> list[int]:
+    """Return the subjects of B who are probably in A, told from either side."""
+    return sorted({m.other for m in overlap.matches} | {m.subject for m in overlap.in_b})
 
 
 def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,13 +195,13 @@ def ids_sha256(ids: NDArray[np.str_]) -> str:
 
 @dataclass(frozen=True)
 class KnownOverlap:
-    """What a file of facts says: which images of a bench show persons of a training set."""
+    """What a file of facts says: which images of a bench show subjects of a training set."""
 
     path: Path
     a: Mapping[str, Any]
     b: Mapping[str, Any]
     images: frozenset[str]
-    persons: int
+    subjects: int
     """Of the training set."""
     expected_false: float
 
@@ -297,19 +296,19 @@ def write_page(
     page = Page(
         title=f"Overlap of {names[0]} and {names[1]}",
         verdict=f"{summary(overlap, names)}.",
-        lead="A person of the first set is compared with every person of the second, and the "
+        lead="A subject of the first set is compared with every subject of the second, and the "
         "best score with the best that so many impostors reach.",
         findings=[
             FindingLine(
-                f"persons of {names[0]} in {names[1]}",
+                f"subjects of {names[0]} in {names[1]}",
                 f"{len(overlap.matches):,}",
                 detail=f"{overlap.expected_false:.2g} expected to be false",
-                basis=f"{len(overlap.a):,} × {len(overlap.b):,} persons",
+                basis=f"{len(overlap.a):,} × {len(overlap.b):,} subjects",
             ),
             FindingLine(
-                f"persons of {names[1]} in {names[0]}",
-                f"{len(people_of_b(overlap)):,}",
-                basis=f"{len(overlap.b):,} persons",
+                f"subjects of {names[1]} in {names[0]}",
+                f"{len(subjects_of_b(overlap)):,}",
+                basis=f"{len(overlap.b):,} subjects",
             ),
         ],
         headline=[],
@@ -318,7 +317,7 @@ def write_page(
                 "Proposals",
                 [
                     Text(
-                        "These pictures show persons, each time the two images that resemble each "
+                        "These pictures show people, each time the two images that resemble each "
                         "other most. Handle this page as you handle the sets themselves."
                         if shown
                         else "Without pictures; --images shows the two most alike of each."

@@ -1,4 +1,4 @@
-"""The FPIR that a threshold has in a gallery of N people, and the threshold for an FPIR.
+"""The FPIR that a threshold has in a gallery of N subjects, and the threshold for an FPIR.
 
 FPIR(N, t) is the chance that somebody who is not in a gallery of N entries scores t or more with
 one of them. A `Calibration` holds the highest non-mated scores of P probes with M entries.
@@ -8,8 +8,8 @@ p may meet, K reach t, so N drawn without replacement miss them all with probabi
 C(M − K, N) / C(M, N), and FPIR(N, t) is the mean over probes of what is left to 1.
 
 *Beyond M, or where too few probes raise an alarm*, the threshold lies where the data has hardly a
-score. Probes differ in how many people resemble them, and few of them raise most alarms; so each is
-measured from its own K + 1-th best score u_p, which a random entry exceeds with the mean chance
+score. Probes differ in how many subjects resemble them, and few of them raise most alarms; so each
+is measured from its own K + 1-th best score u_p, which a random entry exceeds with the mean chance
 (K + 1)/(M + 1) (David and Nagaraja, Order Statistics, 2003, 2.5), and how the scores fall off from
 there is learned from many probes at once:
 
@@ -26,9 +26,9 @@ there is learned from many probes at once:
 With p_p(t) the chance of an entry to reach t, FPIR(N, t) is the mean over probes of
 1 − (1 − p_p(t))^N.
 
-Intervals of shares of sub-galleries follow the influence of every person, as a probe and as an
+Intervals of shares of sub-galleries follow the influence of every subject, as a probe and as an
 entry, in one clustered variance, with Student's quantile at Satterthwaite's degrees of freedom.
-Beyond M all is repeated without a twentieth of the persons at a time, in both roles (the grouped
+Beyond M all is repeated without a twentieth of the subjects at a time, in both roles (the grouped
 jackknife: Shao and Tu, The Jackknife and Bootstrap, 1995, 2.2), and the squared difference to what
 half as many scores of a probe give is added.
 """
@@ -74,7 +74,7 @@ _LEAST_TAIL = 20
 """Scores that a tail is fitted to at the least."""
 
 _FOLDS = 20
-"""Groups of persons that are left out in turn."""
+"""Groups of subjects that are left out in turn."""
 
 _NEGLIGIBLE = 0.01
 """Share of an FPIR that may hang on scores that were not kept, or of entries on who they are."""
@@ -113,7 +113,7 @@ class Fpir(Estimate):
 class Calibration:
     """The highest non-mated scores of P probes with M entries of a gallery.
 
-    Persons have numbers, and a probe's entries are those of all other persons.
+    Subjects have numbers, and a probe's entries are those of all other subjects.
 
     Raises:
         MetricError: shapes that do not fit, no probe, or a probe that may meet no entry.
@@ -124,9 +124,9 @@ class Calibration:
     entries: NDArray[np.int64]
     """``(P, m)``: the entry of each score, 0 to M − 1; −1 where there are fewer."""
     probe_subjects: NDArray[np.int64]
-    """Person of each probe, ``(P,)``."""
+    """Subject of each probe, ``(P,)``."""
     entry_subjects: NDArray[np.int64]
-    """Person of each entry, ``(M,)``."""
+    """Subject of each entry, ``(M,)``."""
     note: dict[str, Any] = field(default_factory=dict)
     """Where the probes come from, as JSON types."""
 
@@ -141,14 +141,14 @@ class Calibration:
             or np.isnan(self.scores).any()
         ):
             raise MetricError(
-                f"a calibration has scores and entries (P, m) and a person for each probe and "
+                f"a calibration has scores and entries (P, m) and a subject for each probe and "
                 f"entry, found {shape}, {self.entries.shape}, {self.probe_subjects.shape} and "
                 f"{self.entry_subjects.shape}; calibrate again"
             )
         if not (shape[0] and self.eligible.min() > 0):
             raise MetricError(
-                "a calibration needs probes, and entries of other people for each of them; enrol "
-                "at least two people, or give embeddings of impostors"
+                "a calibration needs probes, and entries of other subjects for each of them; enrol "
+                "at least two subjects, or give embeddings of impostors"
             )
 
     @classmethod
@@ -159,35 +159,37 @@ class Calibration:
         entry_subjects: ArrayLike,
         depth: int = DEPTH,
     ) -> Calibration:
-        """Take a matrix of scores; those of a person with itself are left out.
+        """Take a matrix of scores; those of a subject with itself are left out.
 
         Args:
             scores: similarities, ``(P, M)``.
-            probe_subjects: numbers of persons, ``(P,)``.
+            probe_subjects: numbers of subjects, ``(P,)``.
             entry_subjects: the same, ``(M,)``.
             depth: scores kept of each probe.
         """
         probes = np.asarray(probe_subjects, np.int64)
-        people = np.asarray(entry_subjects, np.int64)
+        subjects = np.asarray(entry_subjects, np.int64)
         matrix = np.array(scores, np.float32)
-        if matrix.shape != (probes.size, people.size):
+        if matrix.shape != (probes.size, subjects.size):
             raise MetricError(
-                f"scores of shape {matrix.shape} do not fit {probes.size} probes and {people.size} "
-                "entries; give one row a probe and one column an entry"
+                f"scores of shape {matrix.shape} do not fit {probes.size} probes and "
+                f"{subjects.size} entries; give one row a probe and one column an entry"
             )
-        matrix[probes[:, None] == people] = -np.inf
+        matrix[probes[:, None] == subjects] = -np.inf
         kept = np.argsort(-matrix, axis=1, kind="stable")[:, :depth]
         best = np.take_along_axis(matrix, kept, axis=1)
-        return cls(best, np.where(best > -np.inf, kept, -1), probes, people)
+        return cls(best, np.where(best > -np.inf, kept, -1), probes, subjects)
 
     @property
     def eligible(self) -> NDArray[np.int64]:
-        """Entries that each probe may meet, ``(P,)``: those of other persons."""
-        people, counts = np.unique(self.entry_subjects, return_counts=True)
-        index = np.minimum(np.searchsorted(people, self.probe_subjects), max(people.size - 1, 0))
-        if not people.size:
+        """Entries that each probe may meet, ``(P,)``: those of other subjects."""
+        subjects, counts = np.unique(self.entry_subjects, return_counts=True)
+        index = np.minimum(
+            np.searchsorted(subjects, self.probe_subjects), max(subjects.size - 1, 0)
+        )
+        if not subjects.size:
             return np.zeros(self.probe_subjects.size, np.int64)
-        own = np.where(people[index] == self.probe_subjects, counts[index], 0)
+        own = np.where(subjects[index] == self.probe_subjects, counts[index], 0)
         return self.entry_subjects.size - own
 
     @property
@@ -207,17 +209,17 @@ class Calibration:
 
     @cached_property
     def other_tails(self) -> tuple[_Tail | None, list[_Tail]]:
-        """The tail from half as many scores of a probe, and those without a group of persons each.
+        """The tail from half as many scores of a probe, and those without a group of subjects each.
 
-        Persons are dealt out by chance, those of probes and those of entries alone alike.
+        Subjects are dealt out by chance, those of probes and those of entries alone alike.
         """
-        people, index = np.unique(
+        subjects, index = np.unique(
             np.concatenate([self.probe_subjects, self.entry_subjects]), return_inverse=True
         )
-        shuffled = np.random.default_rng(0).permutation(people.size)
-        searching = np.isin(people, self.probe_subjects)[shuffled]
-        dealt = np.empty(people.size, np.int64)
-        dealt[shuffled[np.argsort(searching, kind="stable")]] = np.arange(people.size) % _FOLDS
+        shuffled = np.random.default_rng(0).permutation(subjects.size)
+        searching = np.isin(subjects, self.probe_subjects)[shuffled]
+        dealt = np.empty(subjects.size, np.int64)
+        dealt[shuffled[np.argsort(searching, kind="stable")]] = np.arange(subjects.size) % _FOLDS
         of_probe = dealt[index[: self.probe_subjects.size]]
         of_entry = dealt[index[self.probe_subjects.size :]]
         # Deeper scores than these are hardly ever needed.
@@ -240,12 +242,12 @@ class Calibration:
         return _tail(self.scores, self.eligible, ranks)
 
     def without(self, entry: int) -> Calibration | None:
-        """Return what is left when an entry and the probes of its person go; None if nothing is."""
-        people = np.delete(self.entry_subjects, entry)
+        """Return what is left without an entry and its subject's probes; None if nothing is."""
+        subjects = np.delete(self.entry_subjects, entry)
         # Whoever is left with nobody else to meet goes too.
-        lone = people[:1] if (people == people[:1]).all() else people[:0]
+        lone = subjects[:1] if (subjects == subjects[:1]).all() else subjects[:0]
         stay = ~np.isin(self.probe_subjects, [self.entry_subjects[entry], *lone])
-        if not stay.any() or not people.size:
+        if not stay.any() or not subjects.size:
             return None
         entries, scores = self.entries[stay], self.scores[stay]
         gone = entries == entry
@@ -256,7 +258,7 @@ class Calibration:
             scores,
             np.where(entries > entry, entries - 1, entries),
             self.probe_subjects[stay],
-            people,
+            subjects,
             self.note,
         )
 
@@ -453,12 +455,12 @@ class _Resampling:
     def _jackknife(
         self, threshold: np.float32, size: int, value: float, confidence: float
     ) -> Interval:
-        """Return the interval of logits from tails without a group of persons each."""
+        """Return the interval of logits from tails without a group of subjects each."""
         half, folds = self.calibration.other_tails
         rates = np.array([tail.fpir(float(threshold), size) for tail in folds])
         rates = rates[(rates > 0) & (rates < 1)]
         if rates.size < _FOLDS / 2:
-            return Interval(0.0, 1.0, confidence, "none", "too few persons for an interval")
+            return Interval(0.0, 1.0, confidence, "none", "too few subjects for an interval")
         logits = np.log(rates / (1 - rates))
         variance = (rates.size - 1) * float(logits.var()) * (value * (1 - value)) ** 2
         if half is not None:
@@ -467,7 +469,7 @@ class _Resampling:
         effective = value * (1 - value) / variance if variance > 0 else math.inf
         return replace(
             interval,
-            method="logit, jackknife of groups of persons",
+            method="logit, jackknife of groups of subjects",
             assumption=DEPENDENT,
             effective=effective,
         )
@@ -490,7 +492,7 @@ class _Resampling:
         entry = calibration.entries[probe, rank]
         alone = alarm - -np.expm1(self.misses(np.maximum(hits - 1, 0), size))
         through_entry = alone[probe] / self.probes
-        people, index = np.unique(
+        subjects, index = np.unique(
             np.concatenate([calibration.probe_subjects, calibration.entry_subjects]),
             return_inverse=True,
         )
@@ -498,10 +500,10 @@ class _Resampling:
         entries = of_entry.size
         by_entry = np.bincount(entry, through_entry, entries) - through_entry.sum() / entries
         both_sides = np.concatenate([of_probe, of_entry])
-        residuals = _sums(both_sides, np.concatenate([own, by_entry]), people.size)
+        residuals = _sums(both_sides, np.concatenate([own, by_entry]), subjects.size)
         met = np.full(entries, float(self.probes))
-        loads = _sums(both_sides, np.concatenate([self.eligible, met]), people.size)
-        cells = of_probe[probe].astype(np.int64) * people.size + of_entry[entry]
+        loads = _sums(both_sides, np.concatenate([self.eligible, met]), subjects.size)
+        cells = of_probe[probe].astype(np.int64) * subjects.size + of_entry[entry]
         _, cell = np.unique(cells, return_inverse=True)
         both = np.bincount(cell, through_entry)
         figure = ClusteredFigure(
@@ -513,29 +515,29 @@ class _Resampling:
             mated_squares=0.0,
         )
         if not math.isfinite(figure.variance):
-            few = f"{figure.effective_subjects:.1f} effective persons are too few for an interval"
+            few = f"{figure.effective_subjects:.1f} effective subjects are too few for an interval"
             return Interval(0.0, 1.0, confidence, "none", few)
-        # Few persons may carry most of the variance: Satterthwaite's degrees of freedom.
+        # Few subjects may carry most of the variance: Satterthwaite's degrees of freedom.
         squares = residuals**2
         kurtosis = float((squares**2).sum()) - float(squares.sum()) ** 2 / squares.size
         freedom = max(2 * float(squares.sum()) ** 2 / max(kurtosis, 1e-300), 2.0)
         interval = logit(value, math.sqrt(figure.variance), confidence, min(freedom, 1e9))
         return replace(
             interval,
-            method="logit, clustered by person",
+            method="logit, clustered by subject",
             assumption=DEPENDENT,
             effective=value * (1 - value) / figure.variance,
         )
 
     def _bound(self, value: float, confidence: float) -> Interval:
-        """Return the interval where no probe, or every one, raises an alarm: as for its persons."""
-        people = np.unique(self.calibration.probe_subjects).size
-        limit = 1 - (1 - confidence) ** (1 / people)
+        """Return the interval where no probe, or every one, raises an alarm: by subjects."""
+        subjects = np.unique(self.calibration.probe_subjects).size
+        limit = 1 - (1 - confidence) ** (1 / subjects)
         return Interval(
             0.0 if value == 0 else 1 - limit,
             limit if value == 0 else 1.0,
             confidence,
-            f"bound from {people:,} persons",
+            f"bound from {subjects:,} subjects",
             f"{'no' if value == 0 else 'every'} probe raises an alarm",
         )
 

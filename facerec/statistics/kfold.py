@@ -219,7 +219,7 @@ def check_folds(
             f"fold {worst + 1} has {same_counts[worst]} of {sizes[worst]}, the whole set "
             f"{int(same.sum())} of {same.size}"
         )
-    for noun, things in (("person", subjects), ("image", images)):
+    for noun, things in (("subject", subjects), ("image", images)):
         if things is not None:
             sentences += _shared(np.asarray(things), fold_of, count, noun)
     return sentences

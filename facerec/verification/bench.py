@@ -24,7 +24,7 @@ SUFFIXES = (".bin", ".npz")
 
 
 INFERRED = "same pairs"
-"""How persons are known where no name tells them."""
+"""How subjects are known where no name tells them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Pairs:
     second: NDArray[np.int64]
     """Item on the second side, ``(n,)``."""
     issame: NDArray[np.bool_]
-    """Whether both show one person, ``(n,)``."""
+    """Whether both show one subject, ``(n,)``."""
     subjects: NDArray[np.int64] | None = None
-    """Person of every item, ``(m,)``, as numbers 0, 1, …; None where nothing says who is who."""
+    """Subject of every item, ``(m,)``, as numbers 0, 1, …; None where nothing says who is who."""
     folds: NDArray[np.int64] | None = None
     """Fold 0, 1, … of each pair, ``(n,)``; None for a protocol without folds."""
 
@@ -59,7 +59,7 @@ class Pairs:
         return len(self.issame)
 
     def subject_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return the persons on both sides of every pair, ``(n,)`` each, if known."""
+        """Return the subjects on both sides of every pair, ``(n,)`` each, if known."""
         if self.subjects is None:
             return None
         return self.subjects[self.first], self.subjects[self.second]
@@ -67,10 +67,10 @@ class Pairs:
     def clusters(
         self, chosen: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], int] | None:
-        """Return the persons of some pairs, in agreement with every label, and their number.
+        """Return the subjects of some pairs, in agreement with every label, and their number.
 
-        Where a label contradicts the persons, the label stands: both sides of a same pair are one,
-        the second side of a different pair is a person of its own. ``chosen`` is ``(n,)``.
+        Where a label contradicts the subjects, the label stands: both sides of a same pair are one,
+        the second side of a different pair is a subject of its own. ``chosen`` is ``(n,)``.
         """
         sides = self.subject_pairs()
         if sides is None:
@@ -92,7 +92,7 @@ class Bench:
     pairs: Pairs
     """Items are the images, in their order."""
     subjects_from: str | None = None
-    """How persons are known: "the list", "image names", "same pairs"; None if they are not."""
+    """How subjects are known: "the list", "image names", "same pairs"; None if they are not."""
     notes: tuple[str, ...] = ()
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -102,9 +102,9 @@ class Bench:
 def pack_bench(path: str | Path) -> Bench:
     """Read a ``.bin`` or ``.npz`` pack as a bench with ten contiguous folds.
 
-    Persons are those of the column ``subject_id`` in the file of names beside the pack
+    Subjects are those of the column ``subject_id`` in the file of names beside the pack
     (`facerec.records.images.names_file`), or else the folders in its ids; without such a file,
-    images that same pairs connect are taken for one person.
+    images that same pairs connect are taken for one subject.
 
     Raises:
         PackError: the pack or its file of names is missing, unsafe or malformed.
@@ -112,17 +112,17 @@ def pack_bench(path: str | Path) -> Bench:
     pack = read_pack(path)
     images = PackImages(pack)
     first, second = images.entries[0::2], images.entries[1::2]
-    persons, persons_from = images.subjects, "the file of names"
-    if persons is None and images.named:
-        persons, persons_from = folders_of(images.ids), "image names"
-    subjects, persons_from, notes = find_subjects(
-        first, second, pack.issame, len(images), persons, persons_from
+    names, named_by = images.subjects, "the file of names"
+    if names is None and images.named:
+        names, named_by = folders_of(images.ids), "image names"
+    subjects, named_by, notes = find_subjects(
+        first, second, pack.issame, len(images), names, named_by
     )
     return Bench(
         name=pack.name,
         images=images,
         pairs=Pairs(first, second, pack.issame, subjects, contiguous_folds(len(pack))),
-        subjects_from=persons_from,
+        subjects_from=named_by,
         notes=notes,
         source={"path": str(pack.path), "sha256": sha256(path), "format": "pack"},
     )
@@ -133,32 +133,32 @@ def find_subjects(
     second: NDArray[np.int64],
     issame: NDArray[np.bool_],
     items: int,
-    persons: Sequence[str] | NDArray[np.str_] | None,
-    persons_from: str,
+    names: Sequence[str] | NDArray[np.str_] | None,
+    named_by: str,
 ) -> tuple[NDArray[np.int64], str, tuple[str, ...]]:
-    """Number the persons of all items: by name where that agrees with every label.
+    """Number the subjects of all items: by name where that agrees with every label.
 
     Args:
         first: item on one side of each pair, ``(n,)``.
         second: item on the other side, ``(n,)``.
         issame: labels, ``(n,)``.
         items: their number m.
-        persons: name of the person on each item, ``(m,)``, if names tell; else same pairs do.
-        persons_from: where these names come from.
+        names: of the subject on each item, ``(m,)``, if they are known; else same pairs tell.
+        named_by: where these names come from.
 
     Returns:
-        int64 ``(m,)``, how persons are known, and notes.
+        int64 ``(m,)``, how subjects are known, and notes.
     """
     notes: tuple[str, ...] = ()
-    if persons is not None:
-        subjects = number_subjects(text_array(persons, persons_from))
+    if names is not None:
+        subjects = number_subjects(text_array(names, named_by))
         contradictions = int(((subjects[first] == subjects[second]) != issame).sum())
         if not contradictions:
-            return subjects, persons_from, notes
+            return subjects, named_by, notes
         notes = (
-            f"the persons that {persons_from} name are contradicted by the labels of "
+            f"the subjects that {named_by} name are contradicted by the labels of "
             f"{counted(contradictions, 'pair')}, so images that same pairs connect are taken for "
-            "one person",
+            "one subject",
         )
     return infer_subjects(first, second, issame, items), INFERRED, notes
 
@@ -169,12 +169,12 @@ def contiguous_folds(pairs: int, folds: int = 10) -> NDArray[np.int64] | None:
 
 
 def number_subjects(names: NDArray[np.str_]) -> NDArray[np.int64]:
-    """Return persons as numbers 0, 1, … in the order of their sorted names, ``(m,)``."""
+    """Return subjects as numbers 0, 1, … in the order of their sorted names, ``(m,)``."""
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def subjects_from_names(ids: NDArray[np.str_]) -> NDArray[np.int64] | None:
-    """Take the folder of ``Person/Person_0001.jpg`` for the person; None if any id has none."""
+    """Take the folder of ``Subject/Person_0001.jpg`` for the subject; None if any id has none."""
     folders = folders_of(ids)
     return None if folders is None else number_subjects(folders)
 
@@ -188,9 +188,9 @@ def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
 def infer_subjects(
     first: NDArray[np.int64], second: NDArray[np.int64], issame: NDArray[np.bool_], items: int
 ) -> NDArray[np.int64]:
-    """Take items that same pairs connect, directly or through others, for one person.
+    """Take items that same pairs connect, directly or through others, for one subject.
 
-    It cannot see that two items of unconnected pairs show one person, so intervals that rest on it
+    It cannot see that two items of unconnected pairs show one subject, so intervals that rest on it
     may still be a little too narrow.
 
     Returns:

@@ -130,10 +130,10 @@ def compare(
     if clusters is not None and clusters[2] >= MIN_SUBJECTS:
         bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
         drawn = [_over_subjects(side, bootstrap) for side in sides]
-        over, independent = f"{number:,} persons", False
+        over, independent = f"{number:,} subjects", False
     else:
         drawn = [_over_pairs(side, replicates, seed) for side in sides]
-        doubt = "persons are unknown" if number is None else f"only {number} persons"
+        doubt = "subjects are unknown" if number is None else f"only {number} subjects"
         over, independent = f"pairs, {INDEPENDENT} ({doubt})", True
     rows = []
     for (name, a, reliable), (_, b, _) in zip(*(side.figures() for side in sides), strict=True):
@@ -304,10 +304,10 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
                 "verify both models on the same bench"
             )
     if first.items is None and second.items is None:
-        moved = _of_other_persons(one, other)
+        moved = _of_other_subjects(one, other)
         if moved.size:
             raise MetricError(
-                f"{_both(first, second)}: pair {moved[0]} is of other persons in the first result "
+                f"{_both(first, second)}: pair {moved[0]} is of other subjects in the first result "
                 f"than in the second ({moved.size} of {len(one)} pairs differ so); bring the pairs "
                 "of both into the same order"
             )
@@ -316,10 +316,10 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
     return []
 
 
-def _of_other_persons(one: Pairs, other: Pairs) -> NDArray[np.int64]:
-    """Return the pairs whose persons differ, whatever these are called in each of the two.
+def _of_other_subjects(one: Pairs, other: Pairs) -> NDArray[np.int64]:
+    """Return the pairs whose subjects differ, whatever these are called in each of the two.
 
-    Both are labelled alike. Where persons of either are not known, there is nothing to tell.
+    Both are labelled alike. Where subjects of either are not known, there is nothing to tell.
     """
     if one.subjects is None or other.subjects is None:
         return np.empty(0, np.int64)

@@ -396,10 +396,10 @@ def evaluate_embeddings(
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
-    Where the bench knows persons by nothing but its same pairs, and the embeddings name the person
-    on each image without contradicting a label, those names count. Embeddings are in the order of
-    the bench's images (see `select_embeddings`); ``compat`` adds the accuracy as that project
-    computes it; all else is as in `evaluate`.
+    Where the bench knows subjects by nothing but its same pairs, and the embeddings name the
+    subject on each image without contradicting a label, those names count. Embeddings are in the
+    order of the bench's images (see `select_embeddings`); ``compat`` adds the accuracy as that
+    project computes it; all else is as in `evaluate`.
 
     Raises:
         MetricError: another number of embeddings than images, an impossible target, or a class

@@ -341,7 +341,7 @@ class _Side:
         self.subjects = np.asarray(subjects, dtype=np.int64)
         if self.subjects.shape != (len(self.matrix),):
             raise MetricError(
-                f"{what}: {self.subjects.shape} persons for {len(self.matrix)} vectors; give one "
+                f"{what}: {self.subjects.shape} subjects for {len(self.matrix)} vectors; give one "
                 "number each"
             )
         self.norms = row_norms(self.matrix)

@@ -50,7 +50,7 @@ _FACE = 112
 """Longer side of the pictures in the page, pixels."""
 
 _READING = (
-    "A pair matches if its score is at or above the threshold. Genuine pairs show one person "
+    "A pair matches if its score is at or above the threshold. Genuine pairs show one subject "
     "(mated), impostor pairs two (non-mated). TPR is the share of genuine pairs that match, "
     "FNMR = 1 − TPR; FPR, or FMR, is the share of impostor pairs that match.",
     "TPR@FPR is the largest TPR whose FPR does not exceed the target: a value of the step "
@@ -64,7 +64,7 @@ _READING = (
     "EER is read on the convex hull of the ROC; the step rule is that of FVC2000. AUC is the "
     "Mann–Whitney statistic, ties count one half. d′ uses variances with ddof 0.",
     "All intervals are 95 %. An effective n smaller than the number of comparisons says that these "
-    "depend on each other, because they share persons.",
+    "depend on each other, because they share subjects.",
     "A pair without a score is a failure to acquire: listed, counted, and left out of all rates.",
     "Norms are those of raw embeddings; CV is their standard deviation over their mean.",
 )
@@ -164,7 +164,7 @@ def _verdict(
         rates = [_first_rank(each)[1].value or 0 for each in searches]
         low, high = (words.percent(end) for end in (min(rates), max(rates)))
         said = f"{low if low == high else f'From {low} to {high}'} of the mated searches"
-        said += f" find their person by rank {_first_rank(searches[0])[0]}"
+        said += f" find their subject by rank {_first_rank(searches[0])[0]}"
     elif not judged:
         areas = [result.auc.value or 0 for result in results.values()]
         low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
@@ -286,7 +286,7 @@ def _section(
     picture = None if encoded is None else functools.partial(face_picture, encoded)
     hardest = functools.partial(tables.hardest_table, name, result, picture)
     folds = tables.folds_table(name, result)
-    warning = Text("These pictures show persons. Handle this page as you handle the bench itself.")
+    warning = Text("These pictures show subjects. Handle this page as you handle the bench itself.")
     blocks: list[Block] = [
         *([Listed(list(map(words.sentence, result.notes)), "notes")] if result.notes else []),
         tables.figures_table(result),

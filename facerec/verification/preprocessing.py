@@ -231,7 +231,7 @@ def _rank(
     clusters = bench.pairs.clusters(marks)
     if clusters is not None and clusters[2] >= MIN_SUBJECTS:
         bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
-        basis = f"{replicates:,} joint resamples of {clusters[2]:,} persons"
+        basis = f"{replicates:,} joint resamples of {clusters[2]:,} subjects"
     else:
         each = np.arange(same.size)
         bootstrap = VertexBootstrap(each, each, np.ones(same.size, bool), replicates, seed)

@@ -47,8 +47,8 @@ def pairs_of(one: VerificationResult | Comparison) -> str:
 
 
 def subjects_of(result: VerificationResult) -> str:
-    """Return how many persons the pairs show."""
-    return words.counted(result.subjects, "person") if result.subjects else "persons unknown"
+    """Return how many subjects the pairs show."""
+    return words.counted(result.subjects, "subject") if result.subjects else "subjects unknown"
 
 
 def spread(accuracy: AccuracyEstimate) -> str:

@@ -1,4 +1,4 @@
-"""Template protocols: several images stand for one person, and what is compared is templates.
+"""Template protocols: several images stand for one subject, and what is compared is templates.
 
 Embeddings of images become vectors of templates here (`template_vectors`); 1:1 comparisons then go
 the way of all pairs (`facerec.verification.evaluate`), 1:N searches through
@@ -22,7 +22,7 @@ from facerec.verification.bench import Pairs
 from facerec.verification.unit_rows import row_norms
 
 NOBODY = -1
-"""Person of a gallery template that is nobody's mate, such as a distractor."""
+"""Subject of a gallery template that is nobody's mate, such as a distractor."""
 
 # Images weighted at a time: a few MiB of float64.
 _ROWS = 4096
@@ -36,7 +36,7 @@ class SearchSet:
     templates: NDArray[np.int64]
     """Places among the templates of the bench, ``(k,)``, each once."""
     subjects: NDArray[np.int64]
-    """Person of each, ``(k,)``, as numbers that all sets of a bench share; or `NOBODY`."""
+    """Subject of each, ``(k,)``, as numbers that all sets of a bench share; or `NOBODY`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class TemplateBench:
     pairs: Pairs | None = None
     """Comparisons of 1:1; items are the templates. None for a protocol that has none."""
     subjects_from: str | None = None
-    """How the persons of `pairs` are known: "the list" or "same pairs"."""
+    """How the subjects of `pairs` are known: "the list" or "same pairs"."""
     probes: SearchSet | None = None
     """Searches of 1:N; None where their lists are not there."""
     galleries: tuple[SearchSet, ...] = ()

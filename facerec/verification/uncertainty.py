@@ -71,9 +71,9 @@ class Uncertainty:
         if not self._known:
             return
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
-        self.basis = f"pairs that share one of {self.subjects:,} persons{origin} are dependent"
+        self.basis = f"pairs that share one of {self.subjects:,} subjects{origin} are dependent"
         if self._replicates:
-            self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR"
+            self.basis += f"; {self._replicates:,} bootstraps over subjects for TPR@FPR"
 
     @property
     def _known(self) -> bool:
@@ -86,7 +86,7 @@ class Uncertainty:
             return []
         wrong = self._pairs.issame != (sides[0] == sides[1])
         doubts = []
-        for label, kind, fact in ((1, "same", "two persons"), (0, "different", "one person")):
+        for label, kind, fact in ((1, "same", "two subjects"), (0, "different", "one subject")):
             odd = np.flatnonzero(wrong & (self._pairs.issame == label))
             if odd.size:
                 doubts.append(
@@ -177,7 +177,7 @@ class Uncertainty:
         disjoint = self.subjects // 2
         return replace(
             wilson(value * disjoint, disjoint),
-            assumption="conservative: disjoint pairs of persons alone are counted",
+            assumption="conservative: disjoint pairs of subjects alone are counted",
             effective=float(disjoint),
         )
 

@@ -64,7 +64,7 @@ def person_of(name: str) -> str:
 def scores(found: Overlap, shared: int) -> tuple[float, float]:
     """Recall and precision over persons of A; a proposal counts with the right person of B."""
     right = sum(
-        person_of(str(found.a.names[match.person])) == person_of(str(found.b.names[match.other]))
+        person_of(str(found.a.names[match.subject])) == person_of(str(found.b.names[match.other]))
         for match in found.matches
     )
     wanted = sum(int(person_of(str(name))) < shared for name in found.a.names)
@@ -107,8 +107,8 @@ def test_no_more_false_proposals_than_were_allowed() -> None:
 def test_b_is_told_the_same_people() -> None:
     a, b = two_sets(3, (40, 30), 10)
     found = find_overlap(a, b)
-    ways = {(match.person, match.other) for match in found.matches}
-    assert ways == {(match.other, match.person) for match in found.in_b}
+    ways = {(match.subject, match.other) for match in found.matches}
+    assert ways == {(match.other, match.subject) for match in found.in_b}
     assert len(ways) == 10
 
 
@@ -118,7 +118,7 @@ def test_images_named_are_those_that_resemble_most() -> None:
     units = [side.vectors / np.linalg.norm(side.vectors, axis=1, keepdims=True) for side in (a, b)]
     assert a.subjects is not None and b.subjects is not None
     for match in found.matches:
-        one = a.subjects == found.a.names[match.person]
+        one = a.subjects == found.a.names[match.subject]
         other = b.subjects == found.b.names[match.other]
         cosines = np.where(np.outer(one, other), units[0] @ units[1].T, -2)
         assert match.images == np.unravel_index(cosines.argmax(), cosines.shape)
@@ -137,8 +137,8 @@ def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     small = lambda *args, **options: CrossTiles(*args, size=7, **options)  # noqa: E731
     monkeypatch.setattr(overlap, "CrossTiles", small)
     tiled = find_overlap(a, b)
-    assert [(m.person, m.other) for m in whole.matches] == [
-        (m.person, m.other) for m in tiled.matches
+    assert [(m.subject, m.other) for m in whole.matches] == [
+        (m.subject, m.other) for m in tiled.matches
     ]
     assert [m.log_p for m in whole.matches] == pytest.approx([m.log_p for m in tiled.matches], 1e-3)
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(MetricError, match="share"):
         find_overlap(a, b, share=1.0)
     one = Embeddings(a.vectors[:2], a.norms[:2], False, ids=a.ids[:2], subjects=a.subjects[:2])
-    with pytest.raises(MetricError, match="one person"):
+    with pytest.raises(MetricError, match="one subject"):
         find_overlap(one, one)
     narrow = Embeddings(a.vectors[:, :9], a.norms, False, ids=a.ids)
     with pytest.raises(DatasetError, match="9 dimensions"):

@@ -209,7 +209,7 @@ def test_calibrations_that_contradict_themselves_are_refused() -> None:
         Calibration.from_scores(scores, [0], [1, 2, 3])
     with pytest.raises(MetricError, match="calibrate again"):
         Calibration(scores, np.full((2, 3), 7), np.array([-1, -2]), np.arange(3))
-    with pytest.raises(MetricError, match="other people"):
+    with pytest.raises(MetricError, match="other subjects"):
         Calibration.from_scores(scores[:, :1], [0, 0], [0])
 
 

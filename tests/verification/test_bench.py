@@ -107,7 +107,7 @@ def test_persons_from_a_column(tmp_path: Path) -> None:
     path = make_pack(tmp_path / "toy.npz", per_fold=1)
     issame = read_pack(path).issame
     people = [n for pair, same in enumerate(issame) for n in (2 * pair, 2 * pair + (not same))]
-    rows = [f"{i},{i}.jpg,person {n}" for i, n in enumerate(people)]
+    rows = [f"{i},{i}.jpg,subject {n}" for i, n in enumerate(people)]
     names = tmp_path / "toy_images.csv"
     names.write_text("\n".join(["index,image_id,subject_id", *rows]))
     # A file for the pack alone goes before one for the folder.
@@ -121,7 +121,7 @@ def test_persons_from_a_column(tmp_path: Path) -> None:
     names.write_text("\n".join(["index,image_id,subject_id", *(r[:-1] + "9" for r in rows)]))
     doubted = pack_bench(path)
     assert doubted.subjects_from == "same pairs"
-    assert "persons that the file of names name" in doubted.notes[0]
+    assert "subjects that the file of names name" in doubted.notes[0]
 
 
 def test_small_pack_has_no_folds(tmp_path: Path) -> None:

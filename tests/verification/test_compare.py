@@ -112,7 +112,7 @@ def test_persons_are_resampled_where_they_are_known() -> None:
     first, second = two()
     found = compare(first, second, replicates=30)
     assert found.subjects == 40
-    assert found.basis == "30 joint bootstraps over 40 persons"
+    assert found.basis == "30 joint bootstraps over 40 subjects"
     interval = row(found, "AUC").difference.interval
     assert interval is not None and interval.method.startswith("vertex bootstrap")
     again, other = compare(first, second, 30), compare(first, second, 30, seed=1)
@@ -150,7 +150,7 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
     first, second = two(persons=None)
     found = compare(first, second, replicates=50, seed=7)
     assert found.subjects is None
-    assert found.basis == f"50 joint bootstraps over pairs, {INDEPENDENT} (persons are unknown)"
+    assert found.basis == f"50 joint bootstraps over pairs, {INDEPENDENT} (subjects are unknown)"
     # The same, pair by pair.
     generator = np.random.default_rng(7)
     same = first.pairs.issame
@@ -215,7 +215,7 @@ def test_few_persons_are_not_resampled() -> None:
     first = evaluate(scores, pairs, name="few", fpr=["0.5"])
     second = evaluate(scores[::-1].copy(), pairs, name="few", fpr=["0.5"])
     found = compare(first, second, replicates=10)
-    assert "(only 2 persons)" in found.basis and found.subjects == 2
+    assert "(only 2 subjects)" in found.basis and found.subjects == 2
 
 
 def test_labels_that_contradict_the_persons_stand() -> None:
@@ -225,7 +225,7 @@ def test_labels_that_contradict_the_persons_stand() -> None:
     issame[:12] = ~issame[:12]
     pairs = replace(first.pairs, issame=issame)
     found = compare(replace(first, pairs=pairs), replace(second, pairs=pairs), replicates=20)
-    assert found.basis == "20 joint bootstraps over 40 persons"
+    assert found.basis == "20 joint bootstraps over 40 subjects"
     assert (found.mated, found.non_mated) == (issame.sum(), (~issame).sum())
 
 
@@ -310,12 +310,12 @@ def test_persons_tell_pairs_in_another_order() -> None:
         assert compare(whole, other, replicates=40).mated == same.sum()
     moved = order.copy()
     moved[[0, 1]] = [1, 0]
-    with pytest.raises(MetricError, match=r"of other persons .* same order"):
+    with pytest.raises(MetricError, match=r"of other subjects .* same order"):
         compare(whole, result(person, moved), replicates=40)
     different = np.flatnonzero(~same)[:2]
     moved = order.copy()
     moved[different] = different[::-1]
-    with pytest.raises(MetricError, match=f"pair {different[0]} is of other persons"):
+    with pytest.raises(MetricError, match=f"pair {different[0]} is of other subjects"):
         compare(whole, result(person, moved), replicates=40)
 
 

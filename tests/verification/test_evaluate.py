@@ -170,7 +170,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     known = evaluate_embeddings(embeddings, bench, replicates=300)
     unknown = evaluate_embeddings(embeddings, toy_bench(same))
     assert known.subjects == 40
-    assert "40 persons (known from the list)" in known.basis and "300 bootstraps" in known.basis
+    assert "40 subjects (known from the list)" in known.basis and "300 bootstraps" in known.basis
     # The figures are the same, the intervals wider.
     assert known.accuracy is not None and unknown.accuracy is not None
     assert known.accuracy.kfold == unknown.accuracy.kfold and known.auc.value == unknown.auc.value
@@ -279,9 +279,9 @@ def test_labels_that_contradict_persons_are_noted() -> None:
     bench = toy_bench(same, subjects)
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     notes = evaluate_embeddings(embeddings, bench, replicates=0).notes
-    assert notes[0].startswith("1 pairs labelled same show two persons")
+    assert notes[0].startswith("1 pairs labelled same show two subjects")
     assert "the first is pair 35" in notes[0]
-    assert notes[1].startswith("1 pairs labelled different show one person")
+    assert notes[1].startswith("1 pairs labelled different show one subject")
 
 
 def test_scale_of_single_embeddings_changes_no_figure() -> None:
@@ -402,7 +402,7 @@ def test_repeated_images_and_persons_are_noted() -> None:
         "1 repetition of an earlier pair of the same two images",
     )
     assert result.notes[-2:] == (
-        "1 person occurs in more than one fold (that of 10 in folds 1 and 10); this biases "
+        "1 subject occurs in more than one fold (that of 10 in folds 1 and 10); this biases "
         "accuracy upwards",
         "1 image occurs in more than one fold (10 in folds 1 and 10); this biases accuracy upwards",
     )

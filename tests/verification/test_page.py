@@ -304,8 +304,8 @@ def test_page_says_what_the_result_says(
     summary = found.rows("Figures with 95 % intervals; pairs that failed to acquire")
     assert [row[0].split()[0] for row in summary] == ["result", "one", "two", EVIL.split()[0]]
     assert f"{100 * one.accuracy.kfold.mean:.2f} %" in summary[1][1]
-    assert "1,000 same and 1,000 different pairs, 40 persons" in summary[1][0]
-    assert "persons unknown" in summary[3][0] and summary[3][1] == "–"
+    assert "1,000 same and 1,000 different pairs, 40 subjects" in summary[1][0]
+    assert "subjects unknown" in summary[3][0] and summary[3][1] == "–"
     assert "not resolvable" in summary[3][4] and "%" not in summary[3][4]
     shown = {row[0].split(",")[0].split(" ±")[0]: row for row in found.rows("Figures")}
     assert shown["accuracy"][3] == f"{one.accuracy.events}/2000"

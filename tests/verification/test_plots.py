@@ -113,7 +113,7 @@ def test_the_basis_of_the_whiskers_is_named(figure: Any) -> None:
     known, unknown = make_result(), make_result(persons=None)
     text = " ".join(figure({"a": known}).axes[0].get_title(loc="left").split())
     assert f"whiskers: 95 % intervals; {known.basis}" in text
-    assert "50 bootstraps over persons" in text and "fewer than 30 false accepts" in text
+    assert "50 bootstraps over subjects" in text and "fewer than 30 false accepts" in text
     text = " ".join(figure({"a": known, "b": unknown}).axes[0].get_title(loc="left").split())
     assert f"a: {known.basis}" in text and f"b: {unknown.basis}" in text
 

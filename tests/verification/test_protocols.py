@@ -161,8 +161,8 @@ def test_self_and_duplicate_pairs_stay(tmp_path: Path) -> None:
         ("A\t1\t-2\n", "line 1: '-2' is no whole number from 0"),
         ("A\t1\t٢\n", "is no whole number"),
         ("A\t1\t1234567890\n", "is no whole number"),
-        ("A 1 2\nA 1 A 2\n", "line 2: a pair of different persons names 'A' twice"),
-        ("A 1 2\n../B 1 2\n", "line 2: '../B' is no name of a person"),
+        ("A 1 2\nA 1 A 2\n", "line 2: a pair of different subjects names 'A' twice"),
+        ("A 1 2\n../B 1 2\n", "line 2: '../B' is no name of a subject"),
         ("..\t1\t2\n", "line 1: '../.._0001.jpg' is no path inside a folder of images"),
         ("C:\t1\t2\n", "is no path inside a folder of images"),
         ("A\t1\t2\nB\0\t1\t2\n", "line 2: a NUL byte"),
@@ -367,8 +367,8 @@ def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) ->
     bench = read_pairs(path, "cplfw")
     assert bench.subjects_from == "same pairs"
     assert bench.notes == (
-        "the persons that image names name are contradicted by the labels of 2 pairs, so images "
-        "that same pairs connect are taken for one person",
+        "the subjects that image names name are contradicted by the labels of 2 pairs, so images "
+        "that same pairs connect are taken for one subject",
     )
     subjects = bench.pairs.subject_pairs()
     assert subjects is not None
@@ -391,7 +391,7 @@ def test_bad_two_line_lists(tmp_path: Path, text: str, sentence: str) -> None:
 
 def test_bad_lists_without_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "p.txt", "A/A_1.jpg\nA/A_2.jpg\nB/B_1.jpg 1\nB/B_2.jpg 1\n")
-    assert "line 3: 'B/B_1.jpg 1' is not 'person/image' without a label" in refusal(path, "sllfw")
+    assert "line 3: 'B/B_1.jpg 1' is not 'subject/image' without a label" in refusal(path, "sllfw")
 
 
 # ---------------------------------------------------------------- CFP
@@ -427,7 +427,7 @@ def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
         assert bench.pairs.subjects is not None and len(set(bench.pairs.subjects.tolist())) == 4
         root = tmp_path / "Data" / "Images"
         assert bench.notes == (
-            () if not level(1) else (f"{root}: 4 persons lie one folder deeper, in test, train",)
+            () if not level(1) else (f"{root}: 4 subjects lie one folder deeper, in test, train",)
         )
     frontal = read_pairs(tmp_path, "cfp-ff")
     assert named_pairs(frontal)[0] == ("001/frontal/01.jpg", "001/frontal/02.jpg", True)
@@ -454,7 +454,7 @@ def test_the_hash_of_several_files_is_that_of_their_list(tmp_path: Path) -> None
         ("Split/FP/02/diff.txt", "", "diff.txt: the list is empty"),
         ("Split/FP/05/diff.txt", "1,2", "folders 01, 02, … with same.txt and diff.txt belong here"),
         ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", "line 2: '3 x/y/z.jpg' where '2 p"),
-        ("Pair_list_P.txt", "1 b.jpg\n", "Pair_list_P.txt, line 1: 'b.jpg' is no path person/vie"),
+        ("Pair_list_P.txt", "1 b.jpg\n", "Pair_list_P.txt, line 1: 'b.jpg' is no path subject/vie"),
         ("Pair_list_F.txt", "1 ../../../x/1/f/1.jpg\n", "line 2: image 3 of a list that has 1"),
     ],
 )
@@ -574,7 +574,7 @@ def test_rfw_with_several_races(tmp_path: Path) -> None:
     assert bench.name == "rfw"
     # 3 × 24 pairs without two of African's and two of Asian's.
     assert len(bench.pairs) == 68
-    assert bench.notes == ("1 person under two races, dropped with 4 pairs: m.shared",)
+    assert bench.notes == ("1 subject under two races, dropped with 4 pairs: m.shared",)
     assert not any("m.shared" in name for name in bench.images.ids.tolist())
     assert named_pairs(bench)[:2] == [
         ("African/m.Af_00/m.Af_00_0001.jpg", "African/m.Af_00/m.Af_00_0002.jpg", True),

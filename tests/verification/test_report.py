@@ -97,7 +97,7 @@ def test_tables_have_figure_interval_count_and_source() -> None:
     assert f"{100 * result.eer.value:.2f} %" in lines["EER on the ROC hull"]
     assert f"CV {norms.cv:.4f}" in text
     assert "toy · toynet: 100 same and 100 different pairs" in text
-    assert f"intervals: {result.basis}" in words(text) and "40 persons" in result.basis
+    assert f"intervals: {result.basis}" in words(text) and "40 subjects" in result.basis
     assert f"score: {result.score}" in words(text)
     assert "flip: sum of raw embeddings" in text
 
@@ -164,7 +164,7 @@ def test_comparison_shows_both_values_the_difference_and_its_interval() -> None:
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     assert f"{found.mated:,} same and {found.non_mated:,} different pairs" in text
     assert "A: toy · toynet" in text and "B: toy · [red]net" in text
-    assert "50 joint bootstraps over 40 persons" in text
+    assert "50 joint bootstraps over 40 subjects" in text
     assert f"note: {found.left_out} of 6000 pairs" in text
     for row in found.rows:
         line = rows(text)[row.figure]

@@ -136,7 +136,7 @@ def test_labels_against_the_persons_of_the_lists(tmp_path: Path) -> None:
     path = root / "meta" / "ijbc_template_pair_label.txt"
     path.write_text("30 7 1\n\n30 2 1\n7 11 1\n")
     assert read_ijb(root, "ijbc").notes == (
-        f"{path}: 2 labels against the persons of the 1:N lists, the first in line 3",
+        f"{path}: 2 labels against the subjects of the 1:N lists, the first in line 3",
     )
 
 
@@ -220,8 +220,8 @@ BAD_LINES = [
     ("1N_gallery_G1.csv", 3, "30,,x.jpg,1", "it should hold 'TEMPLATE_ID,SUBJECT_ID'"),
     ("1N_gallery_G1.csv", 3, "30", "it should hold 'TEMPLATE_ID,SUBJECT_ID'"),
     ("1N_gallery_G1.csv", 3, "31,500,x.jpg,1", "names a template that"),
-    ("1N_gallery_G1.csv", 3, "30,501,x.jpg,1", r"to another person than before \(500\)"),
-    ("1N_probe_mixed.csv", 2, "30,17,x.jpg,1", r"to another person than before \(500\)"),
+    ("1N_gallery_G1.csv", 3, "30,501,x.jpg,1", r"to another subject than before \(500\)"),
+    ("1N_probe_mixed.csv", 2, "30,17,x.jpg,1", r"to another subject than before \(500\)"),
 ]
 
 
@@ -588,8 +588,8 @@ def test_what_a_search_refuses() -> None:
     cases: list[tuple[Any, Any, Any, Any, str]] = [
         (good, [1, 2], good[:, :2], [1, 2], "one length of vectors"),
         (good, [1, 2], good[:0], [], "gallery that is not empty"),
-        (good, [1], good, [1, 2], r"probes: \(1,\) persons for 2 vectors"),
-        (good, [1, 2], good, [1, 2, 3], r"the gallery: \(3,\) persons for 2 vectors"),
+        (good, [1], good, [1, 2], r"probes: \(1,\) subjects for 2 vectors"),
+        (good, [1, 2], good, [1, 2, 3], r"the gallery: \(3,\) subjects for 2 vectors"),
         (good[0], [1, 2], good, [1, 2], "probes: rows of real numbers"),
     ]
     for probes, mine, gallery, theirs, fragment in cases:

@@ -91,7 +91,7 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     assert found.assumed == Preprocessing() and len(found.rows) == 8
     total = 8 * len(sample(bench)[1])
     assert found.pairs == 60 and seen[-1] == ("trying ways of preprocessing", total, total)
-    assert "persons" in found.basis
+    assert "subjects" in found.basis
     document = json.loads(json.dumps(found.to_json()))
     assert document["trials"][0]["flags"] == flags(best.preprocessing)
     assert best.accuracy.value is not None

@@ -1,4 +1,4 @@
-"""Pair lists and score files as they lie on people's disks → benches and scored pairs."""
+"""Pair lists and score files as they lie on subjects's disks → benches and scored pairs."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
         table,
         folder_images(path.parent if images is None else images, list(table.names)),
         folds=np.array(folds, dtype=np.int64) if len(split_pairs) > 1 else None,
-        persons=[_person(name) for name in table.names],
-        persons_from="image names",
+        subject_names=[_subject(name) for name in table.names],
+        named_by="image names",
         source=file_source(path, "agedb"),
     )
 
@@ -79,7 +79,7 @@ def _name(entry: Any) -> str:
     return entry
 
 
-def _person(image: str) -> str:
+def _subject(image: str) -> str:
     """Return ``MariaCallas`` of ``0_MariaCallas_35_f.jpg``."""
     words = image.removesuffix(".jpg").split("_")
     return next((word for word in words if not word.isdecimal()), image)

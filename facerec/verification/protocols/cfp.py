@@ -23,9 +23,9 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     """Read ``Protocol/Split/{FF,FP}/{01…}/{same,diff}.txt`` with the image lists beside them.
 
     Lines ``i,j`` count from 1 into ``Pair_list_F.txt``, in FP on the second side into
-    ``Pair_list_P.txt``. An image id is ``person/view/file``, wherever a copy keeps it. ``path`` is
-    the folder ``Protocol`` or the one that holds it, ``images`` that of the persons' folders or one
-    level above them; by default where the lists say, ``../Data/Images``.
+    ``Pair_list_P.txt``. An image id is ``subject/view/file``, wherever a copy keeps it. ``path`` is
+    the folder ``Protocol`` or the one that holds it, ``images`` that of the subjects' folders or
+    one level above them; by default where the lists say, ``../Data/Images``.
 
     Raises:
         DatasetError: files are missing or have another grammar.
@@ -58,8 +58,8 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
         table,
         located,
         folds=np.array(folds, dtype=np.int64) if len(folders) > 1 else None,
-        persons=[PurePosixPath(name).parts[0] for name in table.names],
-        persons_from="the list",
+        subject_names=[PurePosixPath(name).parts[0] for name in table.names],
+        named_by="the list",
         source=file_source(protocol, f"cfp-{split.lower()}", files),
         notes=notes + remark,
     )
@@ -94,7 +94,7 @@ def _image_list(path: Path) -> tuple[list[str], list[str]]:
         name = fields[1].replace("\\", "/")
         if len(PurePosixPath(name).parts) < 3:
             raise DatasetError(
-                f"{path}, line {line}: {name[:60]!r} is no path person/view/file; mend the line"
+                f"{path}, line {line}: {name[:60]!r} is no path subject/view/file; mend the line"
             )
         names.append(name)
     return names, notes
@@ -128,17 +128,17 @@ def _root(listed: Path, protocol: Path) -> Path:
 
 
 def _locate(root: Path, ids: list[str]) -> tuple[ListedImages, list[str]]:
-    """Find persons in ``root`` or one folder deeper, as in a copy with ``train`` and ``test``."""
-    persons = dict.fromkeys(PurePosixPath(name).parts[0] for name in ids)
+    """Find subjects in ``root`` or one folder deeper, as in a copy with ``train`` and ``test``."""
+    subjects = dict.fromkeys(PurePosixPath(name).parts[0] for name in ids)
     levels = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
     level_of = {}
-    for person in persons:
-        if not (root / person).is_dir():
+    for subject in subjects:
+        if not (root / subject).is_dir():
             for level in levels:
-                if (root / level / person).is_dir():
-                    level_of[person] = level
+                if (root / level / subject).is_dir():
+                    level_of[subject] = level
                     break
     paths = [str(PurePosixPath(level_of.get(name.split("/")[0], ""), name)) for name in ids]
     deeper = ", ".join(sorted(set(level_of.values())))
-    note = f"{root}: {len(level_of):,} persons lie one folder deeper, in {deeper}"
+    note = f"{root}: {len(level_of):,} subjects lie one folder deeper, in {deeper}"
     return folder_images(root, ids, paths), [note] if level_of else []

@@ -24,7 +24,7 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
     """Write a bench as ``.bin`` or ``.npz``, and image names into ``NAME_images.csv`` beside it.
 
     Pairs are put in the order of their folds, since readers of packs take ten contiguous ones.
-    Names get a column ``subject_id`` where the folders in them do not tell the persons.
+    Names get a column ``subject_id`` where the folders in them do not tell the subjects.
 
     Returns:
         What the pack cannot keep, one sentence each.
@@ -120,7 +120,7 @@ def lfw_text(ids: list[str], pairs: Pairs) -> str | None:
 
     With folds it is View 2, without it is View 1, with a count where it is of both classes.
     """
-    named = [parsed for name in ids if (parsed := _person_and_number(name))]
+    named = [parsed for name in ids if (parsed := _subject_and_number(name))]
     if len(named) < len(ids):
         return None
     sizes = np.bincount(pairs.issame, minlength=2)
@@ -137,15 +137,15 @@ def lfw_text(ids: list[str], pairs: Pairs) -> str | None:
     for first, second, same in zip(
         pairs.first.tolist(), pairs.second.tolist(), pairs.issame.tolist(), strict=True
     ):
-        (person, i), (other, j) = named[first], named[second]
-        if same != (person == other):
+        (subject, i), (other, j) = named[first], named[second]
+        if same != (subject == other):
             return None
-        lines.append(f"{person}\t{i}\t{j}\n" if same else f"{person}\t{i}\t{other}\t{j}\n")
+        lines.append(f"{subject}\t{i}\t{j}\n" if same else f"{subject}\t{i}\t{other}\t{j}\n")
     return header + "".join(lines)
 
 
-def _person_and_number(name: str) -> tuple[str, int] | None:
-    """Return person and number of ``Person/Person_0001.jpg``, None for any other id."""
+def _subject_and_number(name: str) -> tuple[str, int] | None:
+    """Return subject and number of ``Subject/Person_0001.jpg``, None for any other id."""
     match = re.fullmatch(r"([^/\\\t\r\n]+)/\1_([0-9]{4,9})\.jpg", name)
     if match is None or match[1] != match[1].strip() or f"{int(match[2]):04d}" != match[2]:
         return None

@@ -56,15 +56,15 @@ def read_flat(path: Path, images: Path | None) -> Bench:
             )
         table.add(first, second, LABELS[label.lower()], where)
     ids = list(table.names)
-    # Only a folder for each person says who is who.
-    persons = subjects_from_names(text_array(ids, str(path)))
+    # Only a folder for each subject says who is who.
+    subjects = subjects_from_names(text_array(ids, str(path)))
     return make_bench(
         path.stem,
         table,
         FolderImages(path.parent if images is None else images, ids),
         folds=contiguous_folds(len(table)),
-        persons=None if persons is None else [str(person) for person in persons],
-        persons_from="image names",
+        subject_names=None if subjects is None else [str(subject) for subject in subjects],
+        named_by="image names",
         source=file_source(path, "flat"),
         notes=notes,
     )

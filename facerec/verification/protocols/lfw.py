@@ -23,7 +23,7 @@ from facerec.verification.protocols.lists import (
 )
 
 Row = tuple[str, str, bool, int]
-"""Path of the first and the second image, whether they show one person, number of the line."""
+"""Path of the first and the second image, whether they show one subject, number of the line."""
 
 
 def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
@@ -55,8 +55,8 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
         table,
         folder_images(path.parent if images is None else images, list(table.names)),
         folds=folds,
-        persons=[name.partition("/")[0] for name in table.names],
-        persons_from="the list",
+        subject_names=[name.partition("/")[0] for name in table.names],
+        named_by="the list",
         source=file_source(path, format),
         notes=notes,
     )
@@ -66,9 +66,9 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
     """Read one list of RFW, or the folder ``txts`` with those of several races.
 
     Lists are ``{race}_pairs.txt`` or ``{race}/{race}_pairs.txt``, without a header and with ten
-    contiguous folds each. Image ids begin with the race. Persons who occur under two races are
-    dropped, with their pairs. The folder of images holds ``{race}/{person}/``, or of a single list
-    also ``{person}/``; by default it is ``data`` beside ``txts``.
+    contiguous folds each. Image ids begin with the race. Subjects who occur under two races are
+    dropped, with their pairs. The folder of images holds ``{race}/{subject}/``, or of a single list
+    also ``{subject}/``; by default it is ``data`` beside ``txts``.
 
     Raises:
         DatasetError: no list, or another grammar.
@@ -86,9 +86,9 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         lists[file] = file.stem.removesuffix("_pairs"), list(parse_rows(file, lines))
     races: dict[str, set[str]] = {}
     for race, rows in lists.values():
-        for person in {_person(image) for row in rows for image in row[:2]}:
-            races.setdefault(person, set()).add(race)
-    dropped = {person for person, occurs_in in races.items() if len(occurs_in) > 1}
+        for subject in {_subject(image) for row in rows for image in row[:2]}:
+            races.setdefault(subject, set()).add(race)
+    dropped = {subject for subject, occurs_in in races.items() if len(occurs_in) > 1}
     table = PairTable()
     folds = []
     for file, (race, rows) in lists.items():
@@ -96,13 +96,13 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         if numbers is None:
             raise DatasetError(f"{file}: {len(rows)} pairs cannot fill ten folds; check the list")
         for fold, (first, second, same, line) in zip(numbers.tolist(), rows, strict=True):
-            if not dropped & {_person(first), _person(second)}:
+            if not dropped & {_subject(first), _subject(second)}:
                 table.add(f"{race}/{first}", f"{race}/{second}", same, f"{file}, line {line}")
                 folds.append(fold)
     if dropped:
         count = sum(len(rows) for _, rows in lists.values()) - len(table)
         notes.append(
-            f"{counted(len(dropped), 'person')} under two races, dropped with "
+            f"{counted(len(dropped), 'subject')} under two races, dropped with "
             f"{counted(count, 'pair')}: {', '.join(sorted(dropped))}"
         )
     root = _rfw_images(path) if images is None else images
@@ -114,8 +114,8 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         table,
         folder_images(root, ids, paths),
         folds=np.array(folds, dtype=np.int64),
-        persons=[_person(name) for name in ids],
-        persons_from="the list",
+        subject_names=[_subject(name) for name in ids],
+        named_by="the list",
         source=file_source(path, "rfw", files if path.is_dir() else None),
         notes=notes,
     )
@@ -125,7 +125,7 @@ def parse_rows(path: Path, lines: list[Line]) -> Iterator[Row]:
     """Go through lines of three or four fields, separated by TAB or else by blanks.
 
     Raises:
-        DatasetError: a line with other fields, or of two persons who are the same.
+        DatasetError: a line with other fields, or of two subjects who are the same.
     """
     for line, text in lines:
         where = f"{path}, line {line}"
@@ -139,19 +139,19 @@ def parse_rows(path: Path, lines: list[Line]) -> Iterator[Row]:
         first, i, second, j = [*fields[:2], fields[0], fields[2]] if same else fields
         if not same and first == second:
             raise DatasetError(
-                f"{where}: a pair of different persons names {first[:60]!r} twice; write "
-                "'name i j' for a pair of the same person"
+                f"{where}: a pair of different subjects names {first[:60]!r} twice; write "
+                "'name i j' for a pair of the same subject"
             )
         yield _image(first, i, where), _image(second, j, where), same, line
 
 
 def _image(name: str, number: str, where: str) -> str:
     if not name or "/" in name or "\\" in name:
-        raise DatasetError(f"{where}: {name[:60]!r} is no name of a person; mend the line")
+        raise DatasetError(f"{where}: {name[:60]!r} is no name of a subject; mend the line")
     return f"{name}/{name}_{parse_number(number, where):04d}.jpg"
 
 
-def _person(image: str) -> str:
+def _subject(image: str) -> str:
     return PurePosixPath(image).parent.name
 
 

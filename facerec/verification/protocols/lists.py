@@ -120,15 +120,15 @@ def make_bench(
     images: ImageSource,
     *,
     folds: NDArray[np.int64] | None,
-    persons: Sequence[str] | None,
-    persons_from: str,
+    subject_names: Sequence[str] | None,
+    named_by: str,
     source: dict[str, Any],
     notes: Iterable[str] = (),
 ) -> Bench:
-    """Make a bench, with persons by name where that agrees with every label.
+    """Make a bench, with subjects by name where that agrees with every label.
 
-    Images and persons are those of the table's names, in their order; persons are None where names
-    do not tell, and then same pairs do.
+    Images and names of subjects are in the order of the table; without names same pairs tell who is
+    who.
 
     Raises:
         DatasetError: there are no pairs.
@@ -136,14 +136,14 @@ def make_bench(
     first, second, same = table.columns()
     if not len(table):
         raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
-    subjects, persons_from, doubts = find_subjects(
-        first, second, same, len(images), persons, persons_from
+    subjects, named_by, doubts = find_subjects(
+        first, second, same, len(images), subject_names, named_by
     )
     return Bench(
         name=name,
         images=images,
         pairs=Pairs(first, second, same, subjects, folds),
-        subjects_from=persons_from,
+        subjects_from=named_by,
         notes=(*notes, *doubts),
         source=source,
     )

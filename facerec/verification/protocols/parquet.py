@@ -64,8 +64,8 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
         table,
         MemoryImages(path, ids, contents),
         folds=contiguous_folds(len(labels)),
-        persons=None if named is None else [str(person) for person in named],
-        persons_from="image names",
+        subject_names=None if named is None else [str(subject) for subject in named],
+        named_by="image names",
         source=file_source(*of_files),
     )
 

@@ -53,16 +53,16 @@ class ScoredPairs:
     """Similarity of each pair, ``(n,)``; NaN is a failure to acquire. Distances with their sign
     changed if they were read as such."""
     issame: NDArray[np.bool_]
-    """Whether both sides are one person, ``(n,)``."""
+    """Whether both sides are one subject, ``(n,)``."""
     folds: NDArray[np.int64] | None = None
     """Fold 0, 1, … of each pair, ``(n,)``, from a column ``fold``."""
     subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    """Persons on both sides, ``(n,)`` each, as numbers 0, 1, …; None where unknown."""
+    """Subjects on both sides, ``(n,)`` each, as numbers 0, 1, …; None where unknown."""
     groups: Mapping[str, tuple[NDArray[np.str_], NDArray[np.str_]]] = field(default_factory=dict)
     """Value of each attribute that was asked for on both sides, ``(n,)`` each, empty where none is
     recorded."""
     names: NDArray[np.str_] | None = None
-    """Name of each person by its number; None without persons. Not for any report."""
+    """Name of each subject by its number; None without subjects. Not for any report."""
     label_sources: Mapping[str, int] = field(default_factory=dict)
     """Where the groups come from, and for how many lines, if a column says so."""
     notes: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class ScoredPairs:
         return len(self.scores)
 
     def pairs(self) -> Pairs:
-        """Return labels, folds and persons; every side of a pair is an item of its own."""
+        """Return labels, folds and subjects; every side of a pair is an item of its own."""
         first = 2 * np.arange(len(self))
         subjects = None
         if self.subjects is not None:
@@ -97,14 +97,14 @@ def read_scores(
     """Read a file of scores, one pair a line; larger means more alike.
 
     With a header, separated by comma, semicolon or TAB: ``score`` with ``label`` (0 or 1, or a
-    word of `LABELS`) or with the persons of both sides, whose equality is the label; ``fold`` if it
-    is there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
+    word of `LABELS`) or with the subjects of both sides, whose equality is the label; ``fold`` if
+    it is there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
     ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
     a group may also have one column, for pairs within a group. Without a header, separated by
     blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
     probe score``. An empty or NaN score is a failure to acquire. A note says so where same pairs
     tend to have the lower scores. Of ``distances`` the sign is changed; attributes in ``groups``,
-    such as ``sex``, may miss and be in any case; ``subject`` is the name of columns of persons.
+    such as ``sex``, may miss and be in any case; ``subject`` is the name of columns of subjects.
 
     Raises:
         DatasetError: another form; the sentence names the line.
@@ -114,13 +114,17 @@ def read_scores(
     path = Path(path)
     table = _Table(path, subject.lower())
     columns = [*table.columns, SURPLUS]
-    persons = _sides(table.columns, subject.lower() if table.skipped else "subject_id")
+    subject_columns = _sides(table.columns, subject.lower() if table.skipped else "subject_id")
     recorded = {
         name: sides
         for name in groups
         if (sides := _sides(table.columns, name.lower()) or _both(table.columns, name.lower()))
     }
-    used = {*USED, *(persons or ()), *(column for sides in recorded.values() for column in sides)}
+    used = {
+        *USED,
+        *(subject_columns or ()),
+        *(column for sides in recorded.values() for column in sides),
+    }
     if recorded:
         used.add(SOURCE)
     try:
@@ -143,8 +147,9 @@ def read_scores(
     if distances:
         scores = 0.0 - scores  # no −0 for two equal images
     subjects, names = None, None
-    if persons is not None:
-        subjects, names = _numbered(frame[persons[0]], frame[persons[1]], table)
+    if subject_columns is not None:
+        first, second = subject_columns
+        subjects, names = _numbered(frame[first], frame[second], table)
         issame = subjects[0] == subjects[1]
     if "label" in frame:
         labels = _labels(frame["label"], table)
@@ -349,7 +354,7 @@ def _sources(column: pd.Series, table: _Table) -> dict[str, int]:
 def _numbered(
     first: pd.Series, second: pd.Series, table: _Table
 ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
-    """Number the persons of both columns together, in the order of their names."""
+    """Number the subjects of both columns together, in the order of their names."""
     for side in (first, second):
         if (unnamed := np.flatnonzero(side == "")).size:
             raise DatasetError(

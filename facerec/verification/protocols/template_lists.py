@@ -39,7 +39,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
 
     Lists lie in ``meta/`` and images in ``loose_crop/``. The lists of 1:N are a line an image and
     are optional; they also say who is who. Without them, templates that same pairs connect are
-    taken for one person. (Layout: ``deepinsight/insightface: recognition/_evaluation_/ijb``.)
+    taken for one subject. (Layout: ``deepinsight/insightface: recognition/_evaluation_/ijb``.)
 
     Raises:
         DatasetError: a file is missing or one of its lines is wrong.
@@ -56,15 +56,15 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
 
     lists = {key: meta / f"{name}_{stem}.csv" for key, stem in _GALLERIES[name].items()}
     lists["probe"] = meta / f"{name}_1N_probe_mixed.csv"
-    probes, galleries, persons = _read_searches(lists, templates, media_file)
+    probes, galleries, listed = _read_searches(lists, templates, media_file)
     notes = [] if probes else [f"{meta}: the lists of 1:N are not there, so nothing is searched"]
-    if (persons != NOBODY).all():
-        subjects, subjects_from = persons, "the list"
-        clashes = (persons[pairs.first] == persons[pairs.second]) != pairs.issame
+    if (listed != NOBODY).all():
+        subjects, subjects_from = listed, "the list"
+        clashes = (listed[pairs.first] == listed[pairs.second]) != pairs.issame
         if clashes.any():
             line, _ = _row(pairs_file, int(clashes.argmax()))
             notes.append(
-                f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the persons of the "
+                f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the subjects of the "
                 f"1:N lists, the first in line {line}"
             )
     else:
@@ -102,8 +102,8 @@ def read_tinyface(root: str | Path) -> TemplateBench:
     folder = _folder(root, "Testing_Set")
     probe_file = folder / "probe_img_ID_pairs.mat"
     match_file = folder / "gallery_match_img_ID_pairs.mat"
-    probe_names, probe_persons = _read_mat(probe_file, "probe_set", "probe_ids")
-    match_names, match_persons = _read_mat(match_file, "gallery_set", "gallery_ids")
+    probe_names, probe_subjects = _read_mat(probe_file, "probe_set", "probe_ids")
+    match_names, match_subjects = _read_mat(match_file, "gallery_set", "gallery_ids")
     distractors = _list_images(folder / "Gallery_Distractor")
     images = FolderImages(
         folder,
@@ -112,9 +112,9 @@ def read_tinyface(root: str | Path) -> TemplateBench:
         + [f"Gallery_Distractor/{name}" for name in distractors],
     )
     rows = np.arange(len(images))
-    persons = np.unique(np.concatenate([probe_persons, match_persons]), return_inverse=True)[1]
+    numbers = np.unique(np.concatenate([probe_subjects, match_subjects]), return_inverse=True)[1]
     probes = len(probe_names)
-    subjects = np.concatenate([persons.reshape(-1), np.full(len(distractors), NOBODY)])
+    subjects = np.concatenate([numbers.reshape(-1), np.full(len(distractors), NOBODY)])
     return TemplateBench(
         name="tinyface",
         images=images,
@@ -196,11 +196,11 @@ def _read_pairs(path: Path, templates: NDArray[np.int64], media_file: Path) -> P
 def _read_searches(
     lists: Mapping[str, Path], templates: NDArray[np.int64], media_file: Path
 ) -> tuple[SearchSet | None, tuple[SearchSet, ...], NDArray[np.int64]]:
-    """Read probes and galleries of 1:N, if they are there, and the person of every template."""
-    persons = np.full(len(templates), NOBODY)
+    """Read probes and galleries of 1:N, if they are there, and the subject of every template."""
+    subjects = np.full(len(templates), NOBODY)
     missing = [path for path in lists.values() if not path.is_file()]
     if len(missing) == len(lists):
-        return None, (), persons
+        return None, (), subjects
     if missing:
         raise DatasetError(
             f"{missing[0]}: there is no such list, but others of 1:N are there; add it, or take "
@@ -214,19 +214,19 @@ def _read_searches(
         path = lists[name]
         problem = f"names a template that {media_file} has not"
         positions = _positions(templates, numbers, path, problem, header=1)
-        new = persons[positions] == NOBODY
+        new = subjects[positions] == NOBODY
         # Of several lines of one template the first counts, so it is written last.
-        persons[positions[new][::-1]] = mine[new][::-1]
-        odd = persons[positions] != mine
+        subjects[positions[new][::-1]] = mine[new][::-1]
+        odd = subjects[positions] != mine
         if odd.any():
             row = int(odd.argmax())
-            other = ids[persons[positions[row]]]
+            other = ids[subjects[positions[row]]]
             raise _wrong_row(
-                path, row, f"gives a template to another person than before ({other})", header=1
+                path, row, f"gives a template to another subject than before ({other})", header=1
             )
         distinct = np.unique(positions)
-        sets.append(SearchSet(name, distinct, persons[distinct]))
-    return sets[-1], tuple(sets[:-1]), persons
+        sets.append(SearchSet(name, distinct, subjects[distinct]))
+    return sets[-1], tuple(sets[:-1]), subjects
 
 
 def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -344,30 +344,30 @@ def _shown(line: str) -> str:
     return repr(line if len(line) <= 80 else f"{line[:77]}…")
 
 
-def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Read names of images and the number of the person of each."""
-    content = read_mat(path, [names, persons])
+def _read_mat(path: Path, names: str, subjects: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Read names of images and the number of the subject of each."""
+    content = read_mat(path, [names, subjects])
     image_names = many(content[names])
     try:
         if not all(isinstance(name, str) for name in image_names):
             raise TypeError("names are not text")
-        numbers = np.array(many(content[persons]), np.float64).ravel()
+        numbers = np.array(many(content[subjects]), np.float64).ravel()
     except (TypeError, ValueError, OverflowError) as problem:
         raise DatasetError(
-            f"{path}: it should hold names in {names!r} and numbers in {persons!r} "
+            f"{path}: it should hold names in {names!r} and numbers in {subjects!r} "
             f"({type(problem).__name__}: {problem}); get the list again"
         ) from problem
     if len(image_names) != len(numbers) or not image_names:
         raise DatasetError(
             f"{path}: {len(image_names)} names in {names!r} and {len(numbers)} numbers in "
-            f"{persons!r}; there must be one a name, and one at least"
+            f"{subjects!r}; there must be one a name, and one at least"
         )
     whole = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2**53)
     if not whole.all():
         number = int(whole.argmin())
         raise DatasetError(
-            f"{path}: entry {number} of {persons!r} is {numbers[number]:g}, but persons are whole "
-            "numbers from 0"
+            f"{path}: entry {number} of {subjects!r} is {numbers[number]:g}, but subjects are "
+            "whole numbers from 0"
         )
     return image_names, numbers.astype(np.int64)
 

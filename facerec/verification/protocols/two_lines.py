@@ -51,8 +51,8 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
         table,
         folder_images(path.parent if images is None else images, list(table.names)),
         folds=folds,
-        persons=[_person(name) for name in table.names],
-        persons_from="image names",
+        subject_names=[_subject(name) for name in table.names],
+        named_by="image names",
         source=file_source(path, format),
         notes=notes,
     )
@@ -106,12 +106,12 @@ def _parse_unlabelled(path: Path, first: Line, second: Line) -> tuple[str, str, 
     for line, text in (first, second):
         if _label(text) is not None or "/" not in text:
             raise DatasetError(
-                f"{path}, line {line}: {text[:60]!r} is not 'person/image' without a label, as the "
-                "list begins; mend the line"
+                f"{path}, line {line}: {text[:60]!r} is not 'subject/image' without a label, as "
+                "the list begins; mend the line"
             )
-    return first[1], second[1], _person(first[1]) == _person(second[1])
+    return first[1], second[1], _subject(first[1]) == _subject(second[1])
 
 
-def _person(image: str) -> str:
+def _subject(image: str) -> str:
     """Return ``Ann_Lee`` of ``Ann_Lee_0001.jpg``, in a folder or not."""
     return re.sub(r"_[0-9]+$", "", PurePosixPath(image).stem)

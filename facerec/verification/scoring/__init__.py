@@ -12,7 +12,7 @@ that lies elsewhere costs another pass. So does one with too many scores about i
 Each tile is one single-threaded float32 matrix product of fixed shape, so the scores, and with
 them every count, do not depend on the number of threads or ranks.
 
-The way of the data: `people` sorts the images, `tiles` computes their scores, `search` says where
+The way of the data: `sample` sorts the images, `tiles` computes their scores, `search` says where
 thresholds must lie, `non_mated` and `mated` look at the scores, `all_pairs` puts the `results`
 together.
 """

@@ -17,7 +17,6 @@ from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.verification.scoring.bins import LOWEST, float32_at_least
 from facerec.verification.scoring.mated import count_mated
 from facerec.verification.scoring.non_mated import FalseMatches, count_non_mated
-from facerec.verification.scoring.people import People
 from facerec.verification.scoring.results import (
     AllPairs,
     ErrorTable,
@@ -25,6 +24,7 @@ from facerec.verification.scoring.results import (
     pair_counts,
     symmetric,
 )
+from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
@@ -87,57 +87,57 @@ def score_all_pairs(
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
     given_groups = groupings if groups is None else [groups]
-    people = People(vectors, subjects, given_groups, by_group=bool(group_fpr))
+    sample = Sample(vectors, subjects, given_groups, by_group=bool(group_fpr))
     chosen = choose_device(device)
     size = tile or (1024 if chosen.type == "cpu" else 8192)
-    tiles = Tiles(people, chosen, size, process_group, progress)
+    tiles = Tiles(sample, chosen, size, process_group, progress)
 
-    everyone = Search(tiles, np.arange(len(people.subject)), people.non_mated, fpr)
+    everyone = Search(tiles, np.arange(len(sample.subject)), sample.non_mated, fpr)
     searches = {EVERYONE: everyone}
-    for group in range(people.alone_count):
-        images = people.members(group)
-        group_mated, group_non_mated = pair_counts(np.bincount(people.subject[images]))
+    for group in range(sample.alone_count):
+        images = sample.members(group)
+        group_mated, group_non_mated = pair_counts(np.bincount(sample.subject[images]))
         if group_mated and group_non_mated:
             searches[group] = Search(tiles, images, group_non_mated, group_fpr)
     given = [float32_at_least(threshold) for threshold in thresholds]
     sought = everyone.allowed if tables_at_points else []
-    histogram, false = count_non_mated(tiles, people, given, sought, searches, pair_limit)
+    histogram, false = count_non_mated(tiles, sample, given, sought, searches, pair_limit)
 
     cuts = [everyone.cut(count) for count in everyone.allowed]
-    edges = [np.full(people.rows, edge) for edge in (*given, *cuts)]
-    for group_of_cell in people.alone:
+    edges = [np.full(sample.rows, edge) for edge in (*given, *cuts)]
+    for group_of_cell in sample.alone:
         # Of each grouping the thresholds of its groups, for every cell.
-        own = np.full((len(group_fpr), people.rows), LOWEST)
+        own = np.full((len(group_fpr), sample.rows), LOWEST)
         for cell, group in enumerate(group_of_cell.tolist()):
             if group in searches and group != EVERYONE:
                 search = searches[group]
                 own[:, cell] = [search.cut(count) for count in search.allowed]
         edges += list(own)
     mated = count_mated(
-        tiles, people, np.array(edges, np.float32).reshape(-1, people.rows), mated_limit
+        tiles, sample, np.array(edges, np.float32).reshape(-1, sample.rows), mated_limit
     )
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
     at_own = mated.missed[at_points.stop :].reshape(
-        len(people.alone), len(group_fpr), people.images.size
+        len(sample.alone), len(group_fpr), sample.images.size
     )
 
     def table(index: int, counts: FalseMatches) -> ErrorTable:
-        missed, grouped = mated.missed[index], people.groups is not None
+        missed, grouped = mated.missed[index], sample.groups is not None
         return ErrorTable(
             threshold=float([*given, *cuts][index]),
             target=targets[index],
             false_matches=counts.count,
-            non_mated=people.non_mated,
+            non_mated=sample.non_mated,
             false_non_matches=int(missed.sum()),
-            mated=people.mated,
-            images=people.images,
+            mated=sample.mated,
+            images=sample.images,
             missed=missed,
-            involved_by_kind=counts.involved.reshape(people.kinds, -1),
+            involved_by_kind=counts.involved.reshape(sample.kinds, -1),
             by_pair=counts.by_pair,
             group_false_matches=symmetric(counts.by_group) if grouped else None,
             group_false_non_matches=symmetric(mated.by_group[index]) if grouped else None,
-            within=counts.within if people.by_group else None,
+            within=counts.within if sample.by_group else None,
         )
 
     def alone(group: int) -> GroupAlone | None:
@@ -145,11 +145,11 @@ def score_all_pairs(
         if group not in searches:
             return None
         assert (
-            people.groups is not None and people.groups.of_subject is not None
+            sample.groups is not None and sample.groups.of_subject is not None
         )  # as was made sure
-        grouping, cells = np.nonzero(people.alone == group)
-        members = np.isin(people.groups.of_subject, cells)
-        missed, images = at_own[grouping[0]][:, members], people.images[members]
+        grouping, cells = np.nonzero(sample.alone == group)
+        members = np.isin(sample.groups.of_subject, cells)
+        missed, images = at_own[grouping[0]][:, members], sample.images[members]
         return GroupAlone(
             points=searches[group].points(group_fpr, missed.sum(axis=1), pair_counts(images)[0]),
             images=images,
@@ -159,21 +159,21 @@ def score_all_pairs(
         )
 
     return AllPairs(
-        images=len(people.subject),
-        failures=people.failures,
-        lost_mated=people.lost_mated,
-        lost_non_mated=people.lost_non_mated,
-        mated=people.mated,
-        non_mated=people.non_mated,
-        subjects=people.labels,
-        images_per_subject=people.images,
-        points=everyone.points(fpr, mated.missed[at_points].sum(axis=1), people.mated),
+        images=len(sample.subject),
+        failures=sample.failures,
+        lost_mated=sample.lost_mated,
+        lost_non_mated=sample.lost_non_mated,
+        mated=sample.mated,
+        non_mated=sample.non_mated,
+        subjects=sample.labels,
+        images_per_subject=sample.images,
+        points=everyone.points(fpr, mated.missed[at_points].sum(axis=1), sample.mated),
         tables=tuple(table(index, counts) for index, counts in enumerate(false)),
-        groups=people.groups,
-        alone=tuple(map(alone, range(people.alone_count))),
+        groups=sample.groups,
+        alone=tuple(map(alone, range(sample.alone_count))),
         mated_scores=mated.mated_scores,
         mated_histogram=mated.histogram[EVERYONE],
         non_mated_histogram=histogram[EVERYONE] if fpr else None,
-        groupings=people.names,
-        cells=people.cells,
+        groupings=sample.names,
+        cells=sample.cells,
     )

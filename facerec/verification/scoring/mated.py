@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.verification.scoring.bins import BIN_EDGES, add_counts, bins_of
-from facerec.verification.scoring.people import People
+from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.tiles import Tiles, images_of
 
 
@@ -18,20 +18,20 @@ class _MatedScores:
     """Counts the mated scores below thresholds ``(E, cells)``, and collects the scores."""
 
     def __init__(
-        self, tiles: Tiles, people: People, edges: NDArray[np.float32], keep: bool
+        self, tiles: Tiles, sample: Sample, edges: NDArray[np.float32], keep: bool
     ) -> None:
-        self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
-        squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
+        self._tiles, self._sample, self._edges, self._keep = tiles, sample, edges, keep
+        squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
+        self.histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
         self.mated_scores = [np.empty(0, np.float32)]
-        self.missed = np.zeros((len(edges), people.images.size), np.int64)
+        self.missed = np.zeros((len(edges), sample.images.size), np.int64)
         self.by_group = np.zeros((len(edges), squares), np.int64)
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         masks = self._tiles.mated(rows, columns)
         assert masks is not None  # no other tiles come here
         positions = np.flatnonzero(masks[0])
-        flat, people = scores.view(-1), self._people
+        flat, sample = scores.view(-1), self._sample
         mated_scores = flat[torch.from_numpy(positions).to(flat.device)].cpu().numpy()
         mated_scores = np.clip(mated_scores, -1, 1)
         if self._keep:
@@ -40,13 +40,13 @@ class _MatedScores:
             bins_of(mated_scores), minlength=BIN_EDGES.size
         )
         first, second = images_of(positions, rows, columns)
-        subject, of = people.subject[first], people.row[first]
+        subject, of = sample.subject[first], sample.row[first]
         for index, edge in enumerate(self._edges):
             below = mated_scores < edge[of]
             add_counts(self.missed[index], subject[below])
-            if people.groups is not None:
-                groups = people.group[first[below]], people.group[second[below]]
-                add_counts(self.by_group[index], groups[0] * len(people.groups.names) + groups[1])
+            if sample.groups is not None:
+                groups = sample.group[first[below]], sample.group[second[below]]
+                add_counts(self.by_group[index], groups[0] * len(sample.groups.names) + groups[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +60,12 @@ class Mated:
 
 
 def count_mated(
-    tiles: Tiles, people: People, edges: NDArray[np.float32], mated_limit: int
+    tiles: Tiles, sample: Sample, edges: NDArray[np.float32], mated_limit: int
 ) -> Mated:
     """Count the mated scores below thresholds, given for every cell of groups."""
-    keep = people.mated <= mated_limit
+    keep = sample.mated <= mated_limit
     kernels = tiles.visit(
-        lambda: _MatedScores(tiles, people, edges, keep), "comparing mated pairs", near_only=True
+        lambda: _MatedScores(tiles, sample, edges, keep), "comparing mated pairs", near_only=True
     )
     mated_scores = None
     if keep:

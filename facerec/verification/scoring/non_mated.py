@@ -22,7 +22,7 @@ from facerec.verification.scoring.bins import (
     merge,
     within_cosines,
 )
-from facerec.verification.scoring.people import People
+from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search, check_passes
 from facerec.verification.scoring.tiles import EVERYONE, Tiles, images_of
 
@@ -88,27 +88,27 @@ class _Scan:
     def __init__(
         self,
         tiles: Tiles,
-        people: People,
+        sample: Sample,
         lines: Sequence[Window],
         windows: Mapping[int, Sequence[Window]],
         binned: Collection[int],
         pairs: Sequence[tuple[_PairCounts, _PairCounts]],
     ) -> None:
-        self._tiles, self._people, self._pairs = tiles, people, pairs
+        self._tiles, self._sample, self._pairs = tiles, sample, pairs
         self._windows, self._binned = windows, binned
         self._highs = [high for _, high in lines]
         self._ascending = np.argsort(self._highs, kind="stable").tolist()
         self._keeps = any(low < high for low, high in lines)
         self._in_all = [low for low, _ in lines]
-        squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
-        self.scores = [DistinctScores() for _ in range(people.alone_count + 1)]
+        squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
+        self.histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
+        self.scores = [DistinctScores() for _ in range(sample.alone_count + 1)]
         self.dropped = False
         """Whether pairs are lost whose score is in a window."""
         self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
         self._size = 0
         self.count = np.zeros(len(lines), np.int64)
-        self.involved = np.zeros((len(lines), people.kinds * people.images.size), np.int64)
+        self.involved = np.zeros((len(lines), sample.kinds * sample.images.size), np.int64)
         self.by_group = np.zeros((len(lines), squares), np.int64)
         cells = tiles.size**2
         self._hits = torch.empty(cells, dtype=torch.bool, device=tiles.device)
@@ -175,19 +175,19 @@ class _Scan:
     def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
         if not first.size:
             return
-        people = self._people
-        left, right = people.subject[first], people.subject[second]
+        sample = self._sample
+        left, right = sample.subject[first], sample.subject[second]
         self.count[line] += first.size
         for side, other in ((left, second), (right, first)):
-            kind = people.kind[people.group[other]]
-            add_counts(self.involved[line], kind * people.images.size + side)
+            kind = sample.kind[sample.group[other]]
+            add_counts(self.involved[line], kind * sample.images.size + side)
         # Above the diagonal, whatever the order of the groups.
         low, high = np.minimum(left, right), np.maximum(left, right)
-        if people.groups is not None:
-            groups = people.group[first], people.group[second]
-            add_counts(self.by_group[line], groups[0] * len(people.groups.names) + groups[1])
-            if people.by_group:
-                within = people.shared[groups]
+        if sample.groups is not None:
+            groups = sample.group[first], sample.group[second]
+            add_counts(self.by_group[line], groups[0] * len(sample.groups.names) + groups[1])
+            if sample.by_group:
+                within = sample.shared[groups]
                 self._pairs[line][0].add(low[within], high[within])
                 low, high = low[~within], high[~within]
         self._pairs[line][1].add(low, high)
@@ -208,7 +208,7 @@ class FalseMatches:
 
 def count_non_mated(
     tiles: Tiles,
-    people: People,
+    sample: Sample,
     given: Sequence[np.float32],
     sought: Sequence[int],
     searches: Mapping[int, Search],
@@ -231,19 +231,19 @@ def count_non_mated(
         return everyone.window(sought[position - len(known)])
 
     binned: Collection[int] = [scope for scope, search in searches.items() if search.allowed]
-    histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
+    histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
     tables: dict[int, FalseMatches] = {}
     open_lines = {position: line(position) for position in range(len(given) + len(sought))}
     stage = "comparing all pairs"
     while open_lines or binned or any(search.windows for search in searches.values()):
         windows = {scope: search.windows for scope, search in searches.items()}
         lines = list(open_lines.values())
-        size = people.images.size
+        size = sample.images.size
         pairs = [
-            (_PairCounts(size, people.non_mated), _PairCounts(size, pair_limit)) for _ in lines
+            (_PairCounts(size, sample.non_mated), _PairCounts(size, pair_limit)) for _ in lines
         ]
         kernels = tiles.visit(
-            lambda: _Scan(tiles, people, lines, windows, binned, pairs),  # noqa: B023
+            lambda: _Scan(tiles, sample, lines, windows, binned, pairs),  # noqa: B023
             stage,
         )
         histogram += tiles.total([kernel.histogram for kernel in kernels])

@@ -17,7 +17,7 @@ from torch import Tensor
 from facerec.devices import exact_products
 from facerec.heads.collectives import all_reduce_, rank, world_size
 from facerec.progress import Progress
-from facerec.verification.scoring.people import People
+from facerec.verification.scoring.sample import Sample
 
 EVERYONE = -1
 """Row, after those of the groups that are looked at alone, for all pairs."""
@@ -108,18 +108,18 @@ class Tiles(ScoreTiles):
 
     def __init__(
         self,
-        people: People,
+        sample: Sample,
         device: torch.device,
         size: int,
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.subject, self._cell, self._alone = people.subject, people.row, people.alone
-        self.unit = torch.from_numpy(people.unit).to(device)
+        self.subject, self._cell, self._alone = sample.subject, sample.row, sample.alone
+        self.unit = torch.from_numpy(sample.unit).to(device)
         blocks = np.array(
             [
                 (start, min(start + size, span.stop))
-                for span in people.spans()
+                for span in sample.spans()
                 for start in range(span.start, span.stop, size)
             ]
         )

@@ -14,7 +14,7 @@ from facerec.verification.scoring.results import Groups, check_pairs, pair_count
 from facerec.verification.unit_rows import row_norms, unit_rows
 
 
-class People:
+class Sample:
     """The usable images, sorted by subject, or with ``by_group`` by group and then subject.
 
     Either way the images of a subject are neighbours. There may be several groupings, each with

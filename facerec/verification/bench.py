@@ -17,6 +17,7 @@ from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
+from facerec.records.tar_shards import INDEX
 from facerec.report.words import counted
 from facerec.statistics.kfold import fold_indices
 
@@ -246,6 +247,7 @@ def _packs(folder: Path) -> list[Path]:
         for pattern in ("*", "*/*")
         for file in folder.glob(pattern)
         if file.suffix in SUFFIXES
+        and not file.name.endswith(INDEX)
         and file.is_file()
         # In a subfolder only a pack of its name would be found.
         and (file.parent == folder or file.parent.name == file.stem)

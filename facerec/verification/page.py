@@ -324,7 +324,14 @@ def _identification(searches: Sequence[IdentificationResult]) -> Section:
         blocks += [tables.identification_table(each), Text(views)]
         if each.notes:
             blocks.append(Listed(list(map(words.sentence, each.notes)), "notes"))
-    return Section("Identification", blocks)
+    return Section(
+        "Identification",
+        blocks,
+        lead="A search is mated if the gallery holds its person. Rank k: the share of mated "
+        "searches with their person among the k best entries; ties count against it. TPIR@FPIR: "
+        "the share of mated searches that find their person first, at or above the threshold at "
+        "which at most the target share of the others find anybody.",
+    )
 
 
 def _provenance(

@@ -389,7 +389,9 @@ def test_a_bench_of_searches_alone(workplace: Path, capsys: pytest.CaptureFixtur
         for gallery in each["galleries"]
         for rank in gallery["ranks"].values()
     ]
-    assert "of the mated searches" in Path("report/report.html").read_text()
+    page = Path("report/report.html").read_text()
+    # The verdict, and what the figures mean.
+    assert "of the mated searches" in page and "A search is mated if" in page
 
 
 def make_tinyface(root: Path) -> Path:

@@ -53,6 +53,7 @@ def test_missing_name_lists_the_places(tmp_path: Path, monkeypatch: pytest.Monke
     touch(tmp_path / "given" / "cfp_fp.bin")
     touch(tmp_path / "given" / "agedb_30" / "agedb_30.npz")
     touch(tmp_path / "given" / "other" / "unreachable.bin")
+    touch(tmp_path / "given" / "shards-000.tar.index.npz")  # beside a training set
     monkeypatch.setenv("FACEREC_DATA", "/srv/faces")
     with pytest.raises(PackError) as error:
         find_pack("lfw", tmp_path / "given")

@@ -40,7 +40,7 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     assert {row["subject_id"] for row in rows} == {str(person) for person in range(8)}
     assert all(row["other"] == f"b{row['subject_id']}" for row in rows)
     known = read_overlap(written / "list.csv")
-    assert known.persons == 8
+    assert known.subjects == 8
     assert known.images == {f"b{image // 4}/{image}" for image in range(32)}
     page = (written / "page.html").read_text()
     assert "b7" in page and "<img" not in page
@@ -54,7 +54,7 @@ def test_embeddings_of_others_and_galleries(
     theirs = written / "theirs.npz"
     np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
     main([str(written / "a.npz"), str(theirs), "--share", "0.0005"])
-    assert "8 of 30 persons" in capsys.readouterr().out
+    assert "8 of 30 subjects" in capsys.readouterr().out
     gallery = Gallery(Space.of(other))
     gallery.enroll(other)
     gallery.write(written / "people.npz")
@@ -64,7 +64,7 @@ def test_embeddings_of_others_and_galleries(
     pytest.importorskip("pyarrow")
     gallery.export(written / "people.parquet")
     main([str(written / "a.npz"), str(written / "people.parquet"), "--share", "0.0005"])
-    assert "8 of 30 persons" in capsys.readouterr().out
+    assert "8 of 30 subjects" in capsys.readouterr().out
 
 
 class _Names(ImageSource):
@@ -207,7 +207,7 @@ def test_lists_beside_the_training_set_are_looked_for(written: Path) -> None:
     facts = json.loads((written / "list.overlap.json").read_text())
     facts["a"]["path"] = str(root.resolve())
     (root / "list.overlap.json").write_text(json.dumps(facts))
-    assert [known.persons for known in training_overlaps({"path": str(root)})] == [8]
+    assert [known.subjects for known in training_overlaps({"path": str(root)})] == [8]
     assert not training_overlaps({"path": str(written)})[1:]
     excluded = {"path": str(root), "exclude": str(root / "list.csv")}
     assert not training_overlaps(excluded)

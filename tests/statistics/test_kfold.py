@@ -238,7 +238,7 @@ def test_shared_identities_are_reported() -> None:
     people = np.array([f"person {number}" for number in range(40)]).reshape(20, 2)
     people[19, 1] = "person 0"
     assert check_folds(same, 10, people) == [
-        "1 subject occurs in more than one fold (subject 0 in folds 1 and 10); "
+        "1 subject occurs in more than one fold (person 0 in folds 1 and 10); "
         "this biases accuracy upwards"
     ]
 

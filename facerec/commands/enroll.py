@@ -156,8 +156,8 @@ def print_thresholds(calibration: Calibration | None, size: int, console: Consol
         return
     probes = calibration.note.get("probes", "unknown")
     console.print(
-        f"calibrated with {len(calibration.scores):,} probes ({probes}) on "
-        f"{calibration.entry_subjects.size:,} templates"
+        f"calibrated with {words.counted(len(calibration.scores), 'probe')} ({probes}) on "
+        f"{words.counted(calibration.entry_subjects.size, 'template')}"
     )
     for target in FPIRS:
         try:

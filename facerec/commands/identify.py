@@ -105,7 +105,7 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
         failed += answer.failure is not None
     console.print(
         f"{named:,} of {len(identification.answers):,} images identified, "
-        f"{failed:,} failures to acquire",
+        f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
     rows = []

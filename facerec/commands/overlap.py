@@ -38,6 +38,7 @@ from facerec.galleries.overlap_report import (
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.records.tar_shards import is_tar_shards
+from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.shards import is_pattern
 from facerec.verification.page import face_picture
@@ -150,7 +151,8 @@ def overlap(
         )
     for name, side in zip(names, (result.a, result.b), strict=True):
         lost = f", {side.failures:,} not acquired" if side.failures else ""
-        console.print(f"{name}: {len(side.rows):,} images of {len(side):,} persons{lost}")
+        held = words.counted(len(side.rows), "image"), words.counted(len(side), "person")
+        console.print(f"{name}: {held[0]} of {held[1]}{lost}")
     if result.matches:
         table = proposals_table(result, names, most=_SHOWN)
         console.print(table.terminal())

@@ -59,7 +59,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
     arguments = ["visit.npz", "--gallery", "g.npz", "--fpir", "0.05"]
     identify.main([*arguments, "--out", "a.csv", "--json", "a.json", "--candidates", "2"])
     text = capsys.readouterr().out
-    assert "5 of 9 images identified, 1 failures to acquire" in text
+    assert "5 of 9 images identified, 1 failure to acquire" in text
     found = json.loads(Path("a.json").read_text())
     gallery = Gallery.read("g.npz")
     point = gallery.point("0.05")

@@ -149,7 +149,7 @@ def audit(
             images of --bench or --pairs on the way.
         scores: in place of embeddings: a table of label, score and groups, where GROUP is a column
             for both sides of a pair, or GROUP_1 and GROUP_2, or bob's bio_ref_GROUP and
-            probe_GROUP; persons in the same way under the name of --subject.
+            probe_GROUP; subjects in the same way under the name of --subject.
         distances: the scores are distances: smaller means more alike.
         intersect: make the combinations of all groups groups too.
         subject: column of the subject; image_id counts every image as a subject of its own.
@@ -160,7 +160,7 @@ def audit(
         data: folder of the bench; then FACEREC_DATA and data/ are looked at.
         threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
             or labelled scores (.csv); by default on the impostors of these data. With --one-to-many
-            embeddings of more persons than an audited gallery holds.
+            embeddings of more subjects than an audited gallery holds.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
         quality: a .csv as OFIQ writes it, whose columns serve as covariates too, such as
@@ -168,14 +168,14 @@ def audit(
         baseline: embeddings of the same images by another model, such as one trained without SEC;
             with --model that model itself.
         against: audit.json of an earlier release of the model on the same data: say what changed;
-            with the earlier embeddings as --baseline, from the same persons drawn for both.
-        one_to_many: also audit identification: half of the persons enrolled, searched by all, then
+            with the earlier embeddings as --baseline, from the same subjects drawn for both.
+        one_to_many: also audit identification: half of the subjects enrolled, searched by all, then
             the other half; FPIR, FNIR and rank 1 by group.
         fpir: with --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; taken exactly.
         reference: with --one-to-many: a group on which thresholds are set too, and to which the
-            others are compared; by default the one with most persons.
+            others are compared; by default the one with most subjects.
         homogeneous: with --one-to-many: also search galleries that hold one group alone.
-        template: with --one-to-many: enrol one image of a person, or the mean of half of them.
+        template: with --one-to-many: enrol one image of a subject, or the mean of half of theirs.
         allow_inferred_labels: take inferred labels, which puts a banner on every page.
         gating: declare that images are accepted or discarded by norm.
         confidence: declare that the norm is shown or returned as a confidence.

@@ -38,7 +38,7 @@ class Effect(Flags):
     """What is to be found: give the one that belongs to the question, or --people."""
 
     eta2: Annotated[float, Limits(0.0, 1.0, above=True, below=True)] | None = None
-    """norms: η² of persons' mean norms, as the audit reports it."""
+    """norms: η² of subjects' mean norms, as the audit reports it."""
     difference: Positive | None = None
     """norms: by how much the mean norm of the last group differs, in SDs of images in a group."""
     ratio: Annotated[float, Limits(1.0, 1e6, above=True)] | None = None

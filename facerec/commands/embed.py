@@ -60,7 +60,7 @@ class Job(Network):
     folder of such, or 'shards-{000..009}.tar' in quotes."""
     images: Path | None = None
     """A folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and its first
-    folders are taken for persons."""
+    folders are taken for subjects."""
     bench: str | None = None
     """A name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz)."""
     data: Path | None = None
@@ -129,7 +129,7 @@ class Worker:
 def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
     """Embed the images of a record file, a folder or a bench into an .npz file.
 
-    The file holds raw embeddings, norms, image ids, persons where known, failures to acquire, and
+    The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, and
     a note of how it was made. A stopped command goes on where it was when it is run again. Several
     GPUs or machines: torchrun --nproc-per-node 8 tools/embed.py …; the file is the same.
 
@@ -307,7 +307,7 @@ def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str
     basis, clusters = f"{len(norms):,} images", np.arange(len(norms))
     if subjects is not None and (subjects != "").all():
         clusters = np.unique(subjects, return_inverse=True)[1]
-        basis += f" of {clusters.max() + 1:,} persons"
+        basis += f" of {clusters.max() + 1:,} subjects"
     mean, std = float(norms.mean()), float(norms.std())
     interval = mean_interval(norms, clusters)
     bounds = f" [{interval.low:.4g}, {interval.high:.4g}]" if np.isfinite(interval.low) else ""

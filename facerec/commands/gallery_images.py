@@ -40,7 +40,7 @@ class Embedder(Network):
     ) -> Embeddings:
         """Return the embeddings of a folder's images, or those of a file.
 
-        The first folders of a folder are persons, where no table of ``subjects`` is given. A model
+        The first folders of a folder are subjects, where no table of ``subjects`` is given. A model
         that does not embed into ``space`` is refused before it embeds anything.
 
         Raises:

@@ -74,11 +74,11 @@ def overlap(
 
     Prints them, the surest first, with how many of the list are expected to be false. No labels
     are needed: the threshold comes from the scores of different people in these two sets. Where
-    persons have names, all images of one are taken together.
+    subjects have names, all images of one are taken together.
 
     Args:
         a: an embeddings file (.npz, .csv, .parquet), a record file or its folder, a pack (.bin), or
-            a folder of images, whose first folders are taken for persons.
+            a folder of images, whose first folders are taken for subjects.
         b: the same, for the other set.
         model: a run folder, a .safetensors or an .onnx file that embeds images; embeddings files
             need none.

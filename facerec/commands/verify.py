@@ -159,7 +159,7 @@ def verify(
             (NIST's minDCF) and the least Cllr, pauc partial areas under the ROC.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
-        replicates: bootstraps over persons behind the intervals of TPR@FPR and of differences, 40
+        replicates: bootstraps over subjects behind the intervals of TPR@FPR and of differences, 40
             or more; 0 for intervals of TPR@FPR without them.
         seed: of the bootstraps.
         out: folder for report.html, report.json, tables and figures.

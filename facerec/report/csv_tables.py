@@ -1,7 +1,7 @@
 """CSV tables that people open in a spreadsheet.
 
 A cell that begins like a formula would be computed there, and a formula can fetch addresses and
-start programs. Names of images, persons and groups come from others, so every table of a report is
+start programs. Names of images, subjects and groups come from others, so every table of a report is
 written here.
 
 Lists that programs read back, such as pair lists and attributes, are data and not written here:

@@ -151,7 +151,7 @@ def overlap(
         )
     for name, side in zip(names, (result.a, result.b), strict=True):
         lost = f", {side.failures:,} not acquired" if side.failures else ""
-        held = words.counted(len(side.rows), "image"), words.counted(len(side), "person")
+        held = words.counted(len(side.rows), "image"), words.counted(len(side), "subject")
         console.print(f"{name}: {held[0]} of {held[1]}{lost}")
     if result.matches:
         table = proposals_table(result, names, most=_SHOWN)

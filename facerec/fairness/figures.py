@@ -414,7 +414,7 @@ def score_figure(histograms: Sequence[ScoreHistogram], rates: GroupRates) -> Fig
     panels = figure.subplots(len(histograms), squeeze=False, sharex=True)[:, 0]
     # Coarser bins than those of the thresholds are smoother to look at.
     edges = SCORE_EDGES[::_JOINED]
-    counts = np.array([[group.impostor, group.genuine] for group in histograms])
+    counts = np.array([[group.non_mated, group.mated] for group in histograms])
     counts = counts.reshape(len(histograms), 2, -1, _JOINED).sum(axis=3)
     seen = np.flatnonzero(counts.sum(axis=(0, 1)))
     shown = slice(seen[0], seen[-1] + 1)

@@ -269,11 +269,11 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
                 "grouping": row["grouping"],
                 "group": row["name"],
                 "score_from": edge,
-                "genuine": genuine,
-                "impostor": impostor,
+                "genuine": mated,
+                "impostor": non_mated,
             }
             for row in document["scores"]
-            for edge, genuine, impostor in zip(
+            for edge, mated, non_mated in zip(
                 SCORE_EDGES[:-1].tolist(), row["genuine"], row["impostor"], strict=True
             )
         ],

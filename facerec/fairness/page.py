@@ -467,7 +467,7 @@ def _slider(audit: Audit) -> list[Widget]:
         {
             "name": grouping.name,
             "groups": [
-                {"name": group.name, "genuine": group.genuine, "impostor": group.impostor}
+                {"name": group.name, "genuine": group.mated, "impostor": group.non_mated}
                 for group in grouping.histograms
             ],
         }

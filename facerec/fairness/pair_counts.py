@@ -153,9 +153,9 @@ class GroupAlone:
     """A group compared with itself only."""
 
     roc: RocCurve
-    genuine: NDArray[np.int64]
+    mated: NDArray[np.int64]
     """Mated pairs in each bin of `SCORE_EDGES`."""
-    impostor: NDArray[np.int64]
+    non_mated: NDArray[np.int64]
     points: Sequence[OperatingPoint]
     shares: Sequence[Share | None]
     """FNMR at the points."""
@@ -298,19 +298,18 @@ class ScoredPairs:
     def alone(self, code: int, targets: Sequence[str]) -> GroupAlone | None:
         """Look at the pairs within one group only; None if it lacks one kind of pairs."""
         within = self._within(code)
-        mated, other = within & self.same, within & ~self.same
-        if not mated.any() or not other.any():
+        mated, non_mated = within & self.same, within & ~self.same
+        if not mated.any() or not non_mated.any():
             return None
-        figures = sort_scores(self.scores[mated], self.scores[other])
+        figures = sort_scores(self.scores[mated], self.scores[non_mated])
         points = [figures.tpr_at_fpr(target) for target in targets]
         left = self._left[mated]
         # A cosine may be rounded to just above 1.
         cosines = np.clip(self.scores, -1, 1)
-        genuine, impostor = (np.histogram(cosines[x], SCORE_EDGES)[0] for x in (mated, other))
         return GroupAlone(
             figures.roc(),
-            genuine,
-            impostor,
+            np.histogram(cosines[mated], SCORE_EDGES)[0],
+            np.histogram(cosines[non_mated], SCORE_EDGES)[0],
             points,
             # NaN, which nothing reaches, rejects all.
             [

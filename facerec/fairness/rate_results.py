@@ -227,11 +227,12 @@ class GroupRates:
 class ScoreHistogram:
     """Scores of the pairs within one group, for a threshold of the reader's choice."""
 
+    in_files: ClassVar = "name genuine=mated impostor=non_mated"
     name: str
     """The group."""
-    genuine: tuple[int, ...]
+    mated: tuple[int, ...]
     """Mated pairs in each bin of `SCORE_EDGES`, ``(512,)``; a score of 1 is in the last bin."""
-    impostor: tuple[int, ...]
+    non_mated: tuple[int, ...]
     """Pairs of two subjects of the group in each bin, ``(512,)``."""
 
 

@@ -123,9 +123,9 @@ def pair_group_rates(
     labelled = LabelledImages(subject, group, names)
     independent = None if subjects_known else seed
     pairs = ScoredPairs(scores, first, second, issame, labelled, independent)
-    impostors = pairs.scores[~pairs.same]
+    non_mated = pairs.scores[~pairs.same]
     if calibration is None:
-        fixed = operating_points(pairs.scores[pairs.same], impostors, targets)
+        fixed = operating_points(pairs.scores[pairs.same], non_mated, targets)
         source = POOLED
     else:
         fixed = tuple(calibration.point(target) for target in targets)
@@ -360,7 +360,7 @@ def _assemble(
         tuple(counted.counts for counted in errors),
         subjects,
         tuple(
-            ScoreHistogram(name, tuple(group.genuine.tolist()), tuple(group.impostor.tolist()))
+            ScoreHistogram(name, tuple(group.mated.tolist()), tuple(group.non_mated.tolist()))
             for name, group in zip(names, alone, strict=True)
             if group is not None
         ),

@@ -479,9 +479,9 @@ class FolderDataset(FaceDataset):
         super().__init__(**options)
         given = Path(path)
         if not given.is_dir():
-            found = "is a file, not a folder" if given.exists() else "there is no such folder"
+            problem = "is a file, not a folder" if given.exists() else "there is no such folder"
             raise DatasetError(
-                f"{given}: {found}; images are expected as FOLDER/identity/image.jpg"
+                f"{given}: {problem}; images are expected as FOLDER/identity/image.jpg"
             )
         self.root = given.resolve()
         entries = _entries(given, self.root)

@@ -421,8 +421,8 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
     pairs: list[tuple[Photo, Photo]] = []
     for fold in range(FOLDS):
         subjects = albums[fold * config.subjects_per_fold : (fold + 1) * config.subjects_per_fold]
-        genuine = [(album[i], album[i + 1]) for i in (0, 2) for album in subjects]
-        pairs += genuine[:half]
+        mated = [(album[i], album[i + 1]) for i in (0, 2) for album in subjects]
+        pairs += mated[:half]
         generator = np.random.default_rng(
             [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
         )

@@ -151,17 +151,17 @@ class VertexBootstrap:
         thresholds = np.append(_just_above(ranked.non_mated), -np.inf)
         by_target = [OperatingReplicates(*np.full((2, self.replicates), np.nan)) for _ in rates]
         for chunk in self._chunks(self.issame.size):
-            impostors = self._cumulative(ranked.non_mated_index, chunk)
+            non_mated = self._cumulative(ranked.non_mated_index, chunk)
             matches = self._cumulative(ranked.mated_index, chunk)
-            defined = np.flatnonzero((impostors[:, -1] > 0) & (matches[:, -1] > 0))
+            defined = np.flatnonzero((non_mated[:, -1] > 0) & (matches[:, -1] > 0))
             for rate, result in zip(rates, by_target, strict=True):
                 allowed = [
                     rate.numerator * total // rate.denominator
-                    for total in impostors[defined, -1].tolist()
+                    for total in non_mated[defined, -1].tolist()
                 ]
                 rows = np.array(
                     [
-                        np.searchsorted(impostors[replicate, 1:], count, side="right")
+                        np.searchsorted(non_mated[replicate, 1:], count, side="right")
                         for replicate, count in zip(defined, allowed, strict=True)
                     ],
                     dtype=np.int64,
@@ -178,11 +178,11 @@ class VertexBootstrap:
         reaching = ranked.mated_reaching(ranked.non_mated)
         result = np.empty(self.replicates)
         for chunk in self._chunks(self.issame.size):
-            impostors = self._weights(ranked.non_mated_index, chunk)
+            non_mated = self._weights(ranked.non_mated_index, chunk)
             matches = self._cumulative(ranked.mated_index, chunk)
             doubled = matches.take(above, axis=1) + matches.take(reaching, axis=1)
-            won = np.einsum("rn,rn->r", impostors, doubled, dtype=np.int64)
-            result[chunk] = _ratio(won, 2 * impostors.sum(axis=1, dtype=np.int64) * matches[:, -1])
+            won = np.einsum("rn,rn->r", non_mated, doubled, dtype=np.int64)
+            result[chunk] = _ratio(won, 2 * non_mated.sum(axis=1, dtype=np.int64) * matches[:, -1])
         return result
 
     def eer(self, scores: ArrayLike) -> Replicates:
@@ -199,8 +199,8 @@ class VertexBootstrap:
                 strict=True,
             )
             result[chunk] = [
-                _hull_crossing(impostors.take(false_rows), matches.take(true_rows))
-                for impostors, matches in curves
+                _hull_crossing(non_mated.take(false_rows), matches.take(true_rows))
+                for non_mated, matches in curves
             ]
         return result
 

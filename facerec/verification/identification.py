@@ -271,7 +271,7 @@ def _identify(
         identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, fpir = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        found = Estimate(None, None, point.hits, point.mated)
+        estimate = Estimate(None, None, point.hits, point.mated)
         if point.resolvable:
             if tpir.effective is not None and fpir.effective is not None:
                 # A mate beyond the list is not found, however low the threshold.
@@ -281,9 +281,9 @@ def _identify(
                 both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
                 tpir = replace(both, assumption=DEPENDENT)
             few = "" if point.reliable else "few errors"
-            found = replace(found, value=point.tpir, interval=tpir, remark=few)
+            estimate = replace(estimate, value=point.tpir, interval=tpir, remark=few)
         alarmed = Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated)
-        return TpirEstimate(point, found, alarmed)
+        return TpirEstimate(point, estimate, alarmed)
 
     return GalleryResult(
         name=gallery.name,

@@ -231,13 +231,13 @@ def _findings(
             line = FindingLine(title, estimate, limits, concluded, basis=basis)
         lines.append(line)
     for each in searches:
-        rank, found = _first_rank(each)
+        rank, best = _first_rank(each)
         galleries = words.counted(len(each.galleries), "gallery", "galleries")
         lines.append(
             FindingLine(
                 describe_result(each),
-                f"rank {rank} {words.percent(found.value)}",
-                words.percent_limits(found.interval),
+                f"rank {rank} {words.percent(best.value)}",
+                words.percent_limits(best.interval),
                 basis=f"1:N, {galleries}, {each.galleries[0].searches.rank.size:,} searches each",
             )
         )

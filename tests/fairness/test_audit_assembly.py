@@ -153,7 +153,7 @@ def test_histograms_are_counts_of_the_scores_within_groups(planted: tuple[People
     scores, first, second, same = all_scores(made)
     for code, histogram in enumerate(found.groupings[0].histograms):
         inside = (made.race[first] == code) & (made.race[second] == code)
-        for counts, part in ((histogram.genuine, same), (histogram.impostor, ~same)):
+        for counts, part in ((histogram.mated, same), (histogram.non_mated, ~same)):
             expected = np.histogram(scores[inside & part], SCORE_EDGES)[0]
             assert list(counts) == expected.tolist()
 
@@ -178,8 +178,8 @@ def test_pair_list_gives_the_rates_of_its_pairs(tmp_path: Path) -> None:
             assert group.fmr.events == np.count_nonzero(other >= point.threshold.value)
     for code, histogram in enumerate(part.histograms):
         inside = (made.race[first[kept]] == code) & (made.race[second[kept]] == code)
-        assert sum(histogram.genuine) == np.count_nonzero(inside & same[kept])
-        assert sum(histogram.impostor) == np.count_nonzero(inside & ~same[kept])
+        assert sum(histogram.mated) == np.count_nonzero(inside & same[kept])
+        assert sum(histogram.non_mated) == np.count_nonzero(inside & ~same[kept])
 
 
 def listed(made: People, first: NDArray, second: NDArray, same: NDArray) -> Bench:
@@ -204,7 +204,7 @@ def test_labels_that_subjects_contradict_are_counted_and_not_used(tmp_path: Path
     assert rates_of(part).excluded.contradictory == 5
     assert isinstance(part.channels, NormChannels)
     assert part.channels.pairs == np.count_nonzero(same) - 3
-    assert sum(sum(histogram.genuine) for histogram in part.histograms) == part.channels.pairs
+    assert sum(sum(histogram.mated) for histogram in part.histograms) == part.channels.pairs
 
 
 def test_pair_list_without_embeddings_is_refused(tmp_path: Path) -> None:

@@ -378,12 +378,12 @@ def check_rows(dom: str, audit: Audit, threshold: float) -> None:
     assert len(rows) == sum(len(grouping.histograms) for grouping in audit.groupings)
     for (g, i), cells in rows.items():
         scores = audit.groupings[g].histograms[i]
-        matched = counted(scores.impostor, threshold)
-        missed = sum(scores.genuine) - counted(scores.genuine, threshold)
-        assert cells["fmr-counts"][2:] == f"{matched:,}/{sum(scores.impostor):,}"
-        assert cells["fnmr-counts"][2:] == f"{missed:,}/{sum(scores.genuine):,}"
-        assert float(cells["fmr"]) == pytest.approx(matched / sum(scores.impostor), rel=0.01)
-        assert float(cells["fnmr"]) == pytest.approx(missed / sum(scores.genuine), rel=0.01)
+        matched = counted(scores.non_mated, threshold)
+        missed = sum(scores.mated) - counted(scores.mated, threshold)
+        assert cells["fmr-counts"][2:] == f"{matched:,}/{sum(scores.non_mated):,}"
+        assert cells["fnmr-counts"][2:] == f"{missed:,}/{sum(scores.mated):,}"
+        assert float(cells["fmr"]) == pytest.approx(matched / sum(scores.non_mated), rel=0.01)
+        assert float(cells["fnmr"]) == pytest.approx(missed / sum(scores.mated), rel=0.01)
 
 
 def admit(text: str, script: str) -> str:
@@ -475,8 +475,8 @@ def test_global_thresholds_lie_between_the_edges_around_them(text: str) -> None:
             below = SCORE_EDGES[threshold >= SCORE_EDGES].max()
             for scores, group in zip(grouping.histograms, point.groups, strict=True):
                 matched = group.fmr.events
-                assert counted(scores.impostor, above) <= matched
-                assert matched <= counted(scores.impostor, below)
+                assert counted(scores.non_mated, above) <= matched
+                assert matched <= counted(scores.non_mated, below)
 
 
 def test_policy_stops_what_was_smuggled_in(text: str, browse: Callable[..., str]) -> None:

@@ -341,7 +341,7 @@ def test_score_histograms_are_shares(grouping: GroupAudit, rates: GroupRates) ->
     for axes, found in zip(panels, grouping.histograms, strict=True):
         assert axes.get_ylabel() == label(found.name)
         impostor, genuine = (patch.get_data() for patch in axes.patches[1::2])
-        for bars, counts in ((impostor, found.impostor), (genuine, found.genuine)):
+        for bars, counts in ((impostor, found.non_mated), (genuine, found.mated)):
             assert bars.values.sum() == pytest.approx(1)
             middle = len(bars.edges) // 2
             below = np.array(counts)[bars.edges[middle] > SCORE_EDGES[:-1]].sum() / sum(counts)

@@ -377,7 +377,7 @@ def _point_rows(point: OperatingPoint, estimate: _Estimate) -> Iterator[tuple[Ce
     """Yield the TPR at a target, and the FPR that its threshold realises."""
     name = f"TPR@FPR={point.target}"
     if not point.resolvable:
-        finest = f"finest FPR {1 / point.non_mated:.1e}"
+        finest = f"finest FPR {1 / point.non_mated:.2e}"
         yield name, "not resolvable", f"N={point.non_mated:,}", finest
         return
     limits = words.percent_limits(complement(estimate.fnmr.interval()))

@@ -81,13 +81,14 @@ def identify(
             where=str(images),
             progress=progress,
         )
-    _print(identification, names, console)
+    # First, as the reader of a pipe may go away.
     if out is not None:
         save_csv(out, _HEADER, _rows(identification, names))
-        console.print(f"answers: {out}")
     if json is not None:
         write_json(json, _to_json(identification, names, gallery, enrolled))
-        console.print(f"answers: {json}")
+    _print(identification, names, console)
+    for path in filter(None, (out, json)):
+        console.print(f"answers: {path}")
 
 
 def _print(identification: Identification, names: Sequence[str], console: Console) -> None:

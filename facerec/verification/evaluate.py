@@ -83,7 +83,7 @@ class TprEstimate:
         counts = point.true_accepts, point.mated
         accepted = Estimate(point.tpr, tpr, *counts, "" if point.reliable else "few errors")
         if not point.resolvable:
-            accepted = Estimate(None, None, *counts, f"finest {1 / point.non_mated:.1e}")
+            accepted = Estimate(None, None, *counts, f"finest {1 / point.non_mated:.2e}")
         unknown = "" if threshold else "too few subjects for an interval"
         return cls(
             point,

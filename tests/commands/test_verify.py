@@ -98,7 +98,7 @@ def test_bench_alone_takes_the_newest_run(
     assert "bench data/lfw/lfw.bin" in text
     assert "lfw · newest: 10 same and 10 different pairs" in text
     assert re.search(r"1e-1 .* % +\[.*\] +\d+/10 +0\.1 *\n +few errors +1/10", text)
-    assert re.search(r"1e-3 .*not resolvable .*\n +finest 1\.0e-01", text)
+    assert re.search(r"1e-3 .*not resolvable .*\n +finest 1\.00e-01", text)
     assert "flip: sum of raw embeddings" in text
     main(["--bench", "lfw", "--runs", "runs", "--model", "runs/older", "--no-flip"])
     text = capsys.readouterr().out

@@ -315,7 +315,7 @@ def test_page_says_what_the_result_says(
     assert points["1e-1"][4] == f"{tenth.true_accepts}/1000"
     assert points["1e-1"][5] == "0.1 100/1000"
     assert "few errors" not in points["1e-1"][2] and "few errors" in points["1e-2"][2]
-    assert points["1e-4"][2] == "not resolvable finest 1.0e-03"
+    assert points["1e-4"][2] == "not resolvable finest 1.00e-03"
     deployment = {row[0]: row for row in found.rows("Thresholds for deployment")}
     assert list(deployment) == ["target FPR", "1e-1", "1e-2", "1e-3"]
     for target in ("1e-1", "1e-2", "1e-3"):

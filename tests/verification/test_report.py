@@ -91,7 +91,7 @@ def test_tables_have_figure_interval_count_and_source() -> None:
     assert f"± {100 * kfold.sem:.2f} SEM, ± {100 * kfold.std:.2f} std" in text
     assert f"{tenth.point.true_accepts}/100" in lines["1e-1"] and "few errors" in text
     assert plain(percent_limits(tenth.tpr.interval)) in lines["1e-1"]
-    assert "not resolvable" in lines["1e-3"] and "finest 1.0e-02" in text
+    assert "not resolvable" in lines["1e-3"] and "finest 1.00e-02" in text
     assert "%" not in lines["1e-3"]  # no number where there is none
     assert f"{result.auc.value:.4f}" in lines["AUC"]
     assert f"{100 * result.eer.value:.2f} %" in lines["EER on the ROC hull"]

@@ -259,10 +259,15 @@ def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Leave out where the further training sets lie; like the first, they may have moved."""
-    data = recipe.get("data", {})
-    also = [{**further, "path": None} for further in data.get("also", [])]
+    """Leave out where further training sets and lists lie; like the first set, they may move."""
+    data = _with_lists(recipe.get("data", {}))
+    also = [_with_lists({**further, "path": None}) for further in data.get("also", [])]
     return {**recipe, "data": {**data, "also": also}}
+
+
+def _with_lists(entry: dict[str, Any]) -> dict[str, Any]:
+    """Say of a set only whether it has lists; what is in them is compared with the manifest."""
+    return entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -107,7 +107,11 @@ def _train(
             runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
-            chosen = {"head.kernel": trainer.head.kernel}
+            chosen = {
+                "head.kernel": trainer.head.kernel,
+                "precision": trainer.precision,
+                "compile": trainer.compile_mode,
+            }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
         return folder, going_on
 

@@ -289,7 +289,7 @@ def write_manifest(
     recipe: Recipe,
     dataset: FaceDataset,
     processes: Processes,
-    chosen: Mapping[str, str] | None = None,
+    chosen: Mapping[str, str | None] | None = None,
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:

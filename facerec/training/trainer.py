@@ -330,6 +330,7 @@ class Trainer(Learner):
                 "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
                 "kernel": self.head.kernel,
+                "precision": self.precision,
             },
         )
 
@@ -363,6 +364,11 @@ class Trainer(Learner):
         self.step, self.validated = saved.step, saved.validated
         if self.recipe.head.kernel == "auto":
             self.head.keep_kernel(saved.kernel)
+        if saved.precision not in (None, self.precision):
+            self.warnings.append(
+                f"the run was trained in {saved.precision} up to here and goes on in "
+                f"{self.precision}, which precision auto means on this machine"
+            )
         if self._guard is not None:
             self._guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:

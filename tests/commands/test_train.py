@@ -171,6 +171,11 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert manifest["seed"] == 0 and "git" in manifest and "started" in manifest
     assert manifest["command"][1:] == ["arc.py", "--device", "cpu"]  # type: ignore[index]
     assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
+    assert manifest["chosen"] == {
+        "head.kernel": "torch",
+        "precision": read(run / "recipe.json")["precision"],
+        "compile": None,
+    }
     assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))

@@ -36,7 +36,7 @@ from facerec.heads import (
     SphereFace2017,
 )
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, checkpoint
+from facerec.training import AdamW, Checkpoints, Head, checkpoint, learner
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.trainer import Trainer
 
@@ -146,6 +146,20 @@ def test_every_kind_of_state_is_resumed(
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
     assert resumed.scaler.state_dict() == whole.scaler.state_dict()
+
+
+def test_another_precision_by_auto_is_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data, precision="auto")
+    monkeypatch.setattr(learner, "has_fast_bf16", lambda device: True)
+    trained(recipe, steps=3, folder=tmp_path)
+    for fast in (True, False):
+        monkeypatch.setattr(learner, "has_fast_bf16", lambda device, fast=fast: fast)
+        resumed = make_trainer(recipe, tmp_path)
+        resumed.resume()
+        told = [note for note in resumed.warnings if "bf16" in note and "fp32" in note]
+        assert len(told) == (not fast)
 
 
 def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:

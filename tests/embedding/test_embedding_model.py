@@ -275,6 +275,10 @@ def test_a_device_that_is_not_there(saved: tuple[Path, nn.Module]) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(DeviceError, match="device 'cuda' cannot be used here"):
             load_model(path, device="cuda")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(DeviceError, match="device 'mps' cannot be used here") as caught:
+            load_model(path, device="mps")
+        assert len(str(caught.value)) < 200
 
 
 # --- foreign state dicts ---------------------------------------------------------------------

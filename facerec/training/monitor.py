@@ -124,7 +124,11 @@ class Monitor:
                 console=self.console,
             )
             self._task = self._display.add_task(
-                "", total=self.total_steps, completed=self._logged_step, epoch="1", text=""
+                "",
+                total=self.total_steps,
+                completed=self._logged_step,
+                epoch=f"{self._logged_step // self.steps_per_epoch + 1}",
+                text="",
             )
             self._display.start()
         return self

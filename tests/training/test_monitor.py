@@ -174,6 +174,14 @@ def test_steps_and_times_have_room_on_every_terminal(width: int) -> None:
     assert "…" not in shown and re.search(r"\d:\d\d:\d\d ETA +\S", shown)
 
 
+def test_a_resumed_run_is_shown_in_its_epoch_from_the_start() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120, color_system=None)
+    with make_monitor(None, start=4, console=console):
+        pass
+    assert "epoch 2" in output.getvalue() and "epoch 1" not in output.getvalue()
+
+
 def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,8 @@ class Trainer(Learner):
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
-                self.monitor.record(self.step, figures, self.lr, len(self.skipped))
+                figures["skipped"] = self._count_skipped()
+                self.monitor.record(self.step, figures, self.lr)
                 stopping = self._stopping() or self.step == max_steps
                 finished = self.step == self.total_steps
                 epoch, within = divmod(self.step, self.steps_per_epoch)
@@ -242,6 +243,14 @@ class Trainer(Learner):
         every = self._all_skipped()
         if every and self.folder is not None and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
+
+    def _count_skipped(self) -> torch.Tensor:
+        """Return how many images all ranks skipped, a scalar that is not waited for."""
+        count = float(len(self.skipped))
+        if self.dataset.on_error == "skip":
+            return self.processes.total(count)
+        # Nobody skips now; the main process has what was skipped before the run was resumed.
+        return torch.full((), count, device=self.device)
 
     def _all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""

@@ -31,9 +31,10 @@ def choose_device(name: str | torch.device, local_rank: int = 0) -> torch.device
             device = torch.device("cuda", local_rank)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+        # Of a device that was left out of the build torch goes on to list all others.
+        cause = message_line(error).split(". ")[0]
         raise DeviceError(
-            f"device {str(name)!r} cannot be used here ({message_line(error)}); choose another, "
-            "for example cpu"
+            f"device {str(name)!r} cannot be used here ({cause}); choose another, for example cpu"
         ) from error
     return device
 

@@ -1,4 +1,4 @@
-"""``facerec import-weights``: a published backbone's .pth or .onnx → .safetensors."""
+"""``facerec import-weights``: a published backbone's weights or .onnx → .safetensors."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def import_weights(
 ) -> None:
     """Turn a published backbone into a .safetensors file that every command takes and trains on.
 
-    Of a .pth, names, shapes and values are checked against the architecture, and nothing in it is
-    run. Of an .onnx, layers are matched by shape and order, and the embeddings are compared. Batch
-    norms that its exporter folded come back as the identity: train on with
+    Of a .pth or .safetensors, names, shapes and values are checked against the architecture, and
+    nothing in it is run. Of an .onnx, layers are matched by shape and order, and the embeddings are
+    compared. Batch norms that its exporter folded come back as the identity: train on with
     finetune.batch_norm=frozen.
 
     Args:
-        weights: a .pth that torch.save wrote from a backbone's state_dict(), or an .onnx.
+        weights: a .pth or .safetensors of a backbone's state_dict(), or an .onnx.
         backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
             mbf_large (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet
             (the paper's sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).

@@ -107,7 +107,11 @@ def _train(
             runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
-            chosen = {"head.kernel": trainer.head.kernel}
+            chosen = {
+                "head.kernel": trainer.head.kernel,
+                "precision": trainer.precision,
+                "compile": trainer.compile_mode,
+            }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
         return folder, going_on
 
@@ -148,7 +152,9 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     further = f" and {words.counted(also, 'further set')}" if also else ""
     yield (
         "data",
-        f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}{further}",
+        f"{words.counted(len(dataset), 'image')} of "
+        f"{words.counted(dataset.num_classes, 'identity', 'identities')}, "
+        f"{recipe.data.path}{further}",
     )
     if recipe.sampling != Shuffle():
         yield "sampling", str(recipe.sampling)
@@ -169,7 +175,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         yield (
             "teacher",
             f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
-            f"{of[1]} pictures an image, {trainer.targets.path.parent}",
+            f"{words.counted(of[1], 'picture')} an image, {trainer.targets.path.parent}",
         )
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     sizes: Counter[float] = Counter()
@@ -191,7 +197,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         yield "model", f"moving average of the weights, {recipe.ema:g}"
     yield (
         "steps",
-        f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
+        f"{trainer.total_steps:,} of {recipe.batch_size} images, "
+        f"{words.counted(recipe.epochs, 'epoch')}, "
         f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()

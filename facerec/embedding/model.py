@@ -542,11 +542,11 @@ def load_model(
 
 
 def load_state_dict_file(backbone: nn.Module, path: str | Path) -> None:
-    """Load a ``.pth`` state dict, such as InsightFace publishes, strictly and without running code.
+    """Load a state dict, such as InsightFace publishes, strictly and without running code.
 
     Args:
         backbone: from `create_backbone`, of the architecture and options that the file belongs to.
-        path: a file that ``torch.save`` wrote.
+        path: a file that ``torch.save`` or safetensors wrote.
 
     Raises:
         ModelError: no state dict; another architecture; values that are not finite; a γ other than
@@ -622,7 +622,7 @@ def _parse_note(path: Path, text: str | None) -> tuple[Backbone, Preprocessing, 
     if text is None:
         raise ModelError(
             f"{path}: the file does not say which architecture its weights belong to (no entry "
-            "'facerec' in its metadata); give a file that facerec wrote, or an .onnx file"
+            "'facerec' in its metadata); turn it into one that does by facerec import-weights"
         )
     try:
         note = parse_json(text)

@@ -1,4 +1,4 @@
-"""State dicts that ``torch.save`` wrote, read without running what they may hold."""
+"""State dicts that ``torch.save`` or safetensors wrote, read without running what they may hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from facerec.embedding.onnx_file import first_line, printable
@@ -18,7 +19,7 @@ _WRAPPER = "module."
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """Read a ``.pth`` of names and tensors, on the CPU.
+    """Read a ``.pth`` or ``.safetensors`` of names and tensors, on the CPU.
 
     Names come without the prefix of a data-parallel wrapper, and half precision as float32, which
     holds the same numbers.
@@ -34,7 +35,12 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
+            # torch's own loader takes a .safetensors in newer releases only.
+            tensors = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
     except ModelError:
         raise
     # torch names no errors, and a damaged pickle ends in nearly all that Python has.

@@ -82,9 +82,16 @@ class Processes:
 
     def largest(self, value: float) -> torch.Tensor:
         """Return the largest of all ranks' values, a scalar that is not waited for."""
+        return self._reduced(value, dist.ReduceOp.MAX)
+
+    def total(self, value: float) -> torch.Tensor:
+        """Return the sum of all ranks' values, a scalar that is not waited for."""
+        return self._reduced(value, dist.ReduceOp.SUM)
+
+    def _reduced(self, value: float, operation: Any) -> torch.Tensor:
         tensor = torch.full((), value, device=self.device)
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            dist.all_reduce(tensor, op=operation)
         return tensor
 
 

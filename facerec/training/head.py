@@ -57,7 +57,8 @@ def rate_warnings(recipe: Recipe, num_local: int) -> Iterator[str]:
     for epoch, rate in later:
         pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
         if epoch >= recipe.epochs:
-            yield f"{pair} never holds, since the run has {recipe.epochs} epochs"
+            epochs = f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
+            yield f"{pair} never holds, since the run has {epochs}"
         elif rate == before:
             yield f"{pair} changes nothing, since that rate holds already"
         before = rate

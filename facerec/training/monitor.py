@@ -31,7 +31,8 @@ Figures = dict[str, torch.Tensor]
 margin, and ``teacher_cosine``, of the embeddings to the teacher's. ``norm_mean``, ``norm_variance``
 and ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the
 mean length of the class centres; ``filtered`` is the share of logits that the inter-class filter
-took. ``nonfinite`` counts the steps so far that were skipped for not being finite.
+took. ``nonfinite`` counts the steps so far that were skipped for not being finite, ``skipped`` the
+images of all ranks that could not be used.
 """
 
 _SECONDS = 10.0
@@ -49,7 +50,6 @@ class _Late:
     names: tuple[str, ...]
     figures: LateFigures
     rest: dict[str, float]
-    skipped: int
 
 
 class Monitor:
@@ -124,7 +124,11 @@ class Monitor:
                 console=self.console,
             )
             self._task = self._display.add_task(
-                "", total=self.total_steps, completed=self._logged_step, epoch="1", text=""
+                "",
+                total=self.total_steps,
+                completed=self._logged_step,
+                epoch=f"{self._logged_step // self.steps_per_epoch + 1}",
+                text="",
             )
             self._display.start()
         return self
@@ -143,7 +147,7 @@ class Monitor:
         if self._board is not None:
             self._board.close()
 
-    def record(self, step: int, figures: Figures, lr: float, skipped: int) -> None:
+    def record(self, step: int, figures: Figures, lr: float) -> None:
         """Take the result of one step; that of every ``log_every``-th is shown and written.
 
         So is that of an epoch's last step: the epoch's line tells of it, and no interval over which
@@ -168,7 +172,7 @@ class Monitor:
         rest = {"lr": lr, "images_per_second": images / max(now - self._logged_at, 1e-9)}
         self._logged_at, self._logged_step = now, step
         named = {**figures, "loss": loss}
-        self._late = _Late(step, tuple(named), LateFigures(*named.values()), rest, skipped)
+        self._late = _Late(step, tuple(named), LateFigures(*named.values()), rest)
         if self._late.figures.here:
             self._tell()
 
@@ -178,10 +182,11 @@ class Monitor:
         if late is None:
             return
         values = dict(zip(late.names, late.figures.read(), strict=True))
+        skipped = int(values.pop("skipped", 0))
         deviation = math.sqrt(max(values["norm_variance"], 0.0))
         cv = deviation / max(values["norm_mean"], 1e-12)
         self.last = values | late.rest | {"norm_cv": cv}
-        self._write("train", late.step, **self.last, skipped=late.skipped)
+        self._write("train", late.step, **self.last, skipped=skipped)
         if self._display is not None:
             short = self._display.console.width < _WIDE
             self._display.update(self._task, text=_line(self.last, short))

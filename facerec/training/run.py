@@ -204,9 +204,9 @@ def check_same_run(
     started = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
     if started != sizes:
         raise CheckpointError(
-            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} people, but "
-            f"{folder} was started on {started.get('images')} of {started.get('classes')} as its "
-            "manifest.json says; resume with the data that started it, or start a new run"
+            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} identities, "
+            f"but {folder} was started on {started.get('images')} of {started.get('classes')} as "
+            "its manifest.json says; resume with the data that started it, or start a new run"
         )
     try:
         other = _other_data(data, fingerprints(recipe, dataset))
@@ -263,10 +263,15 @@ def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Leave out where the further training sets lie; like the first, they may have moved."""
-    data = recipe.get("data", {})
-    also = [{**further, "path": None} for further in data.get("also", [])]
+    """Leave out where further training sets and lists lie; like the first set, they may move."""
+    data = _with_lists(recipe.get("data", {}))
+    also = [_with_lists({**further, "path": None}) for further in data.get("also", [])]
     return {**recipe, "data": {**data, "also": also}}
+
+
+def _with_lists(entry: dict[str, Any]) -> dict[str, Any]:
+    """Say of a set only whether it has lists; what is in them is compared with the manifest."""
+    return entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -288,7 +293,7 @@ def write_manifest(
     recipe: Recipe,
     dataset: FaceDataset,
     processes: Processes,
-    chosen: Mapping[str, str] | None = None,
+    chosen: Mapping[str, str | None] | None = None,
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:

@@ -36,6 +36,8 @@ class SavedFacts:
     """Steps left out."""
     kernel: Kernel = "torch"
     """Who computed the head's tiles."""
+    precision: str | None = None
+    """Of the backbone, as the recipe says or its ``auto`` came to mean; None was not written."""
     validated: int = 0
     """The epoch after which the last validation was."""
 

@@ -123,7 +123,8 @@ class Trainer(Learner):
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
-                self.monitor.record(self.step, figures, self.lr, len(self.skipped))
+                figures["skipped"] = self._count_skipped()
+                self.monitor.record(self.step, figures, self.lr)
                 stopping = self._stopping() or self.step == max_steps
                 finished = self.step == self.total_steps
                 epoch, within = divmod(self.step, self.steps_per_epoch)
@@ -243,6 +244,14 @@ class Trainer(Learner):
         if every and self.folder is not None and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
 
+    def _count_skipped(self) -> torch.Tensor:
+        """Return how many images all ranks skipped, a scalar that is not waited for."""
+        count = float(len(self.skipped))
+        if self.dataset.on_error == "skip":
+            return self.processes.total(count)
+        # Nobody skips now; the main process has what was skipped before the run was resumed.
+        return torch.full((), count, device=self.device)
+
     def _all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
         shares = self.processes.gather_objects(self.skipped)
@@ -330,6 +339,7 @@ class Trainer(Learner):
                 "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
                 "kernel": self.head.kernel,
+                "precision": self.precision,
             },
         )
 
@@ -363,6 +373,11 @@ class Trainer(Learner):
         self.step, self.validated = saved.step, saved.validated
         if self.recipe.head.kernel == "auto":
             self.head.keep_kernel(saved.kernel)
+        if saved.precision not in (None, self.precision):
+            self.warnings.append(
+                f"the run was trained in {saved.precision} up to here and goes on in "
+                f"{self.precision}, which precision auto means on this machine"
+            )
         if self._guard is not None:
             self._guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.commands import import_weights as command
@@ -115,6 +116,17 @@ def test_a_file_that_takes_bytes_is_refused_with_the_one_to_give(
     sentence = refused(capsys, path, "--backbone", "iresnet18", *SMALL)
     assert "uint8.onnx" in sentence and "float32" in sentence and "model.onnx" in sentence
     assert not (tmp_path / "uint8.safetensors").exists()
+
+
+def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:
+    theirs = foreign(tmp_path / "unused.pth")
+    path, out = tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"
+    save_file(theirs.backbone.half().state_dict(), path)
+    theirs.backbone.float()
+    with pytest.raises(ModelError, match="import-weights"):
+        load_model(path)
+    main([str(path), "--backbone", "iresnet18", "--out", str(out), *SMALL])
+    np.testing.assert_array_equal(load_model(out).embed(faces()), theirs.embed(faces()))
 
 
 def test_preprocessing_is_recorded(tmp_path: Path) -> None:

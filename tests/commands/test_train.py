@@ -171,6 +171,11 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert manifest["seed"] == 0 and "git" in manifest and "started" in manifest
     assert manifest["command"][1:] == ["arc.py", "--device", "cpu"]  # type: ignore[index]
     assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
+    assert manifest["chosen"] == {
+        "head.kernel": "torch",
+        "precision": read(run / "recipe.json")["precision"],
+        "compile": None,
+    }
     assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
@@ -183,7 +188,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     vectors = model.embed(images)
     assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
     for fact in (
-        "56 images of 7 people, data",
+        "56 images of 7 identities, data",
         "iresnet18, ",
         "ArcFace(scale=16.0, margin=0.3",
         "SEC(weight=0.1",
@@ -330,7 +335,11 @@ def test_torchrun_trains_and_one_process_resumes(
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "2 on cpu, 1 threads each" in done.stdout
-    for once in ("56 images of 7 people", "epoch 2/2  loss", "model: runs/arc/model.safetensors"):
+    for once in (
+        "56 images of 7 identities",
+        "epoch 2/2  loss",
+        "model: runs/arc/model.safetensors",
+    ):
         assert done.stdout.count(once) == 1
     assert [path.name for path in (workplace / "runs").iterdir()] == ["arc"]
     run = workplace / "runs" / "arc"
@@ -526,7 +535,9 @@ def test_resuming_with_another_recipe_names_the_field(
     )
     write_training_set(trained / "more", people=7, images=9)
     sentence = refused(capsys, ["arc.py", "--resume", "--data.path", "more"])
-    assert sentence.startswith("more: has 63 images of 7 people, but runs/arc was started on 56")
+    assert sentence.startswith(
+        "more: has 63 images of 7 identities, but runs/arc was started on 56"
+    )
     newest = checkpoint.latest(trained / "runs" / "arc" / "checkpoints")
     assert newest is not None and newest.name == "step-00000008"
     next(newest.glob("*.distcp")).unlink()

@@ -266,7 +266,7 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
     assert launcher.join() == [0], launcher.log.read_text()
     assert [path.name for path in (work / "runs").iterdir()] == ["mine"]
     printed = launcher.log.read_text()
-    assert printed.count("56 images of 7 people") == 3
+    assert printed.count("56 images of 7 identities") == 3
     assert re.findall(r"resumed at step (\d+)", printed) in (["3"], ["6"])  # 6 may be half written
     assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))
 

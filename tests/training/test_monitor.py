@@ -43,7 +43,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
 def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path) -> None:
     with make_monitor(tmp_path, log_every=3) as monitor:
         for step in range(1, 9):
-            monitor.record(step, figures(loss=float(step)), lr=0.1 / step, skipped=step)
+            monitor.record(step, figures(loss=float(step), skipped=float(step)), lr=0.1 / step)
     first, end, second, last = lines(tmp_path)
     # The last step of an epoch always.
     assert [line["step"] for line in (first, end, second, last)] == [3, 4, 6, 8]
@@ -56,7 +56,7 @@ def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path)
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     bad = {"loss": float("nan"), "penalty": float("inf"), "center": float("-inf")}
-    make_monitor(tmp_path).record(1, figures(**bad), lr=0.1, skipped=0)
+    make_monitor(tmp_path).record(1, figures(**bad), lr=0.1)
     (line,) = lines(tmp_path)
     assert {name: line[name] for name in bad} == dict.fromkeys(bad)
     assert line["norm_mean"] == 4.0
@@ -65,7 +65,7 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
 def test_steps_that_were_left_out_do_not_count_in_the_mean_loss(tmp_path: Path) -> None:
     with make_monitor(tmp_path, log_every=4) as monitor:
         for step, loss in enumerate((1.0, float("nan"), 3.0, 5.0), start=1):
-            monitor.record(step, figures(loss=loss), lr=0.1, skipped=0)
+            monitor.record(step, figures(loss=loss), lr=0.1)
     (line,) = lines(tmp_path)
     assert line["loss"] == 3.0
 
@@ -91,7 +91,7 @@ def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
         file.write(b"\x00\xff")
     with make_monitor(tmp_path, start=4, validated=1) as monitor:
         assert path.read_text().splitlines() == kept
-        monitor.record(5, figures(), lr=0.1, skipped=0)
+        monitor.record(5, figures(), lr=0.1)
     assert [entry["step"] for entry in lines(tmp_path)] == [3, 3, 4, 5]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -100,7 +100,7 @@ def test_speed_counts_only_the_steps_of_this_part(tmp_path: Path) -> None:
     monitor = make_monitor(tmp_path, start=4, log_every=2)
     monitor._logged_at -= 6.0  # as if the two steps had taken six seconds
     for step in (5, 6):
-        monitor.record(step, figures(), lr=0.1, skipped=0)
+        monitor.record(step, figures(), lr=0.1)
     (line,) = lines(tmp_path)
     assert line["images_per_second"] == pytest.approx(2 * 12 / 6, rel=0.01)
 
@@ -111,7 +111,7 @@ def test_speed_counts_no_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with make_monitor(tmp_path, log_every=3) as monitor:
         for step in range(1, 9):
             now += 2.0
-            monitor.record(step, figures(), lr=0.1, skipped=0)
+            monitor.record(step, figures(), lr=0.1)
             if step == 4:
                 now += 100.0
                 monitor.validation(step, 1, {})
@@ -122,7 +122,7 @@ def test_the_line_of_an_epoch_is_of_its_end() -> None:
     output = io.StringIO()
     with make_monitor(None, log_every=3, console=Console(file=output, width=120)) as monitor:
         for step in range(1, 5):
-            monitor.record(step, figures(loss=float(step)), lr=0.1, skipped=0)
+            monitor.record(step, figures(loss=float(step)), lr=0.1)
         monitor.end_epoch(1)
     assert "epoch 1/2  loss 4.000" in output.getvalue()
 
@@ -132,7 +132,7 @@ def test_only_the_main_process_writes_and_shows(tmp_path: Path) -> None:
     console = Console(file=output, force_terminal=True)
     other = make_monitor(tmp_path, Processes(1, 2, torch.device("cpu")), console=console)
     with other:
-        other.record(1, figures(), lr=0.1, skipped=0)
+        other.record(1, figures(), lr=0.1)
         other.end_epoch(1)
         other.validation(1, 1, {})
     assert list(tmp_path.iterdir()) == [] and output.getvalue() == ""
@@ -145,7 +145,7 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
         console = Console(file=output, force_terminal=terminal, width=120)
         with make_monitor(None, console=console) as monitor:
             for step in range(1, 5):
-                monitor.record(step, figures(), lr=0.05, skipped=0)
+                monitor.record(step, figures(), lr=0.05)
             monitor.end_epoch(1)
         shown[terminal] = output.getvalue()
     lines = shown[False].splitlines()  # the second step came too soon after the first
@@ -168,10 +168,18 @@ def test_steps_and_times_have_room_on_every_terminal(width: int) -> None:
         steps_per_epoch=9_099,
         console=Console(file=output, force_terminal=True, width=width, color_system=None),
     ) as monitor:
-        monitor.record(100_089, figures(loss=12.3456), lr=0.0123456, skipped=0)
+        monitor.record(100_089, figures(loss=12.3456), lr=0.0123456)
     shown = [line for line in re.split(r"[\r\n]", output.getvalue()) if "epoch" in line][-1]
     assert "epoch 11" in shown and "100089/181980" in shown and "loss 12.346" in shown
     assert "…" not in shown and re.search(r"\d:\d\d:\d\d ETA +\S", shown)
+
+
+def test_a_resumed_run_is_shown_in_its_epoch_from_the_start() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120, color_system=None)
+    with make_monitor(None, start=4, console=console):
+        pass
+    assert "epoch 2" in output.getvalue() and "epoch 1" not in output.getvalue()
 
 
 def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
@@ -183,7 +191,7 @@ def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
     with make_monitor(None, console=Console(file=output, width=120)) as monitor:
         for step in range(1, 9):
             now += 4.0
-            monitor.record(step, figures(), lr=0.05, skipped=0)
+            monitor.record(step, figures(), lr=0.05)
             if step % 4 == 0:
                 monitor.end_epoch(step // 4)
     found = re.findall(r"^(\w+ \d)/\d  loss", output.getvalue(), flags=re.MULTILINE)
@@ -195,7 +203,7 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     monitor = make_monitor(tmp_path)
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full.*--resume"):
-        monitor.record(1, figures(), lr=0.1, skipped=0)
+        monitor.record(1, figures(), lr=0.1)
 
 
 def test_tensorboard_writes_the_figures_or_names_the_extra(
@@ -210,11 +218,11 @@ def test_tensorboard_writes_the_figures_or_names_the_extra(
     result = make_result(replicates=0)
     assert result.accuracy is not None
     with make_monitor(tmp_path, tensorboard=True) as monitor:
-        monitor.record(1, figures(), lr=0.1, skipped=0)
-        monitor.record(2, figures(loss=9.0), lr=0.1, skipped=0)
+        monitor.record(1, figures(), lr=0.1)
+        monitor.record(2, figures(loss=9.0), lr=0.1)
         monitor.validation(2, 1, {"lfw": make_result(noise=2, replicates=0)})
     with make_monitor(tmp_path, tensorboard=True, start=1) as monitor:  # resumed from step 1
-        monitor.record(2, figures(loss=3.0), lr=0.1, skipped=0)
+        monitor.record(2, figures(loss=3.0), lr=0.1)
         monitor.validation(2, 1, {"lfw": result})
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) >= 1
     assert len(lines(tmp_path)) == 3

@@ -19,7 +19,7 @@ from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, RecipeError
 from facerec.heads import SEC, CosFace
 from facerec.recipe import differences, to_dict
-from facerec.records import open_dataset
+from facerec.records import Part, open_dataset
 from facerec.training import (
     SGD,
     AdamW,
@@ -301,6 +301,42 @@ def test_a_list_of_identities_is_part_of_the_data(tmp_path: Path, data: Path) ->
     assert "its identities are others than they were" in changed(run, recipe)
 
 
+@pytest.mark.parametrize("field", ["identities", "exclude"])
+def test_lists_may_have_moved_with_the_data(tmp_path: Path, data: Path, field: str) -> None:
+    run, before, after = tmp_path / "run", tmp_path / "before.csv", tmp_path / "after.csv"
+    run.mkdir()
+    text = {"identities": "0\n1\n", "exclude": "subject_id\n0\n"}[field]
+    before.write_text(text)
+    after.write_text(text)
+    plain = tiny_recipe(data)
+
+    def listed(path: Path | None) -> Recipe:
+        return replace(plain, data=replace(plain.data, **{field: path}))
+
+    start(run, listed(before))
+    check_same_run(run, listed(after), open_dataset(listed(after).data, 0))
+    assert f"other values of data.{field};" in changed(run, plain)
+    after.write_text(text.replace("0", "2"))
+    assert f"its {field} are others than they were" in changed(run, listed(after))
+
+
+def test_lists_of_further_sets_may_have_moved(tmp_path: Path, data: Path) -> None:
+    run, before, after = tmp_path / "run", tmp_path / "before.txt", tmp_path / "after.txt"
+    run.mkdir()
+    before.write_text("0\n1\n")
+    after.write_text("0\n1\n")
+    plain = tiny_recipe(data)
+
+    def listed(path: Path | None) -> Recipe:
+        return replace(plain, data=replace(plain.data, also=(Part(data, identities=path),)))
+
+    start(run, listed(before))
+    check_same_run(run, listed(after), open_dataset(listed(after).data, 0))
+    assert "other values of data.also;" in changed(run, listed(None))
+    after.write_text("0\n2\n")
+    assert "its identities are others than they were" in changed(run, listed(after))
+
+
 @pytest.mark.parametrize(
     "data_entry",
     [
@@ -360,7 +396,7 @@ def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> No
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)
     assert changed(tmp_path, tiny_recipe(other)) == (
-        f"{other}: has 9 images of 3 people, but {tmp_path} was started on 6 of 3 as its "
+        f"{other}: has 9 images of 3 identities, but {tmp_path} was started on 6 of 3 as its "
         "manifest.json says; resume with the data that started it, or start a new run"
     )
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from helpers.gloo_pool import GlooPool
 from helpers.thin import thinned
 from helpers.tiny_training import (
     make_trainer,
@@ -36,7 +38,8 @@ from facerec.heads import (
     SphereFace2017,
 )
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, checkpoint
+from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint, learner
+from facerec.training.distributed import Processes
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.trainer import Trainer
 
@@ -146,6 +149,20 @@ def test_every_kind_of_state_is_resumed(
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
     assert resumed.scaler.state_dict() == whole.scaler.state_dict()
+
+
+def test_another_precision_by_auto_is_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data, precision="auto")
+    monkeypatch.setattr(learner, "has_fast_bf16", lambda device: True)
+    trained(recipe, steps=3, folder=tmp_path)
+    for fast in (True, False):
+        monkeypatch.setattr(learner, "has_fast_bf16", lambda device, fast=fast: fast)
+        resumed = make_trainer(recipe, tmp_path)
+        resumed.resume()
+        told = [note for note in resumed.warnings if "bf16" in note and "fp32" in note]
+        assert len(told) == (not fast)
 
 
 def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:
@@ -412,6 +429,43 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
 
 
 # ---------------------------------------------------------------- several ranks
+
+
+def skipped_by_ranks(group: object, recipe: Recipe, folder: Path) -> int:
+    processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    trainer = make_trainer(recipe, folder, processes)
+    trainer.monitor = Monitor(
+        folder,
+        recipe,
+        processes,
+        total_steps=trainer.total_steps,
+        steps_per_epoch=trainer.steps_per_epoch,
+    )
+    trainer.fit()
+    return len(trainer.skipped)
+
+
+def test_the_log_counts_what_all_ranks_skipped(data: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(data, broken)
+    content = bytearray((broken / "train.rec").read_bytes())
+    for begin in (4000, 90_000):
+        place = content.index(b"\xff\xd8\xff", begin)
+        content[place : place + 3] = b"xyz"
+    (broken / "train.rec").write_bytes(bytes(content))
+    recipe = tiny_recipe(broken, epochs=4)
+    recipe = replace(recipe, data=replace(recipe.data, on_error="skip"))
+    (tmp_path / "gloo").mkdir()
+    pool = GlooPool(2, tmp_path / "gloo")
+    try:
+        shares = pool.run(2, skipped_by_ranks, recipe, tmp_path)
+    finally:
+        pool.close()
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert min(shares) > 0
+    assert (
+        last["skipped"] == sum(shares) == len(json.loads((tmp_path / "skipped.json").read_text()))
+    )
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.integration)])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 import tyro
+from safetensors import SafetensorError, safe_open
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
@@ -79,6 +80,8 @@ def import_weights(
             if file.note is not None:
                 stated = guess_preprocessing(file).preprocessing or stated
     else:
+        if weights.suffix == ".safetensors":
+            _refuse_own(weights)
         check_torch(weights, torch.__version__, trust)
         load_state_dict_file(module, weights)
     preprocessing = replace(stated, **given)
@@ -86,6 +89,20 @@ def import_weights(
     save_model(out, module, config, preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
+
+
+def _refuse_own(weights: Path) -> None:
+    """Refuse a .safetensors that says what it is, which would be lost."""
+    try:
+        with safe_open(weights, framework="pt") as file:
+            own = "facerec" in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return  # told of when it is read
+    if own:
+        raise ModelError(
+            f"{weights}: facerec wrote it, with its architecture and preprocessing; give it to "
+            "the other commands as it is"
+        )
 
 
 def check_torch(weights: Path, version: str, trust: bool) -> None:

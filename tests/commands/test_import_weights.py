@@ -129,6 +129,17 @@ def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_model(out).embed(faces()), theirs.embed(faces()))
 
 
+def test_a_file_of_facerec_is_refused_since_its_preprocessing_would_be_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign(tmp_path / "theirs.pth")
+    main([str(tmp_path / "theirs.pth"), "--backbone", "iresnet18", *SMALL, "--std", "128"])
+    out = ["--out", tmp_path / "again.safetensors"]
+    said = refused(capsys, tmp_path / "theirs.safetensors", "--backbone", "iresnet18", *SMALL, *out)
+    assert "theirs.safetensors" in said and "as it is" in said
+    assert not (tmp_path / "again.safetensors").exists()
+
+
 def test_preprocessing_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "adaface.pth"
     foreign(path)

@@ -39,8 +39,8 @@ class Part(Checked):
     visits one half, the next the other."""
 
     shared_classes: bool = False
-    """Its class numbers mean the same identities as those of the first set; by default its are
-    others, and their numbers follow those of the sets before."""
+    """Its class numbers mean the same identities as those of the first set; by default they mean
+    others, and follow those of the sets before."""
 
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""

@@ -163,9 +163,10 @@ def test_missing_and_empty_lists(tmp_path: Path, file: str, what: str) -> None:
     assert str(error.value).startswith(str(path))
 
 
-def test_a_header_without_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", [HEADER + "\n", f"TEMPLATE_ID,{HEADER}"])
+def test_a_header_without_lines(tmp_path: Path, header: str) -> None:
     path = write_ijb(tmp_path) / "meta" / "ijbc_1N_gallery_G1.csv"
-    path.write_text(HEADER + "\n")
+    path.write_text(header)
     with pytest.raises(DatasetError, match="the list is empty"):
         read_ijb(tmp_path, "ijbc")
 

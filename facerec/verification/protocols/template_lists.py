@@ -265,7 +265,8 @@ def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
                 yield frame
     except OSError as problem:
         raise _unreadable(path, problem) from problem
-    except (ValueError, OverflowError) as problem:
+    # pandas has an IndexError for a header alone, if that names a column twice.
+    except (ValueError, OverflowError, IndexError) as problem:
         for number, line in _lines(path, header):
             if not layout.fits(line):
                 raise DatasetError(
@@ -273,7 +274,7 @@ def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
                     f"{_shown(line.strip())}; mend the line or get the list again"
                 ) from problem
         said = f"it cannot be read as lines of '{layout.words}' ({problem})"
-        if isinstance(problem, pd.errors.EmptyDataError):
+        if next(_lines(path, header), None) is None:
             said = "the list is empty; put the list of the protocol there"
         raise DatasetError(f"{path}: {said}") from problem
 

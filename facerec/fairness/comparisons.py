@@ -132,7 +132,8 @@ class Comparisons(ABC):
 class AllImages(Comparisons):
     """Every image with every other one, scored once for all groupings."""
 
-    policy = "from all pairs of images of two subjects"
+    # A value of audits, by which those of releases are held against each other.
+    policy = "from all pairs of images of two persons"
 
     def __init__(
         self,

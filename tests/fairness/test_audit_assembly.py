@@ -112,6 +112,8 @@ def test_planted_norms_are_found(planted: tuple[People, Audit]) -> None:
     made, found = planted
     (part,) = found.groupings
     assert (part.name, part.names, part.primary) == ("race", made.races, True)
+    # To the letter: --against holds it against that of audits by earlier versions.
+    assert found.policy == "from all pairs of images of two persons"
     # η² once more, from means of persons and nothing else.
     norms = made.embeddings.norms.astype(np.float64)
     means = np.array([norms[made.subject == person].mean() for person in range(42)])

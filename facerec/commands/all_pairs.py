@@ -15,7 +15,7 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
-from facerec.files import write_json
+from facerec.files import check_file_name, write_json
 from facerec.large_arrays import take
 from facerec.records.images import text_array
 from facerec.report import words
@@ -74,6 +74,8 @@ def all_pairs(
     """
     for target in fpr:
         parse_rate(target)  # before minutes of work
+    if json is not None:
+        check_file_name(json)
     with launched(device) as ranks:
         console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
         file = read_embeddings(embeddings)

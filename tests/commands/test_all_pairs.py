@@ -264,6 +264,7 @@ def test_what_is_missing_is_said_before_the_work(
     )
     assert "target '7' is not a rate" in refused(capsys, "--embeddings", "gone", "--fpr", "7")
     assert "gone.npz" in refused(capsys, "--embeddings", "gone.npz")
+    assert "a folder; name the file" in refused(capsys, "--embeddings", "gone", "--json", ".")
     assert "cannot be used here" in refused(capsys, "--embeddings", "e.npz", "--device", "cuda:99")
 
 

@@ -149,6 +149,16 @@ def _sweep(final: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
+    """Refuse a folder where a file is to be written, best before the work that it would hold.
+
+    Raises:
+        FacerecError: ``path`` is a folder.
+    """
+    if Path(path).is_dir():
+        raise error(f"{path}: this is a folder; name the file to write")
+
+
 @contextlib.contextmanager
 def atomic_path(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
@@ -167,6 +177,7 @@ def atomic_path(
         FacerecError: the file cannot be written, for example because the disk is full, or another
             process is writing it.
     """
+    check_file_name(path, error)
     with exclusive(path, error) as final:
         temporary: Path | None = None
         try:

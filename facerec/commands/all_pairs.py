@@ -15,7 +15,7 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
-from facerec.files import write_json
+from facerec.files import check_file_name, parse_json, write_json
 from facerec.large_arrays import take
 from facerec.records.images import text_array
 from facerec.report import words
@@ -36,6 +36,9 @@ from facerec.verification.scoring import (
     Groups,
     score_all_pairs,
 )
+
+FIGURES = "all_pairs.json"
+GROUPS = "groups.csv"
 
 Members: TypeAlias = "tuple[NDArray[np.str_], NDArray[np.str_] | None, int]"
 """Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if groups
@@ -74,6 +77,8 @@ def all_pairs(
     """
     for target in fpr:
         parse_rate(target)  # before minutes of work
+    if json is not None:
+        check_file_name(json)
     with launched(device) as ranks:
         console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
         file = read_embeddings(embeddings)
@@ -123,12 +128,25 @@ def all_pairs(
                 write_json(json, figures)
                 written.append(json)
             if out is not None:
-                write_json(out / "all_pairs.json", figures)
-                written += [out / "all_pairs.json", *report.write_tables(out)]
+                _forget(out)
+                tables = report.write_tables(out)
+                write_json(out / FIGURES, figures)  # last: with it the tables are all there
+                written += [out / FIGURES, *tables]
             for path in written:
                 console.print(f"figures: {path}")
 
         ranks.on_main(finish)
+
+
+def _forget(folder: Path) -> None:
+    """Remove what an earlier run says in a folder, and its table of groups if it had groups."""
+    figures = folder / FIGURES
+    try:
+        if parse_json(figures.read_bytes())["group"] is not None:
+            (folder / GROUPS).unlink(missing_ok=True)
+        figures.unlink()
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no earlier run; what stands in the way is met when the files are written
 
 
 def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Members:
@@ -311,7 +329,7 @@ class Report:
             rows = zip(*(column.tolist() for column in columns), strict=True)
             save_csv(paths[-1], header, rows)
         if self.result.groups is not None:
-            paths.append(folder / "groups.csv")
+            paths.append(folder / GROUPS)
             names = "at", "first", "second", "error", "errors", "comparisons"
             save_csv(paths[-1], (*names, "rate", "low", "high"), self._group_rows())
         return paths

@@ -20,7 +20,7 @@ from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.files import atomic_path
+from facerec.files import atomic_path, check_file_name
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.large_arrays import take
 from facerec.limits import Limits
@@ -88,6 +88,9 @@ def clean(
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     if images and page is None:
         raise DatasetError("--images are shown on a page; name one with --page FILE.html")
+    for file in (out, scores, page):
+        if file is not None:
+            check_file_name(file, DatasetError)
     dataset: FaceDataset | None = None
     console = Console(highlight=False, soft_wrap=True)
     with progress_bar(console) as progress:

@@ -29,7 +29,7 @@ from facerec.embedding.file import EmbeddingsWriter, Written
 from facerec.embedding.model import EmbeddingModel
 from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import exclusive
+from facerec.files import check_file_name, exclusive
 from facerec.processes import process_pool
 from facerec.progress import Progress, section
 from facerec.records.images import FolderImages, ImageSource, PackImages
@@ -139,6 +139,7 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
     """
     if processes < 1:
         raise FacerecError("--processes is 1 or more")
+    check_file_name(job.out, DatasetError)
     with (
         launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks,
         contextlib.ExitStack() as claims,

@@ -98,6 +98,9 @@ def enroll(
             if not delete:
                 raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
             console.print("nobody is left in the gallery")
+        # Before the gallery: a command that failed is run again, and its images would join twice.
+        if export is not None:
+            opened.export(export)
         opened.write(gallery)
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
@@ -110,7 +113,6 @@ def enroll(
     if len(opened):
         print_thresholds(opened.calibration, len(opened), console)
     if export is not None:
-        opened.export(export)
         console.print(f"templates: {export}")
 
 

@@ -13,7 +13,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.enroll import fpir_words
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import write_json
+from facerec.files import check_file_name, write_json
 from facerec.galleries.gallery import Gallery, Identification, IndexKind
 from facerec.limits import Count, Number
 from facerec.report import words
@@ -57,6 +57,9 @@ def identify(
     """
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
+    for file in (out, json):
+        if file is not None:
+            check_file_name(file)
     console = Console(highlight=False, soft_wrap=True)
     enrolled = Gallery.read(gallery)
     people = words.counted(len(enrolled), "person", "people")

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from facerec.commands.cli import Console, run_command
+from facerec.errors import DatasetError
 from facerec.files import atomic_path
 from facerec.records import synthetic
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -32,6 +33,11 @@ def synthesize(
         processes: processes that draw faces; the result does not depend on it.
         contact_sheet: also draw an overview of some people into this .png or .jpg.
     """
+    if (out / "train.rec").exists() and not (out / synthetic.DATASET_FILE).exists():
+        raise DatasetError(
+            f"{out}: holds a train.rec that was not generated, and would be replaced; choose "
+            "another --out"
+        )
     console = Console()
     if contact_sheet is not None:
         sheet = synthetic.contact_sheet(config, suffix=contact_sheet.suffix)

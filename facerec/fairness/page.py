@@ -33,6 +33,7 @@ from facerec.report.page import (
     Terms,
     Text,
     Widget,
+    printed,
 )
 from facerec.report.table import facts_table
 from facerec.statistics.operating_points import RULE_OF_30
@@ -486,6 +487,7 @@ def _slider(audit: Audit) -> list[Widget]:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.fairness", "pages"),
         autoescape=True,
+        finalize=printed,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )

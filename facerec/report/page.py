@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import jinja2
 from markupsafe import Markup
 
+from facerec.errors import printable
 from facerec.report.figures import Drawing
 from facerec.report.table import Table
 
@@ -163,6 +164,7 @@ class Page:
         environment = jinja2.Environment(
             loader=jinja2.PackageLoader(_HERE, "pages"),
             autoescape=True,
+            finalize=printed,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
         )
@@ -177,6 +179,11 @@ class Page:
             script=None if widget is None else Markup(widget.script),
             script_hash="" if widget is None else _hash(widget.script),
         )
+
+
+def printed(value: object) -> object:
+    """Return what a template shows; no name in it turns round the figures that follow it."""
+    return printable(value) if isinstance(value, str) else value
 
 
 def _hash(text: str) -> str:

@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
+from facerec.errors import printable
 from facerec.report.csv_tables import to_csv
 from facerec.report.estimate import Estimate
 
@@ -173,7 +174,7 @@ class Table(Generic[Row]):
 
 def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    flat = " ".join(text.split())
+    flat = " ".join(printable(text).split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
 

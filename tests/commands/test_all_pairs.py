@@ -16,6 +16,7 @@ import facerec
 from facerec.commands.all_pairs import main
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
+from facerec.errors import FacerecError
 from facerec.files import sha256
 from facerec.verification.scoring import AllPairs, score_all_pairs
 
@@ -174,6 +175,25 @@ def test_files_hold_all_figures(workplace: Path, capsys: pytest.CaptureFixture[s
     assert text.count("groups at") == 2 and re.search(r"a × b +FMR +[\d.]+ +\d", text)
 
 
+def test_a_folder_tells_of_one_run(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--out", "out"]
+    main([*arguments, "--group", "kind"])
+    main(arguments)
+    assert {path.name for path in Path("out").iterdir()} == {"all_pairs.json", "roc.csv"}
+    Path("out/groups.csv").write_text("mine")
+    main(arguments)
+    assert Path("out/groups.csv").read_text() == "mine"
+
+    def full(*_: object) -> None:
+        raise FacerecError("out/roc.csv: the disk is full")
+
+    monkeypatch.setattr("facerec.commands.all_pairs.save_csv", full)
+    assert "disk is full" in refused(capsys, *arguments)
+    assert not Path("out/all_pairs.json").exists()
+
+
 def test_subjects_in_several_groups_get_counts_without_intervals(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +284,7 @@ def test_what_is_missing_is_said_before_the_work(
     )
     assert "target '7' is not a rate" in refused(capsys, "--embeddings", "gone", "--fpr", "7")
     assert "gone.npz" in refused(capsys, "--embeddings", "gone.npz")
+    assert "a folder; name the file" in refused(capsys, "--embeddings", "gone", "--json", ".")
     assert "cannot be used here" in refused(capsys, "--embeddings", "e.npz", "--device", "cuda:99")
 
 

@@ -107,6 +107,22 @@ def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> No
     assert Path("g.parquet").stat().st_size > 60 * 32 * 4
 
 
+def test_a_failed_export_leaves_the_gallery_as_it_was(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command is run again then, and must not count its images twice."""
+    pytest.importorskip("pyarrow")
+    enroll.main(["enrol.npz", "--gallery", "g.npz"])
+    before = Path("g.npz").read_bytes()
+    Path("g.parquet").mkdir()
+    arguments = ["enrol.npz", "--gallery", "g.npz", "--export", "g.parquet"]
+    assert "g.parquet" in refused(capsys, enroll, *arguments)
+    assert Path("g.npz").read_bytes() == before
+    Path("g.parquet").rmdir()
+    enroll.main(arguments)
+    assert Gallery.read("g.npz").images.tolist() == [4] * 60
+
+
 def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such gallery" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00")
     assert "nothing to do" in refused(capsys, enroll, "--gallery", "g.npz")

@@ -481,6 +481,8 @@ def make_ijb(root: Path) -> Path:
         (["--compare", "runs/older", "--replicates", "0"], "intervals of differences are boot"),
         (["--json", "data"], "data: this is a folder; name the file"),
         (["--roc", "folder.png"], "folder.png: this is a folder; name the file"),
+        (["--out", "r", "--json", "r/f.json"], "r/f.json: lies in r, which holds the report"),
+        (["--out", "r", "--roc", "./r/a/f.png"], "r/a/f.png: lies in r, which holds the report"),
         (["--scores", "s.csv", "--images", "x"], "--images belongs to images of a bench"),
         (["--scores", "s.csv", "--compat", "insightface"], "--compat belongs to images"),
         (["--scores", "s.csv", "--no-flip"], "--no-flip says how a model embeds images"),

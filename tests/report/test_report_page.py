@@ -51,6 +51,13 @@ def test_no_block_lets_a_name_through() -> None:
     assert "script-src" not in html
 
 
+def test_no_name_turns_the_figures_behind_it_round() -> None:
+    evil = "\x1b[31m\u202eabc"
+    table = Table(evil, [Column(evil, lambda row: row)], [evil])
+    html = page(table, Text(evil), Listed([evil]), Terms({evil: evil}), banner=evil)
+    assert html.count("abc") > 5 and "\x1b" not in html and "\u202e" not in html
+
+
 def test_the_policy_admits_the_style_and_the_one_script_by_hash() -> None:
     html = page(Widget(Markup("<p id='moved'></p>"), "moved.hidden = true;", {"name": EVIL}))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)

@@ -83,3 +83,9 @@ def test_markdown_shows_markup_as_it_is() -> None:
         r"| &lt;b&gt;\*x\* |",
         "| a b |",
     ]
+
+
+def test_markdown_has_nothing_that_steers_a_terminal_or_turns_figures_round() -> None:
+    table = Table("", [Column("n", lambda row: row)], ["\x1b[31m\u202e2/57"])
+    text = table.markdown()
+    assert "2/57" in text and "\x1b" not in text and "\u202e" not in text

@@ -526,7 +526,7 @@ class _Frame:
                 _tpr(point.threshold.target), "performance", fusion, subjects=self.subject_count
             )
             if not point.threshold.resolvable:
-                few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
+                few = f"not resolvable with {point.threshold.non_mated:,} non-mated pairs"
                 figures[key] = _Drawn(None, None, few)
                 continue
             features = np.zeros((len(subjects), 2))

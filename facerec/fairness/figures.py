@@ -423,7 +423,7 @@ def score_figure(histograms: Sequence[ScoreHistogram], rates: GroupRates) -> Fig
         for point in rates.points
         if point.threshold.resolvable and point.threshold.value is not None
     ]
-    kinds = (("impostor", COLOURS[1], "-"), ("genuine", COLOURS[0], "--"))
+    kinds = (("non-mated", COLOURS[1], "-"), ("mated", COLOURS[0], "--"))
     for axes, group, both in zip(panels, histograms, counts, strict=True):
         tidy(axes)
         axes.grid(False, axis="y")

@@ -26,7 +26,7 @@ HEADLINE = "max/geomean"
 """The measure of error-rate differentials that findings quote."""
 
 _RATES: tuple[tuple[Literal["FMR", "FNMR"], str], ...] = (
-    ("FMR", "impostor pairs"),
+    ("FMR", "non-mated pairs"),
     ("FNMR", "mated pairs"),
 )
 
@@ -35,9 +35,9 @@ _CAVEATS = (
     "categories and individual entries may be mistaken.",
     "A difference between groups may stem from image quality, pose, age or the way images were "
     "collected, and need not originate in the model.",
-    "Figures describe this data set, this impostor policy and this threshold. They certify nothing "
-    "and do not predict a deployed system.",
-    "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
+    "Figures describe this data set, this choice of non-mated pairs and this threshold. They certify "
+    "nothing and do not predict a deployed system.",
+    "Non-mated pairs are drawn {policy}; other pairings would give other false-match rates.",
     "p-values are Holm-adjusted within each family; rows marked E are exploratory.",
     "Under cosine scoring a norm difference cannot change a decision unless one of the channels in "
     "section 5 is active.",

@@ -619,7 +619,7 @@ def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange
     if one.value is None or other.value is None:
         reason = "; ".join(
             f"{arm}: {side.reason}"
-            for arm, side in (("baseline", one), ("treated", other))
+            for arm, side in (("baseline", one), ("new", other))
             if side.value is None
         )
     else:

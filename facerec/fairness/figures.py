@@ -543,8 +543,8 @@ def comparison_figure(changes: Sequence[Change]) -> Figure | None:
     name_rows(axes, [change.name for change in drawn])
     axes.set_xlim(-1.08, 1.08)
     axes.set_xticks([0], ["0"])
-    axes.set_xlabel("change, treated − baseline; every row has its own scale", fontsize=SMALL)
-    note(axes, "whiskers: 95 % intervals; right: baseline → treated")
+    axes.set_xlabel("change, new − baseline; every row has its own scale", fontsize=SMALL)
+    note(axes, "whiskers: 95 % intervals; right: baseline → new")
     return figure
 
 

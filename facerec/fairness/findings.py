@@ -35,8 +35,8 @@ _CAVEATS = (
     "categories and individual entries may be mistaken.",
     "A difference between groups may stem from image quality, pose, age or the way images were "
     "collected, and need not originate in the model.",
-    "Figures describe this data set, this choice of non-mated pairs and this threshold. They certify "
-    "nothing and do not predict a deployed system.",
+    "Figures describe this data set, this choice of non-mated pairs and this threshold. They "
+    "certify nothing and do not predict a deployed system.",
     "Non-mated pairs are drawn {policy}; other pairings would give other false-match rates.",
     "p-values are Holm-adjusted within each family; rows marked E are exploratory.",
     "Under cosine scoring a norm difference cannot change a decision unless one of the channels in "
@@ -311,7 +311,7 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
             change if known else Estimate(None),
             (comparison.grouped, "subjects"),
             of_interval(change.interval if known else None),
-            f"from {shown}" if known else change.remark,
+            f"from {shown}" if known else change.remark.replace("insufficient data: ", ""),
         )
 
 

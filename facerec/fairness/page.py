@@ -395,7 +395,7 @@ def _differentials(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> It
 
 
 def _comparison(audit: Audit, drawings: Drawings) -> Section:
-    title = "Baseline and treated model"
+    title = "Baseline and new model"
     if audit.comparison is None:
         return Section(title, [], "No baseline was given, so nothing is compared.")
     comparison = audit.comparison
@@ -403,8 +403,8 @@ def _comparison(audit: Audit, drawings: Drawings) -> Section:
     picture = drawings.draw(
         "comparison",
         figures.comparison_figure(comparison.changes),
-        "Changes from baseline to treated with intervals; the table has all figures.",
-        "Changes from baseline to treated; every row has its own scale.",
+        "Changes from baseline to new model with intervals; the table has all figures.",
+        "Changes from baseline to new model; every row has its own scale.",
     )
     return Section(
         title,

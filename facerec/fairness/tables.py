@@ -510,7 +510,7 @@ def change_table(comparison: BaselineComparison) -> Table[Change]:
     columns: list[Column[Change]] = [
         Column("figure", lambda row: Cell(row.name, row.role)),
         Column("baseline", lambda row: figure_cell(Estimate(row.baseline), ".3g")),
-        Column("treated", lambda row: figure_cell(Estimate(row.treated), ".3g")),
+        Column("new", lambda row: figure_cell(Estimate(row.treated), ".3g")),
         Column("change [95 %]", lambda row: figure_cell(row, "+.3g")),
         Column("over seeds alone", lambda row: words.limits(row.over_seeds) or words.NOTHING),
         Column(

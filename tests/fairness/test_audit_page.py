@@ -139,7 +139,7 @@ def test_sections_come_in_reading_order(text: str) -> None:
         "Recognition at the global threshold",
         "Differential summary",
         "One to many: identification by group",
-        "Baseline and treated model",
+        "Baseline and new model",
         "Limitations",
         "Glossary and formulas",
         "Provenance",

@@ -212,6 +212,16 @@ def test_baseline_comes_after_the_rates(found: Audit) -> None:
     assert lines[3].total == lines[0].total < found.comparison.subjects
 
 
+def test_a_change_without_a_value_says_once_that_data_are_few(found: Audit) -> None:
+    assert found.comparison is not None
+    change = replace(
+        found.comparison.find("η²"), value=None, interval=None, remark="new: insufficient data: few"
+    )
+    comparison = replace(found.comparison, changes=(change,))
+    (line,) = [x for x in find(found.groupings, "1e-2", comparison) if x.topic == "baseline"]
+    assert (line.conclusion, line.remark) == ("insufficient data", "new: few")
+
+
 def test_adjustment_names_its_covariates(found: Audit) -> None:
     lines = [line for line in found.findings if line.topic == "adjusted norm"]
     assert [line.figure for line in lines] == ["partial η² of norms given blur"]

@@ -180,7 +180,7 @@ def whole_audit(subjects: int = 10_000, images: int = 20, dimensions: int = 512)
     people = f"{subjects:,} subjects × {images} images in {GROUPS} groups"
     name = f"whole audit, {people}, {dimensions}-d"
     remark = (
-        f"{found['pairs']:,} impostor pairs, 4 targets, 9,999 permutations, 2,000 replicates, "
+        f"{found['pairs']:,} non-mated pairs, 4 targets, 9,999 permutations, 2,000 replicates, "
         f"report; 2 threads, {found['used']:.0f} s of CPU time"
     )
     return [

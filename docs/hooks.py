@@ -32,6 +32,7 @@ PACKAGES = (
     "verification",
     "export",
     "fairness",
+    "galleries",
     "comparison",
 )
 """Packages with a page of reference each."""

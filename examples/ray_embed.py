@@ -1,6 +1,6 @@
 """Embed more images than one machine should, with Ray Data: Parquet shards, each image once.
 
-    pip install 'facerec[onnx,parquet,ray]'
+    pip install -e '.[onnx,parquet,ray]'
     python examples/ray_embed.py --model bundle --records 'shards-{000..999}.tar' --out embeddings
     facerec all-pairs --embeddings embeddings
 

@@ -40,9 +40,9 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
         known = sorted(str(p) for p in folder.glob("*.py") if not p.name.startswith("_"))
-        hint = f"; recipes there: {', '.join(known)}" if known else ""
+        hint = f"recipes there: {', '.join(known)}" if known else "check the path"
         problem = "is a folder, not a recipe file" if path.is_dir() else "no such recipe file"
-        raise RecipeError(f"{path}: {problem}{hint}")
+        raise RecipeError(f"{path}: {problem}; {hint}")
     names = run_python(path)
     recipe = names.get("recipe")
     if not isinstance(recipe, kind):

@@ -177,7 +177,7 @@ def test_norm_audit(measures: ModuleType) -> None:
     assert [row.bar for row in rows] == [10, 10, None] and all(row.value >= 0 for row in rows)
     time, memory = measures_fairness.whole_audit(subjects=60, images=3, dimensions=16)
     assert time.value > 0 and time.bar == 300 and memory.value > 0 and memory.bar == 4000
-    assert f"{180 * 179 // 2 - 60 * 3:,} impostor pairs" in time.remark
+    assert f"{180 * 179 // 2 - 60 * 3:,} non-mated pairs" in time.remark
 
 
 def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,8 +159,8 @@ def audit(
         images: folder that the paths of the list are relative to.
         data: folder of the bench; then FACEREC_DATA and data/ are looked at.
         threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
-            or labelled scores (.csv); by default on the impostors of these data. With --one-to-many
-            embeddings of more subjects than an audited gallery holds.
+            or labelled scores (.csv); by default on the non-mated pairs of these data. With
+            --one-to-many embeddings of more subjects than an audited gallery holds.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
         quality: a .csv as OFIQ writes it, whose columns serve as covariates too, such as

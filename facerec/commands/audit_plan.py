@@ -84,9 +84,9 @@ def audit_plan(
     Draws many audits of people who are not there, puts them to the audit's own tests at the 5 %
     level, and searches the size at which 80 % of them find what was planted. Questions:
 
-    norms: do mean norms differ between groups? (--eta2 or --difference)
-    fmr, fnmr: does a group have a higher error rate at one threshold? (--ratio)
-    fmr-interval, fnmr-interval: is the interval of a group's rate narrow? (--width)
+    - norms: do mean norms differ between groups? (--eta2 or --difference)
+    - fmr, fnmr: does a group have a higher error rate at one threshold? (--ratio)
+    - fmr-interval, fnmr-interval: is the interval of a group's rate narrow? (--width)
 
     With --people the other way: the smallest effect that is found.
 

@@ -326,8 +326,8 @@ def _page(
                         for pack, models in curves.items()
                     ),
                     Text(
-                        "Over a logarithmic axis; the shaded part is finer than the impostor pairs "
-                        "can resolve."
+                        "Over a logarithmic axis; the shaded part is finer than the non-mated "
+                        "pairs can resolve."
                     ),
                 ],
             ),

@@ -64,6 +64,8 @@ def import_weights(
     out = weights.with_suffix(".safetensors") if out is None else out
     if out.suffix != ".safetensors":
         raise ModelError(f"{out}: the weights are written as .safetensors; choose such a name")
+    if out.resolve() == weights.resolve():
+        raise ModelError(f"{out}: would take the place of the weights it is made of; give --out")
     if out.exists() and not force:
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
     if embedding_bn is None:

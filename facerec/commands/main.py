@@ -14,7 +14,7 @@ COMMANDS = {
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "export-onnx": "one folder that inference services load, with proof that it computes the same",
     "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
-    "import-weights": "turn an InsightFace .pth backbone into a model file",
+    "import-weights": "turn a published backbone, .pth or .onnx, into a model file that trains",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
     "overlap": "people who are in two sets at once, as a list to leave out",
     "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",

@@ -423,8 +423,8 @@ def _load(path: Path, numbered: bool) -> dict[str, Array]:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
         raise DatasetError(
-            f"{path}: the embeddings file cannot be read ({problem.strerror or problem}); check "
-            "the path"
+            f"{path}: the embeddings file cannot be read ({problem.strerror or problem}); give "
+            "a file of facerec embed"
         ) from problem
     except ArchiveError as problem:
         raise DatasetError(

@@ -269,7 +269,7 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
     _same(release, "thresholds from other data:", calibrated, "--threshold-from")
     if calibrated[0]:
         pairs = [[point["non_mated"] for point in side["thresholds"]] for side in (new, old)]
-        _same(release, "impostor pairs behind the thresholds", pairs, "--threshold-from")
+        _same(release, "non-mated pairs behind the thresholds", pairs, "--threshold-from")
     composition = [
         {(row["grouping"], row["name"]): (row["subjects"], row["images"]) for row in side["groups"]}
         for side in (new, old)

@@ -62,8 +62,8 @@ from facerec.verification.evaluate import select_embeddings
 PERMUTATIONS = 9999
 
 FIXED_HERE = (
-    "In this comparison both models have thresholds fixed on the impostors of these data; rates "
-    "elsewhere in the report are at thresholds fixed on other data, so the figures differ"
+    "In this comparison both models have thresholds fixed on the non-mated pairs of these data; "
+    "rates elsewhere in the report are at thresholds fixed on other data, so the figures differ"
 )
 """What a comparison with a baseline says where other data gave the thresholds of the audit."""
 
@@ -264,11 +264,11 @@ def complete(
     ]
     if thresholds and not calibrated:
         warnings.append(
-            "The global thresholds were fixed on the impostor pairs of these data themselves; "
+            "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
         )
     warnings += [
-        f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} impostor "
+        f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} non-mated "
         "pairs on which the threshold was fixed."
         for threshold in thresholds
         if not threshold.resolvable

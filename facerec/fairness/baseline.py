@@ -526,7 +526,7 @@ class _Frame:
                 _tpr(point.threshold.target), "performance", fusion, subjects=self.subject_count
             )
             if not point.threshold.resolvable:
-                few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
+                few = f"not resolvable with {point.threshold.non_mated:,} non-mated pairs"
                 figures[key] = _Drawn(None, None, few)
                 continue
             features = np.zeros((len(subjects), 2))
@@ -619,7 +619,7 @@ def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange
     if one.value is None or other.value is None:
         reason = "; ".join(
             f"{arm}: {side.reason}"
-            for arm, side in (("baseline", one), ("treated", other))
+            for arm, side in (("baseline", one), ("new", other))
             if side.value is None
         )
     else:

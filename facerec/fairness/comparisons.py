@@ -48,7 +48,7 @@ def calibrate_on_embeddings(
 
     Raises:
         DatasetError: the embeddings do not say who is on the images.
-        MetricError: no mated or no impostor pair, or an impossible target.
+        MetricError: no mated or no non-mated pair, or an impossible target.
         DeviceError: the device is not there.
     """
     subjects = embeddings.subjects
@@ -94,7 +94,7 @@ def _points(
 
 def _calibration(source: str, points: Sequence[OperatingPoint]) -> Calibration:
     pairs = points[0].non_mated if points else 0
-    return Calibration(f"{source}: {pairs:,} impostor pairs pooled", tuple(points))
+    return Calibration(f"{source}: {pairs:,} non-mated pairs pooled", tuple(points))
 
 
 class Comparisons(ABC):

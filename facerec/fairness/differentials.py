@@ -144,7 +144,7 @@ def mape(fmr: ArrayLike, nominal: float) -> Values:
 
 
 def accuracies(fmr: ArrayLike, fnmr: ArrayLike) -> Values:
-    """Return 100 · (1 − (FMR + FNMR)/2), the accuracy on as many mated as impostor pairs, in %."""
+    """Return 100 · (1 − (FMR + FNMR)/2), the accuracy on as many mated as non-mated pairs, in %."""
     return 100 * (1 - (_rates(fmr) + _rates(fnmr)) / 2)
 
 
@@ -391,7 +391,7 @@ def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[s
             left_out.append(f"{group.name}: {group.subjects} subjects, fewer than {min_subjects}")
         elif not (group.mated and group.non_mated):
             left_out.append(
-                f"{group.name}: {group.mated} mated and {group.non_mated} impostor pairs within it"
+                f"{group.name}: {group.mated} mated and {group.non_mated} non-mated pairs within it"
             )
         else:
             used.append(index)
@@ -583,7 +583,7 @@ class _Target:
         if not self._threshold.resolvable:
             return (
                 f"not resolvable: FMR {self.target} with the {self._threshold.non_mated:,} "
-                "impostor pairs on which the threshold was fixed"
+                "non-mated pairs on which the threshold was fixed"
             )
         small = (self._nominal * self._fmr.comparisons < 1) & (self._fmr.errors < FEW_ERRORS)
         if measure.of != "FNMR" and small.any():

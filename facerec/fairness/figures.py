@@ -423,7 +423,7 @@ def score_figure(histograms: Sequence[ScoreHistogram], rates: GroupRates) -> Fig
         for point in rates.points
         if point.threshold.resolvable and point.threshold.value is not None
     ]
-    kinds = (("impostor", COLOURS[1], "-"), ("genuine", COLOURS[0], "--"))
+    kinds = (("non-mated", COLOURS[1], "-"), ("mated", COLOURS[0], "--"))
     for axes, group, both in zip(panels, histograms, counts, strict=True):
         tidy(axes)
         axes.grid(False, axis="y")
@@ -543,8 +543,8 @@ def comparison_figure(changes: Sequence[Change]) -> Figure | None:
     name_rows(axes, [change.name for change in drawn])
     axes.set_xlim(-1.08, 1.08)
     axes.set_xticks([0], ["0"])
-    axes.set_xlabel("change, treated − baseline; every row has its own scale", fontsize=SMALL)
-    note(axes, "whiskers: 95 % intervals; right: baseline → treated")
+    axes.set_xlabel("change, new − baseline; every row has its own scale", fontsize=SMALL)
+    note(axes, "whiskers: 95 % intervals; right: baseline → new")
     return figure
 
 

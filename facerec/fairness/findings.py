@@ -26,7 +26,7 @@ HEADLINE = "max/geomean"
 """The measure of error-rate differentials that findings quote."""
 
 _RATES: tuple[tuple[Literal["FMR", "FNMR"], str], ...] = (
-    ("FMR", "impostor pairs"),
+    ("FMR", "non-mated pairs"),
     ("FNMR", "mated pairs"),
 )
 
@@ -311,7 +311,7 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
             change if known else Estimate(None),
             (comparison.grouped, "subjects"),
             of_interval(change.interval if known else None),
-            f"from {shown}" if known else change.remark,
+            f"from {shown}" if known else change.remark.replace("insufficient data: ", ""),
         )
 
 

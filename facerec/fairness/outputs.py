@@ -345,7 +345,7 @@ def model_card(audit: Audit) -> str:
         f"{names}; labels from {sources}. Groups under ten subjects are pooled or left out.",
         "#### Metrics",
         f"{metrics}FMR and FNMR within groups at one threshold for all, with 95 % intervals that "
-        f"{intervals}. Impostor pairs are drawn {escape_markdown(audit.policy)}.",
+        f"{intervals}. Non-mated pairs are drawn {escape_markdown(audit.policy)}.",
         "### Results",
         *(card_table(audit, grouping).markdown() for grouping in audit.groupings),
         "#### Entries",

@@ -53,7 +53,7 @@ _RATES = "Recognition at the global threshold"
 _TERMS = {
     "Match": "A pair whose cosine is at or above the threshold t. Mated (genuine) pairs show one "
     "subject, non-mated (impostor) pairs two.",
-    "FMR, FNMR": "False matches over impostor pairs, and false non-matches over mated pairs, of "
+    "FMR, FNMR": "False matches over non-mated pairs, and false non-matches over mated pairs, of "
     "those with a score. FMR of a group counts pairs of two subjects of that group. Failures to "
     "acquire are counted apart.",
     "Global threshold": "One threshold for everybody, the lowest whose FMR does not exceed the "
@@ -329,7 +329,7 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
     if isinstance(rates, NoComparison):
         yield Text(f"No error rates: {rates.reason}.")
         return
-    yield Text(f"Impostors: {rates.policy}.")
+    yield Text(f"Non-mated pairs: {rates.policy}.")
     point = tables.working_point(audit, grouping)
     yield from drawings.draw(
         "rates",
@@ -358,7 +358,7 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
     yield from drawings.draw(
         "scores",
         figures.score_figure(grouping.histograms, rates),
-        "Histograms of impostor and genuine scores within each group, thresholds marked.",
+        "Histograms of non-mated and mated scores within each group, thresholds marked.",
         "Scores within each group; dotted lines are the global thresholds by target FMR.",
     )
     for other in rates.points:
@@ -396,7 +396,7 @@ def _differentials(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> It
 
 
 def _comparison(audit: Audit, drawings: Drawings) -> Section:
-    title = "Baseline and treated model"
+    title = "Baseline and new model"
     if audit.comparison is None:
         return Section(title, [], "No baseline was given, so nothing is compared.")
     comparison = audit.comparison
@@ -404,8 +404,8 @@ def _comparison(audit: Audit, drawings: Drawings) -> Section:
     picture = drawings.draw(
         "comparison",
         figures.comparison_figure(comparison.changes),
-        "Changes from baseline to treated with intervals; the table has all figures.",
-        "Changes from baseline to treated; every row has its own scale.",
+        "Changes from baseline to new model with intervals; the table has all figures.",
+        "Changes from baseline to new model; every row has its own scale.",
     )
     return Section(
         title,
@@ -425,7 +425,7 @@ def _provenance(audit: Audit, command: str | None) -> Section:
     primary = f"η² of subjects’ mean norms by {settings.groups[0]}"
     audited = {
         "labels": "; ".join(audit.label_sources),
-        "impostor pairs": audit.policy,
+        "non-mated pairs": audit.policy,
         "threshold source": audit.thresholds[0].source if audit.thresholds else "no threshold",
         "primary test": "none: scores hold no norms" if audit.of_scores else primary,
         "data": f"{audit.lead}, {audit.failures:,} of them not acquired",
@@ -434,7 +434,7 @@ def _provenance(audit: Audit, command: str | None) -> Section:
         "command": command or "see MANIFEST.json beside this page",
         "groups": ", ".join(settings.groups) + (" and their intersection" * settings.intersect),
         "target FMRs": ", ".join(settings.targets),
-        "impostors": settings.impostors,
+        "non-mated pairs from": settings.impostors,
         "covariates": ", ".join(settings.covariates) or "none",
         "gating by norm, declared": "yes" if settings.gating else "no",
         "norm as confidence, declared": "yes" if settings.confidence else "no",

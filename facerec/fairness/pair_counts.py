@@ -193,8 +193,8 @@ class ScoredPairs:
         self._sides = sides[:, scored]
         if self.same.all() or not self.same.any():
             raise MetricError(
-                f"{int(self.same.sum())} mated and {int((~self.same).sum())} impostor pairs have a "
-                f"score and known groups ({len(same)} pairs in the list); error rates by group "
+                f"{int(self.same.sum())} mated and {int((~self.same).sum())} non-mated pairs have "
+                f"a score and known groups ({len(same)} pairs in the list); error rates by group "
                 "need both kinds"
             )
         numbers, index = np.unique(labelled.subject[self._sides], return_inverse=True)
@@ -456,12 +456,12 @@ def _between(
 
 
 def _kinds(mask: NDArray[np.bool_], same: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the numbers of mated and impostor pairs in a part of them."""
+    """Return the numbers of mated and non-mated pairs in a part of them."""
     return int(np.count_nonzero(mask & same)), int(np.count_nonzero(mask & ~same))
 
 
 def _pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
-    """Return the numbers of mated and impostor pairs, given the images of each subject."""
+    """Return the numbers of mated and non-mated pairs, given the images of each subject."""
     total = int(images.sum())
     mated = int((images * (images - 1) // 2).sum())
     return mated, total * (total - 1) // 2 - mated

@@ -320,7 +320,7 @@ def from_embeddings(
         progress: called while images are compared.
 
     Raises:
-        MetricError: no mated or no impostor pair, or a subject in two groups.
+        MetricError: no mated or no non-mated pair, or a subject in two groups.
     """
     subjects, codes, lengths = (np.asarray(array) for array in (subject, group, norms))
     known = (subjects >= 0) & (codes >= 0) & np.isfinite(lengths)

@@ -18,7 +18,7 @@ TARGETS = ("1e-2", "1e-3", "1e-4", "1e-5")
 
 DIAGNOSTIC = "diagnostic, not deployable: a threshold of its own for every group"
 
-POOLED = "this data: impostors within and between all groups pooled"
+POOLED = "this data: non-mated pairs within and between all groups pooled"
 """Source of thresholds that were not fixed on other data."""
 
 UNKNOWN = -1
@@ -188,7 +188,7 @@ class GroupComposition:
     lost_mated: int = 0
     """Mated pairs without a score, in no rate."""
     lost_non_mated: int = 0
-    """Impostor pairs within the group without a score."""
+    """Non-mated pairs within the group without a score."""
 
     @property
     def smallest_fmr(self) -> float | None:
@@ -203,7 +203,7 @@ class Exclusions:
     mated: int
     """Mated pairs with an image without a subject or a group."""
     non_mated: int
-    """Impostor pairs with such an image."""
+    """Non-mated pairs with such an image."""
     unknown: int
     """Pairs with an image without a subject, so that nobody knows whether they are mated."""
     contradictory: int

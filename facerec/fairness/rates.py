@@ -54,7 +54,7 @@ from facerec.verification.scoring import AllPairs, score_all_pairs
 _DET_POINTS = 200
 """Points kept of a DET curve."""
 
-_LACKING = "the group lacks mated pairs or impostor pairs"
+_LACKING = "the group lacks mated pairs or non-mated pairs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ def pair_group_rates(
 
     Raises:
         MetricError: arrays that do not fit, a subject in two groups, a target that is no rate or
-            that the calibration lacks, or no mated or no impostor pair that is left.
+            that the calibration lacks, or no mated or no non-mated pair that is left.
     """
     labelled = LabelledImages(subject, group, names)
     independent = None if subjects_known else seed
@@ -202,11 +202,11 @@ def all_pairs_rates(
         progress: see `all_pairs_group_rates`.
 
     Returns:
-        One a grouping; an error where it has no mated or no impostor pair.
+        One a grouping; an error where it has no mated or no non-mated pair.
 
     Raises:
         MetricError: arrays that do not fit, a subject in two groups of a grouping, a target that is
-            no rate, or no mated or no impostor pair at all.
+            no rate, or no mated or no non-mated pair at all.
         DeviceError: the device is not there.
     """
     labelled = [LabelledImages(subject, group, names) for group, names in groupings]
@@ -248,13 +248,13 @@ def calibrate(
         progress: see `all_pairs_group_rates`.
 
     Raises:
-        MetricError: no mated or no impostor pair, or an impossible target.
+        MetricError: no mated or no non-mated pair, or an impossible target.
         DeviceError: the device is not there.
     """
     pairs = score_all_pairs(
         vectors, subject, fpr=targets, tables_at_points=False, device=device, progress=progress
     )
-    return Calibration(f"{source}: {pairs.non_mated:,} impostor pairs pooled", pairs.points)
+    return Calibration(f"{source}: {pairs.non_mated:,} non-mated pairs pooled", pairs.points)
 
 
 def _score_once(
@@ -316,7 +316,7 @@ def _pooled(labelled: LabelledImages, rows: NDArray[np.int64], pairs: AllPairs) 
     """Say what thresholds were fixed on: the impostors of all rows."""
     if labelled.known[rows].all():
         return POOLED
-    return f"this data: {pairs.non_mated:,} impostor pairs pooled"
+    return f"this data: {pairs.non_mated:,} non-mated pairs pooled"
 
 
 def _assemble(
@@ -388,7 +388,7 @@ def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     point, share = alone.points[index], alone.shares[index]
     counts = point.false_accepts, point.non_mated
     if not point.resolvable:
-        few = f"not resolvable with {point.non_mated:,} impostor pairs"
+        few = f"not resolvable with {point.non_mated:,} non-mated pairs"
         return GroupThreshold(None, Estimate(None), *counts, False, few)
     value, reason = _finite(point.threshold)
     missed = None if share is None else share.interval()

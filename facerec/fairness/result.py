@@ -147,7 +147,7 @@ class Finding(Estimate):
     figure: str
     """What was estimated, as words, such as ``η² of subjects' mean norms``."""
     unit: str
-    """What is counted by ``total``: ``subjects``, ``impostor pairs`` …"""
+    """What is counted by ``total``: ``subjects``, ``non-mated pairs`` …"""
     conclusion: Conclusion
     p: float | None
     """Of the test behind the conclusion."""

@@ -79,7 +79,7 @@ def composition_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
         pairs = rates.composition
         columns += [
             Column("mated pairs", lambda index: f"{pairs[index].mated:,}"),
-            Column("impostor pairs within", lambda index: f"{pairs[index].non_mated:,}"),
+            Column("non-mated pairs within", lambda index: f"{pairs[index].non_mated:,}"),
             Column(
                 "smallest observable FMR",
                 lambda index: words.number(pairs[index].smallest_fmr, ".1e"),
@@ -104,7 +104,7 @@ def _missing_pairs(grouping: GroupAudit, rates: GroupRates | None) -> Iterator[s
     if rates is None:
         return
     lost = [
-        f"{group.name}: {group.lost_mated:,} mated and {group.lost_non_mated:,} impostor pairs"
+        f"{group.name}: {group.lost_mated:,} mated and {group.lost_non_mated:,} non-mated pairs"
         for group in rates.composition
         if group.lost_mated or group.lost_non_mated
     ]
@@ -113,7 +113,7 @@ def _missing_pairs(grouping: GroupAudit, rates: GroupRates | None) -> Iterator[s
     gone = rates.excluded
     if gone.mated or gone.non_mated or gone.unknown or gone.contradictory:
         yield (
-            f"Pairs left out: {gone.mated:,} mated and {gone.non_mated:,} impostor pairs with "
+            f"Pairs left out: {gone.mated:,} mated and {gone.non_mated:,} non-mated pairs with "
             f"an image without a group, {gone.unknown:,} with an image of nobody known, "
             f"{gone.contradictory:,} with a label that the subjects contradict."
         )
@@ -398,7 +398,7 @@ def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
     ]
     caption = f"Rates at the global threshold of FMR {point.threshold.target}"
     if not point.threshold.resolvable:
-        few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
+        few = f"not resolvable with {point.threshold.non_mated:,} non-mated pairs"
         rows, remarks = [Spanning(_ALL, Cell(few, withheld=True))], []
     elif point.threshold.value is not None:
         caption += f" ({words.threshold(point.threshold.value)})"
@@ -510,7 +510,7 @@ def change_table(comparison: BaselineComparison) -> Table[Change]:
     columns: list[Column[Change]] = [
         Column("figure", lambda row: Cell(row.name, row.role)),
         Column("baseline", lambda row: figure_cell(Estimate(row.baseline), ".3g")),
-        Column("treated", lambda row: figure_cell(Estimate(row.treated), ".3g")),
+        Column("new", lambda row: figure_cell(Estimate(row.treated), ".3g")),
         Column("change [95 %]", lambda row: figure_cell(row, "+.3g")),
         Column("over seeds alone", lambda row: words.limits(row.over_seeds) or words.NOTHING),
         Column(

@@ -705,7 +705,8 @@ class Gallery:
             ) from problem
         except ArchiveError as problem:
             raise DatasetError(
-                f"{path}: no whole gallery file ({problem}); enrol everybody anew"
+                f"{path}: no whole gallery file ({problem}); give the file that facerec enroll "
+                "wrote, or enrol everybody anew"
             ) from problem
         try:
             return cls._from_arrays(arrays)

@@ -55,13 +55,13 @@ DATASET_FILE = "dataset.json"
 FOLDS = 10
 PACKS = ("lfw", "cfp_fp", "agedb_30")
 AGE_GAP = 30.0
-"""Years between the two photos of every pair of agedb_30, genuine or impostor."""
+"""Years between the two photos of every pair of agedb_30, mated or non-mated."""
 CONTROL = ("heads", "tails")
 """Values of the column ``control``: groups that differ in nothing, as a coin was thrown for every
 subject. What an audit detects between them is a false alarm."""
 _SETS = ("train", *PACKS)
 _PHOTOS = 4
-"""Photos of each subject in a pack: two genuine pairs."""
+"""Photos of each subject in a pack: two mated pairs."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SyntheticSet(Checked):
     images_per_identity: Count = 20
     """Photos of each of them."""
     pairs_per_fold: Annotated[int, Limits(4, MOST)] = 60
-    """Pairs in each of the ten folds of a pack, half of them genuine (LFW has 600)."""
+    """Pairs in each of the ten folds of a pack, half of them mated (LFW has 600)."""
     groups: tuple[Group, ...] = (Group("A"), Group("B"))
     """Groups of subjects, and the quality planted in their photos."""
 
@@ -109,7 +109,7 @@ class SyntheticSet(Checked):
         if self.pairs_per_fold % 2:
             raise DatasetError(
                 f"pairs_per_fold: found {self.pairs_per_fold}, give an even number, because half "
-                "of the pairs are genuine"
+                "of the pairs are mated"
             )
         names = [group.name for group in self.groups]
         shares = [group.share for group in self.groups]
@@ -120,7 +120,7 @@ class SyntheticSet(Checked):
 
     @property
     def subjects_per_fold(self) -> int:
-        """Number of subjects in one fold of a pack; each gives two genuine pairs."""
+        """Number of subjects in one fold of a pack; each gives two mated pairs."""
         return max(2, math.ceil(self.pairs_per_fold / 4))
 
     @property
@@ -187,7 +187,7 @@ def write_synthetic(
 
     ``train.rec``, ``.idx``, ``.lst`` and ``property`` (InsightFace's layout); ``lfw.bin`` (everyday
     photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
-    each in ten folds of genuine pairs followed by as many impostor pairs, with ``NAME_images.csv``
+    each in ten folds of mated pairs followed by as many non-mated pairs, with ``NAME_images.csv``
     (index, image_id) beside it; ``attributes.csv`` for every image, with the planted ``group`` and
     a ``control``, which a coin decided; ``dataset.json``, written last. Nobody is in two folds, two
     packs, or in a pack and the training set. The files appear together when all of them are drawn.
@@ -426,7 +426,7 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
         generator = np.random.default_rng(
             [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
         )
-        # As in the genuine pairs, the first photo has an even number and the second an odd one.
+        # As in the mated pairs, the first photo has an even number and the second an odd one.
         every = [
             (first[i], second[j])
             for first in subjects

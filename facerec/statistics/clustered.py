@@ -23,7 +23,7 @@ from scipy.special import stdtrit
 from facerec.errors import MetricError
 from facerec.statistics.intervals import Interval, check_confidence, logit
 
-DEPENDENT = "comparisons that share an identity are dependent"
+DEPENDENT = "comparisons that share a subject are dependent"
 
 
 @dataclass(frozen=True)

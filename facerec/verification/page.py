@@ -50,9 +50,9 @@ _FACE = 112
 """Longer side of the pictures in the page, pixels."""
 
 _READING = (
-    "A pair matches if its score is at or above the threshold. Genuine pairs show one subject "
-    "(mated), impostor pairs two (non-mated). TPR is the share of genuine pairs that match, "
-    "FNMR = 1 − TPR; FPR, or FMR, is the share of impostor pairs that match.",
+    "A pair matches if its score is at or above the threshold. Mated (genuine) pairs show one "
+    "subject, non-mated (impostor) pairs two. TPR is the share of mated pairs that match, "
+    "FNMR = 1 − TPR; FPR, or FMR, is the share of non-mated pairs that match.",
     "TPR@FPR is the largest TPR whose FPR does not exceed the target: a value of the step "
     "function, nothing is interpolated. The realised FPR stands beside it. A target that leaves "
     "room for less than one false accept is “not resolvable”; one with room for fewer than "
@@ -262,7 +262,7 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
             "roc",
             roc_figure(results),
             f"ROC curves over a logarithmic FPR axis. {areas}.",
-            "ROC: exact step functions. What is finer than the impostor pairs resolve is shaded.",
+            "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded.",
         ),
         *drawings.draw(
             "det",
@@ -295,7 +295,7 @@ def _section(
         *drawings.draw(
             f"scores-{slug(number, name)}",
             score_figure({name: result}),
-            f"Histograms of {result.mated} genuine and {result.non_mated} impostor scores, "
+            f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores, "
             "thresholds marked.",
             "Scores on a logarithmic count axis; dashed lines are the thresholds of the operating "
             "points.",
@@ -312,8 +312,8 @@ def _section(
     return Section(
         name,
         blocks,
-        lead=f"{describe_result(result)}: {result.mated:,} genuine and {result.non_mated:,} "
-        f"impostor pairs with a score; {describe_flip(result.flip)}; score: {result.score}.",
+        lead=f"{describe_result(result)}: {result.mated:,} mated and {result.non_mated:,} "
+        f"non-mated pairs with a score; {describe_flip(result.flip)}; score: {result.score}.",
     )
 
 

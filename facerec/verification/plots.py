@@ -127,7 +127,7 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
 
 
 def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
-    """Draw histograms of genuine and impostor scores, a panel a result, thresholds marked.
+    """Draw histograms of mated and non-mated scores, a panel a result, thresholds marked.
 
     The count axis is logarithmic, so that single pairs on the wrong side are in sight. Infinite
     scores have no place in it and are named in the legend.
@@ -141,8 +141,8 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         edges = np.histogram_bin_edges(there, _BINS)
         highest = 1
         for kind, scores, colour in (
-            ("genuine", result.mated_scores, _MATED),
-            ("impostor", result.non_mated_scores, _NON_MATED),
+            ("mated", result.mated_scores, _MATED),
+            ("non-mated", result.non_mated_scores, _NON_MATED),
         ):
             finite = scores[np.isfinite(scores)]
             beyond = scores.size - finite.size

@@ -205,7 +205,7 @@ def hardest_table(
     rows = list(enumerate(pairs[order].tolist(), start=1))
     rank: Column[tuple[int, int]] = Column("", data=lambda row: row[0], key="rank")
     first, *columns = _pair_columns(name, result, lambda row: row[1], picture)
-    caption = f"{len(rows)} " + ("lowest genuine scores" if mated else "highest impostor scores")
+    caption = f"{len(rows)} " + ("lowest mated scores" if mated else "highest non-mated scores")
     return Table(caption, [first, rank, *columns], rows)
 
 
@@ -260,7 +260,7 @@ def _pair_columns(
         return None if np.isnan(value) else value
 
     def label(row: Any) -> str:
-        return "genuine" if issame(row) else "impostor"
+        return "mated" if issame(row) else "non-mated"
 
     return [
         Column("", data=lambda row: name, key="result"),

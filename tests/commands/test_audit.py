@@ -322,7 +322,7 @@ def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixtur
     assert "10 images of C.npz are audited too" in text
     document = json.loads((workplace / "out" / "audit.json").read_text())
     source = document["thresholds"][0]["source"]
-    assert re.fullmatch(r"calibration on C\.npz: [\d,]+ impostor pairs pooled", source)
+    assert re.fullmatch(r"calibration on C\.npz: [\d,]+ non-mated pairs pooled", source)
     found = document["one_to_many"]
     (mixed, homogeneous) = found["groupings"][0]["thresholds"]
     assert mixed["basis"] == homogeneous["basis"] == "other people"

@@ -202,6 +202,10 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(
     assert out.read_text() == "mine"
     main([str(path), "--backbone", "iresnet18", *SMALL, "--force"])
     assert load_model(out).embedding_size == 16
+    # Not even --force puts a file in the place of the one that it is made of.
+    before = out.read_bytes()
+    assert "--out" in refused(capsys, out, "--backbone", "iresnet18", *SMALL, "--force")
+    assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu126", "1.13.0", "2.6.0a0+git12"])

@@ -118,6 +118,14 @@ def test_recipes_on_command_lines_are_there() -> None:
         assert (ROOT / recipe).is_file(), recipe
 
 
+def test_extras_are_those_of_the_package() -> None:
+    listed = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+    extras = re.findall(r"^([\w-]+) = \[", listed.partition("\n[")[0], re.MULTILINE)
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    table = page.partition("| extra | for |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(extras)
+
+
 def test_code_for_users_of_pytorch_metric_learning_runs() -> None:
     pytest.importorskip("pytorch_metric_learning")
     blocks = FENCE.findall((ROOT / "docs/pytorch-metric-learning.md").read_text())

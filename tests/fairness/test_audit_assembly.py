@@ -307,7 +307,7 @@ def test_calibration_fixes_the_threshold_elsewhere(tmp_path: Path) -> None:
     assert [threshold.value for threshold in found.thresholds] == [
         point.threshold for point in calibration.points
     ]
-    source = f"calibration on other.npz: {impostors.size:,} impostor pairs pooled"
+    source = f"calibration on other.npz: {impostors.size:,} non-mated pairs pooled"
     assert found.thresholds[0].source == source
     assert not any("these data themselves" in warning for warning in found.warnings)
 

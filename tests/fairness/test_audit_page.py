@@ -139,7 +139,7 @@ def test_sections_come_in_reading_order(text: str) -> None:
         "Recognition at the global threshold",
         "Differential summary",
         "One to many: identification by group",
-        "Baseline and treated model",
+        "Baseline and new model",
         "Limitations",
         "Glossary and formulas",
         "Provenance",
@@ -198,7 +198,7 @@ def test_header_findings_and_caveats_are_there(found: Page) -> None:
     for file in audit.inputs:
         assert inputs[f"{file.role} {file.name}"][0] == file.sha256
     assert inputs["embeddings e.npz"][1].endswith(f"images: 765; model: {EVIL}")
-    assert facts["labels"] == ["curator"] and facts["impostor pairs"] == [audit.policy]
+    assert facts["labels"] == ["curator"] and facts["non-mated pairs"] == [audit.policy]
     assert facts["threshold source"] == [audit.thresholds[0].source]
     assert by_heading(found.rows("Left out"))["no value for race"][:2] == ["15", "3"]
     assert len(audit.findings) == MOST

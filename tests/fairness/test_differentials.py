@@ -424,7 +424,7 @@ def test_targets_that_cannot_be_resolved() -> None:
     assert len(rows) == len(MEASURES)
     impostors = small.rates.points[0].fmr.total
     assert {r.remark for r in rows} == {
-        f"not resolvable: FMR 1e-9 with the {impostors:,} impostor pairs on which the threshold "
+        f"not resolvable: FMR 1e-9 with the {impostors:,} non-mated pairs on which the threshold "
         "was fixed"
     }
     assert {r.value for r in rows} == {None}
@@ -477,7 +477,7 @@ def test_everything_is_json() -> None:
 
 
 def simulated(generator: np.random.Generator, shift: float) -> GroupErrors:
-    """Two groups of 40 persons with three mated and some impostor pairs each."""
+    """Two groups of 40 persons with three mated and some non-mated pairs each."""
     persons = 80
     subject = np.repeat(np.arange(persons), 3)
     group = subject % 2

@@ -132,7 +132,7 @@ def test_association_without_comparison(found: Audit) -> None:
 def test_rates_at_the_target(found: Audit) -> None:
     part = with_rows(primary(found), value=2.5, p_value=0.001, interval=Interval(1.5, 4.0))
     lines = {line.topic: line for line in find([part], "1e-2")}
-    for topic, unit in (("FMR", "impostor pairs"), ("FNMR", "mated pairs")):
+    for topic, unit in (("FMR", "non-mated pairs"), ("FNMR", "mated pairs")):
         line = lines[topic]  # type: ignore[index]
         assert line.text.startswith(
             f"race: max/geomean of {topic} at nominal FMR 1e-2 2.5 [1.5, 4], {line.total:,} {unit}"
@@ -212,6 +212,16 @@ def test_baseline_comes_after_the_rates(found: Audit) -> None:
     assert lines[3].total == lines[0].total < found.comparison.subjects
 
 
+def test_a_change_without_a_value_says_once_that_data_are_few(found: Audit) -> None:
+    assert found.comparison is not None
+    change = replace(
+        found.comparison.find("η²"), value=None, interval=None, remark="new: insufficient data: few"
+    )
+    comparison = replace(found.comparison, changes=(change,))
+    (line,) = [x for x in find(found.groupings, "1e-2", comparison) if x.topic == "baseline"]
+    assert (line.conclusion, line.remark) == ("insufficient data", "new: few")
+
+
 def test_adjustment_names_its_covariates(found: Audit) -> None:
     lines = [line for line in found.findings if line.topic == "adjusted norm"]
     assert [line.figure for line in lines] == ["partial η² of norms given blur"]
@@ -224,7 +234,7 @@ def test_caveats_are_those_that_were_agreed() -> None:
     found = caveats(["curator", "document"], "from all pairs")
     assert len(found) == 7
     assert found[0].startswith("Group labels are taken from curator; document. Categories such")
-    assert found[3].startswith("Impostor pairs are drawn from all pairs; other pairings")
+    assert found[3].startswith("Non-mated pairs are drawn from all pairs; other pairings")
     assert found[6].startswith("Not detecting a difference only excludes effects larger than")
     assert len(caveats(["{x}"], "{y}", lfw=True)) == 8
 

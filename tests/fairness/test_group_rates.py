@@ -232,7 +232,7 @@ def test_thresholds_of_pooled_impostors() -> None:
         assert (threshold.target, threshold.value) == (wanted.target, wanted.threshold)
         assert threshold.false_matches == wanted.false_accepts == point.fmr.events
         assert threshold.resolvable == wanted.resolvable
-        assert threshold.source == "this data: impostors within and between all groups pooled"
+        assert threshold.source == "this data: non-mated pairs within and between all groups pooled"
 
 
 @pytest.mark.parametrize("count", [of_list, of_all])
@@ -291,7 +291,7 @@ def test_group_thresholds_are_diagnostic() -> None:
             assert own.resolvable == expected.resolvable
             if not own.resolvable:
                 assert own.value is None and own.tmr.value is None
-                assert own.reason == f"not resolvable with {expected.non_mated:,} impostor pairs"
+                assert own.reason == f"not resolvable with {expected.non_mated:,} non-mated pairs"
                 continue
             assert (own.value, own.tmr.value) == (expected.threshold, expected.tpr)
             assert own.false_matches == expected.false_accepts
@@ -440,7 +440,7 @@ def test_groups_that_lack_pairs() -> None:
         one, none = found.points[0].groups[2:]
         assert (one.fmr.value, one.fmr.remark, one.fmr.interval) == (None, "no comparison", None)
         assert one.fnmr.total == 6
-        assert one.own_threshold.reason == "the group lacks mated pairs or impostor pairs"
+        assert one.own_threshold.reason == "the group lacks mated pairs or non-mated pairs"
         assert found.det[2].x == () and found.det[2].reason == one.own_threshold.reason
         assert (none.fmr.total, none.fnmr.total) == (0, 0)
         assert found.composition[3].subjects == 0
@@ -458,7 +458,7 @@ def test_single_images_make_no_det() -> None:
     listed, everyone = of_list(part).rates, of_all(part).rates
     assert_close(*([asdict(point) for point in side.points] for side in (listed, everyone)))
     assert listed.points[0].groups[1].fnmr.remark == "no comparison"
-    assert everyone.det[1].reason == "the group lacks mated pairs or impostor pairs"
+    assert everyone.det[1].reason == "the group lacks mated pairs or non-mated pairs"
 
 
 # --- real lists -----------------------------------------------------------------------------
@@ -521,7 +521,7 @@ def test_everything_is_json(count: functools.partial[GroupErrors]) -> None:
         ({"subject": ["a", "b", "a", "b"]}, "subjects of images must be whole numbers"),
         ({"scores": [0.5]}, "scores, sides and labels of pairs have shapes (1,)"),
         ({"second": [2, 9]}, "pairs name the images 0 to 9, but 4 images"),
-        ({"issame": [True, True]}, "1 mated and 0 impostor pairs have a score"),
+        ({"issame": [True, True]}, "1 mated and 0 non-mated pairs have a score"),
     ],
 )
 def test_bad_lists(change: dict[str, list], sentence: str) -> None:

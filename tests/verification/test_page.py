@@ -381,7 +381,7 @@ def test_no_pictures_unless_given(
         write_report(folder, small, pictures=pictures)
         found = read(folder)
         assert not [image for image in found.all("img") if image.get("class")]
-        rows = found.rows("10 lowest genuine scores")[1:]
+        rows = found.rows("10 lowest mated scores")[1:]
         said = " its picture cannot be shown" if number == 2 else ""
         assert [row[1] for row in rows] == [
             row["first"] + said for row in table(folder, "hardest_pairs")[:10]

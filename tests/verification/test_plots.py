@@ -205,8 +205,8 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
         assert axes.get_xlabel() == f"{name}: {result.score}"
         assert axes.get_yscale() == "log"
         assert legend(axes) == [
-            f"genuine ({result.mated} pairs)",
-            f"impostor ({result.non_mated} pairs)",
+            f"mated ({result.mated} pairs)",
+            f"non-mated ({result.non_mated} pairs)",
         ]
 
 
@@ -225,13 +225,13 @@ def test_infinite_scores_are_named() -> None:
     )
     axes = score_figure({"x": result}).axes[0]
     assert legend(axes) == [
-        "genuine (3 pairs), 1 infinite not shown",
-        "impostor (4 pairs), 2 infinite not shown",
+        "mated (3 pairs), 1 infinite not shown",
+        "non-mated (4 pairs), 2 infinite not shown",
     ]
     only = make_scores(np.full(2, np.inf), np.full(2, -np.inf))
     figure = score_figure({"x": only})
     figure.draw_without_rendering()
-    assert legend(figure.axes[0])[0] == "genuine (2 pairs), 2 infinite not shown"
+    assert legend(figure.axes[0])[0] == "mated (2 pairs), 2 infinite not shown"
 
 
 def test_norms_are_shares_of_their_own_result() -> None:

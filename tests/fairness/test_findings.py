@@ -234,7 +234,7 @@ def test_caveats_are_those_that_were_agreed() -> None:
     found = caveats(["curator", "document"], "from all pairs")
     assert len(found) == 7
     assert found[0].startswith("Group labels are taken from curator; document. Categories such")
-    assert found[3].startswith("Non-mated pairs are drawn from all pairs; other pairings")
+    assert found[3].startswith("Impostor pairs are drawn from all pairs; other pairings")
     assert found[6].startswith("Not detecting a difference only excludes effects larger than")
     assert len(caveats(["{x}"], "{y}", lfw=True)) == 8
 

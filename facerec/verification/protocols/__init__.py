@@ -54,7 +54,7 @@ FORMATS: Mapping[str, Format] = {
     "cfp-fp": Format("CFP's folder Protocol, frontal-profile", partial(read_cfp, split="FP")),
     "agedb": Format("AgeDB's protocol .mat of 5, 10, 20 or 30 years", read_agedb),
     "rfw": Format("RFW's {race}_pairs.txt, or its folder txts with all races", read_rfw),
-    "flat": Format("lines 'a b label' or 'label a b', by blanks, TAB or comma", read_flat),
+    "flat": Format("lines 'a b label' or 'label a b', by blanks, TAB, comma, semicolon", read_flat),
     "parquet": Format("Hugging Face table with image1, image2, label", read_parquet),
     "bin": Format("InsightFace's pack of encoded images, a pickle", _read_pack),
     "npz": Format("facerec's pack of encoded images", _read_pack),

@@ -131,7 +131,7 @@ def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -
     assert "images images: 43\n" in text
     assert "43 of 43 images embedded, 0 failures to acquire" in text
     mean, cv = found.norms.mean(), found.norms.std() / found.norms.mean()
-    assert re.search(rf"mean norm {mean:.4g} \[.*\] \(43 images of 8 persons\), CV {cv:.4f}", text)
+    assert re.search(rf"mean norm {mean:.4g} \[.*\] \(43 images of 8 subjects\), CV {cv:.4f}", text)
     assert text.endswith("embeddings: out/e.npz\n")
     assert list(Path("out").iterdir()) == [Path("out/e.npz")]
 

@@ -170,7 +170,7 @@ def test_a_damaged_record_is_a_failure_of_nobody(
     assert found.subjects is not None
     assert found.subjects[4:8].tolist() == ["person 0", "", "person 1", "person 1"]
     # The norms of those acquired have a person each.
-    assert "(41 images of 7 persons)" in capsys.readouterr().out
+    assert "(41 images of 7 subjects)" in capsys.readouterr().out
 
 
 def test_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +223,7 @@ def test_bad_images_are_counted_or_end_the_command(
     assert "29 of 42 images embedded, 13 failures to acquire" in text
     assert text.count("  not acquired: images/person") == 10
     assert "… and 3 more, all listed in the file" in text
-    assert "(29 images of 6 persons)" in text
+    assert "(29 images of 6 subjects)" in text
 
 
 def test_photos_are_aligned_by_a_table_of_points(
@@ -406,4 +406,4 @@ def test_real_faces(shared_data: Path, workplace: Path, capsys: pytest.CaptureFi
     assert found.ids is not None and found.subjects is not None
     folders = [name.split("/")[0] for name in found.ids.tolist()]
     assert found.subjects.tolist() == folders and len(set(folders)) > 100
-    assert f"({len(folders)} images of {len(set(folders))} persons)" in capsys.readouterr().out
+    assert f"({len(folders)} images of {len(set(folders))} subjects)" in capsys.readouterr().out

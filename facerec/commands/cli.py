@@ -11,7 +11,8 @@ import sys
 import threading
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from rich.segment import Segment
 
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.limits import check_flags
+
+_WRITTEN = ("csv", "export", "failures", "json", "out", "page", "plot", "roc")
+"""Flags whose files are written, in every command that has them."""
 
 
 class Console(rich_console.Console):
@@ -73,6 +77,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         nonlocal parsed
         parsed = True
         check_flags(function, flags)
+        check_written(flags)
         function(*args, **flags)
 
     with exit_on_error(debug), _exit_on_sigterm():
@@ -90,6 +95,28 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
             # Who reads the help has left, as head does; what is not written yet goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
+
+
+def check_written(flags: Mapping[str, Any]) -> None:
+    """Refuse to write a file over one that another flag names.
+
+    Raises:
+        FacerecError: one flag would replace what another names.
+    """
+    paths: dict[str, Path] = {}
+    for name, value in flags.items():
+        fields = vars(value) if is_dataclass(value) else {name: value}
+        paths |= {field: path for field, path in fields.items() if isinstance(path, Path)}
+    for name in _WRITTEN:
+        path = paths.get(name)
+        if path is None or not path.is_file():
+            continue
+        for other, given in paths.items():
+            if other != name and given.is_file() and given.samefile(path):
+                raise FacerecError(
+                    f"--{name} {path}: this file is given as {other.replace('_', ' ')} too, and "
+                    "would be replaced; choose another name"
+                )
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import facerec
-from facerec.commands.cli import run_command
+from facerec.commands.cli import check_written, run_command
 from facerec.commands.main import COMMANDS, main
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, FacerecError
 from facerec.limits import Count, Share
 
 TOOLS = Path(facerec.__file__).parent.parent / "tools"
@@ -179,3 +179,24 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_fault_of_the_program_is_not_dressed_up() -> None:
     with pytest.raises(ValueError, match="a fault of the program"):
         run_command(greet, ["--name", "bug"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [
+        ({"json": Path("./a.csv"), "embeddings": Path("a.csv")}, "embeddings"),
+        ({"out": Path("b.csv"), "given_first": Path("a.csv")}, "given first"),
+        ({"json": Path("a.csv"), "out": Path("a.csv")}, "out"),
+    ],
+)
+def test_no_file_is_written_over_one_that_is_named_too(
+    flags: dict[str, Path], other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").touch()
+    Path("b.csv").symlink_to("a.csv")
+    with pytest.raises(FacerecError, match=rf"[ab]\.csv: .*{other}"):
+        check_written(flags)
+    Path("c.csv").touch()
+    check_written({"embeddings": Path("a.csv"), "json": Path("c.csv"), "out": Path("new.csv")})
+    check_written({"embeddings": Path("a.csv"), "baseline": Path("a.csv")})  # both are read

@@ -107,7 +107,7 @@ def width_reached(of: str, people: int, images: int, rate: float, width: float, 
 def _false_matches(generator: np.random.Generator, people: int, images: int, rate: float) -> Values:
     """Draw a chance for every two people, and their matches: symmetric counts ``(G, G)``."""
     spread = DEFAULTS.at(rate)
-    factor = generator.lognormal(-spread.persons / 2, math.sqrt(spread.persons), people)
+    factor = generator.lognormal(-spread.subjects / 2, math.sqrt(spread.subjects), people)
     mean = np.minimum(rate * np.outer(factor, factor), 0.9)
     rest = (1 - spread.concordance) / spread.concordance
     chance = generator.beta(mean * rest, (1 - mean) * rest)
@@ -121,7 +121,7 @@ def _score_root(images: int) -> Values:
     spread = DEFAULTS.misses
     correlations = np.array(
         [
-            [spread.person + spread.image * len({*one} & {*other}) for other in pairs]
+            [spread.subject + spread.image * len({*one} & {*other}) for other in pairs]
             for one in pairs
         ]
     )

@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from facerec.embedding.onnx_file import first_line, printable
@@ -28,6 +27,9 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         ModelError: missing, damaged, compressed, with anything but plain tensors in it, or with
             code to run.
     """
+    # Imported here so that a step needs nothing of it.
+    from safetensors.torch import load_file
+
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"{path}: no such file of weights")

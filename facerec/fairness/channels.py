@@ -389,7 +389,7 @@ def compare_fusion(
 
 
 class _MatedPairs:
-    """Mated pairs with a score, norms, a subjects and a group."""
+    """Mated pairs with a score, norms, a subject and a group."""
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ NOTHING = "–"
 """What stands where there is no figure."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
-
-_MINUS = re.compile(r"(?<!\w)-(?=[\d.]|inf)")
 
 
 def percent(value: float | None, decimals: int = 2) -> str:
@@ -29,18 +26,17 @@ def percent(value: float | None, decimals: int = 2) -> str:
 
 
 def number(value: float | None, form: str = ".3g") -> str:
-    """Return a number, three digits unless another form is asked for.
+    """Return a number with a minus sign, three digits unless another form is asked for.
 
     Examples:
         >>> number(-0.25), number(-2e-7), number(0.5, "+.2f"), number(math.inf)
         ('−0.25', '−2e-07', '+0.50', '∞')
     """
-    return NOTHING if value is None else minus(format(value, form)).replace("inf", "∞")
-
-
-def minus(text: str) -> str:
-    """Return text with minus signs before its numbers in place of hyphens."""
-    return _MINUS.sub("−", text)
+    if value is None:
+        return NOTHING
+    text = format(value, form).replace("inf", "∞")
+    # The hyphen of an exponent stays.
+    return f"−{text[1:]}" if text.startswith("-") else text
 
 
 def limits(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -51,6 +53,15 @@ def replace_what_cannot_be_encoded() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _flow(helptext: str) -> str:
+    """Return the text with each of its paragraphs on one line."""
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", helptext.strip()))
+
+
+# tyro joins only lines that are not indented, as those of a field's docstring are.
+tyro._strings.remove_single_line_breaks = _flow
+
+
 def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
@@ -79,6 +90,9 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         check_flags(function, flags)
         check_written(flags)
         function(*args, **flags)
+
+    # The description of each argument on one line, so that tyro breaks it where the help does.
+    function.__doc__ = re.sub(r"\n {8}\s*", " ", inspect.getdoc(function) or "")
 
     with exit_on_error(debug), _exit_on_sigterm():
         try:

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from helpers.tiny_training import write_training_set
 from helpers.toy_packs import make_pack
 from rich.table import Table
 
-from facerec.commands.cli import Console
+from facerec.commands.cli import Console, run_command
 
 HELP = "from facerec.commands.main import main; main()"
 
@@ -126,3 +127,31 @@ def test_help_that_nobody_reads_to_the_end_is_no_failure() -> None:
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Flags in a class."""
+
+    size: int = 1
+    """One line here,
+    another there."""
+
+
+def test_help_breaks_lines_where_it_likes_and_not_where_the_docstring_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def command(flags: Flags, count: int = 2) -> None:
+        """Do nothing.
+
+        Args:
+            flags: see there.
+            count: first line,
+                (second) line.
+        """
+
+    with pytest.raises(SystemExit):
+        run_command(command, ["--help"])
+    printed = capsys.readouterr().out
+    assert "One line here, another there." in printed
+    assert "first line, (second) line." in printed

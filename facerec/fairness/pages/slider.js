@@ -49,7 +49,7 @@
     });
     said.textContent = wanted === threshold
       ? `t = ${threshold}: counts are exact at this edge of the bins.`
-      : `t = ${wanted} lies within a bin; shown is its nearest edge ${threshold}, so rates are approximate to one bin.`;
+      : `t = ${Number(wanted.toPrecision(6))} lies within a bin; shown is its nearest edge ${threshold}, so rates are approximate to one bin.`;
   };
   const ask = (threshold) => {
     if (!Number.isFinite(threshold)) return;

@@ -7,7 +7,7 @@ with its interval; what the data cannot carry is hatched or said in words.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
@@ -84,7 +84,7 @@ def headline_figure(table: NormTable, point: RatesAtThreshold | None) -> Figure:
     """Draw forests of what findings compare: norms and, with a threshold, FMR and FNMR by group."""
     figure, panels = _forest(table, 1 if point is None else 3)
     if point is not None:
-        _rate_panels(panels[1:], point)
+        _both_errors([panels[1:]], *_by_group([point]))
         panels[1].set_xlabel(f"FMR within the group; dashed: {point.threshold.target}", fontsize=9)
         panels[2].set_xlabel("FNMR at that threshold", fontsize=9)
         figure.set_figwidth(1.6 * _WIDTH)
@@ -302,8 +302,8 @@ def rate_figure(rates: GroupRates) -> Figure | None:
     if not points:
         return None
     figure, panels = _error_figure(rates.names, len(points))
+    _both_errors(panels, *_by_group(points))
     for (left, right), point in zip(panels, points, strict=True):
-        _rate_panels((left, right), point)
         if point.fnmr.value is not None:
             right.axvline(point.fnmr.value, color="0.2", linewidth=0.9, linestyle=":", zorder=1)
         target = point.threshold.target
@@ -323,8 +323,8 @@ def search_figure(
     if not points:
         return None
     figure, panels = _error_figure(names, len(points))
-    for (left, right), (target, basis, fpir, fnir) in zip(panels, points, strict=True):
-        _both_errors((left, right), names, (fpir, fnir), float(parse_rate(target)))
+    _both_errors(panels, names, [(target, fpir, fnir) for target, _, fpir, fnir in points])
+    for (left, right), (target, basis, *_) in zip(panels, points, strict=True):
         left.set_xlabel(f"FPIR; dashed: target {target} of {label(basis)}", fontsize=SMALL)
         right.set_xlabel("FNIR at that threshold", fontsize=SMALL)
     return figure
@@ -624,49 +624,62 @@ def _error_figure(names: Sequence[str], points: int) -> tuple[Figure, NDArray[np
     return figure, figure.subplots(points, 2, squeeze=False, sharey=True)
 
 
-def _rate_panels(panels: Sequence[Axes], point: RatesAtThreshold) -> None:
-    """Draw FMR (logarithmic, target dashed) and FNMR of every group, counts at the ends."""
-    groups = point.groups
-    _both_errors(
-        panels,
-        [group.name for group in groups],
-        ([group.fmr for group in groups], [group.fnmr for group in groups]),
-        float(parse_rate(point.threshold.target)),
-    )
+def _by_group(
+    points: Sequence[RatesAtThreshold],
+) -> tuple[list[str], list[tuple[str, list[ErrorRate], list[ErrorRate]]]]:
+    """Return the names of the groups, and target, FMR and FNMR of every group at each threshold."""
+    rows = [
+        (
+            point.threshold.target,
+            [group.fmr for group in point.groups],
+            [group.fnmr for group in point.groups],
+        )
+        for point in points
+    ]
+    return [group.name for group in points[0].groups], rows
 
 
 def _both_errors(
-    panels: Sequence[Axes],
+    panels: Iterable[Sequence[Axes]],
     names: Sequence[str],
-    errors: tuple[Sequence[ErrorRate], Sequence[ErrorRate]],
-    nominal: float,
+    rows: Sequence[tuple[str, Sequence[ErrorRate], Sequence[ErrorRate]]],
 ) -> None:
-    """Draw false positives (logarithmic, target dashed) and false negatives of every group."""
+    """Draw false positives (logarithmic, target dashed) and false negatives, counts at the ends.
+
+    Rows of one target have one scale, so that they can be compared.
+    """
     shown = styles(names)
-    for axes, rates, logarithmic in zip(panels, errors, (True, False), strict=True):
-        tidy(axes)
-        axes.grid(False, axis="y")
-        ends = [end for rate in rates for end in (rate.low, rate.value, rate.high) if end]
-        highest, floor = max(ends, default=1.0), -math.inf
-        if logarithmic:
-            floor = 10.0 ** math.floor(math.log10(min([nominal / 2, *ends])))
-            axes.set_xscale("log")
-            axes.set_xlim(floor, max(1.6 * highest, 2 * nominal))
-            axes.xaxis.set_major_locator(LogLocator())
-            # As targets are written, and quicker than powers set as formulas.
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.axvline(nominal, color="0.2", linewidth=0.9, linestyle="--", zorder=1)
-        else:
-            axes.set_xlim(-0.02 * highest, 1.15 * highest)
-            axes.locator_params(axis="x", nbins=4)  # "10.0 %" is wide
-            _percent(axes.xaxis)
-        for row, (rate, style) in enumerate(zip(rates, shown, strict=True)):
-            beside(
-                axes, row, f"{rate.events:,}/{_thousands(rate.total)}" if rate.total else "no pair"
-            )
-            _whisker(axes, row, style, rate, floor=floor)
-        name_rows(axes, [style.name for style in shown])
+    for (left, right), (target, *errors) in zip(panels, rows, strict=True):
+        nominal = float(parse_rate(target))
+        alike = [errors for other, *errors in rows if other == target]
+        ends = _ends(rates for rates, _ in alike)
+        floor = 10.0 ** math.floor(math.log10(min([nominal / 2, *ends])))
+        left.set_xscale("log")
+        left.set_xlim(floor, max([2 * nominal, *(1.6 * end for end in ends)]))
+        left.xaxis.set_major_locator(LogLocator())
+        # As targets are written, and quicker than powers set as formulas.
+        left.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-"))
+        left.xaxis.set_minor_formatter(NullFormatter())
+        left.axvline(nominal, color="0.2", linewidth=0.9, linestyle="--", zorder=1)
+        highest = max(_ends(rates for _, rates in alike), default=1.0)
+        right.set_xlim(-0.02 * highest, 1.15 * highest)
+        right.locator_params(axis="x", nbins=4)
+        _percent(right.xaxis)
+        for axes, rates, least in zip((left, right), errors, (floor, -math.inf), strict=True):
+            tidy(axes)
+            axes.grid(False, axis="y")
+            for row, (rate, style) in enumerate(zip(rates, shown, strict=True)):
+                counts = f"{rate.events:,}/{_thousands(rate.total)}" if rate.total else "no pair"
+                beside(axes, row, counts)
+                _whisker(axes, row, style, rate, floor=least)
+            name_rows(axes, [style.name for style in shown])
+
+
+def _ends(rows: Iterable[Sequence[ErrorRate]]) -> list[float]:
+    """Return all values and limits but 0."""
+    return [
+        end for rates in rows for rate in rates for end in (rate.low, rate.value, rate.high) if end
+    ]
 
 
 def _cross(axes: Axes, x: float, y: float, fmr: ErrorRate, fnmr: ErrorRate, style: Style) -> None:
@@ -760,7 +773,7 @@ def _dodge(turn: int, size: int, width: float) -> float:
 
 
 def _percent(axis: Axis) -> None:
-    axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
 
 
 def _limits(interval: Interval | None, sign: int) -> str:

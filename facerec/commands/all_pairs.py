@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import facerec
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, listed_rates, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import check_file_name, parse_json, write_json
@@ -24,7 +24,7 @@ from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, text_table
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.statistics.operating_points import OperatingPoint
 from facerec.tables import Table
 from facerec.training.distributed import launched
 from facerec.verification.evaluate import json_number
@@ -69,14 +69,14 @@ def all_pairs(
             file does not say who is on the images; rows of other images are passed over.
         group: a column of that file; errors are also counted within and between its values. Images
             without a value are left out of all figures, and counted.
-        fpr: false positive rates at which the true positive rate is read; taken exactly.
+        fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
+            exactly.
         threshold: cosines at which errors are counted; accepted are pairs at or above.
         out: write all_pairs.json, roc.csv and groups.csv into this folder.
         json: write all figures to this file.
         device: where to compute: auto, cpu, cuda, cuda:1, mps.
     """
-    for target in fpr:
-        parse_rate(target)  # before minutes of work
+    fpr = listed_rates(fpr)  # before minutes of work
     if json is not None:
         check_file_name(json)
     with launched(device) as ranks:

@@ -17,7 +17,7 @@ import tyro
 from numpy.typing import NDArray
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, listed, listed_rates, run_command
 from facerec.commands.models import print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
@@ -58,7 +58,6 @@ from facerec.files import sha256
 from facerec.limits import MOST, Limits
 from facerec.progress import Progress, section
 from facerec.report.progress import progress_bar
-from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import ScoredPairs, read_scores
 from facerec.verification.templates import TemplateBench
@@ -198,16 +197,14 @@ def audit(
     console = Console(highlight=False)
     # Whatever can be wrong is found before minutes of embedding.
     check_audit_folder(out)
-    targets, groups = _listed(fmr), _listed(group)
-    for target in targets:
-        parse_rate(target)
+    targets, groups = listed_rates(fmr), listed(group)
     for name, limits in _NUMBERS.items():
         if flags[name] not in limits:
             raise MetricError(f"--{name} must be {limits}, found {flags[name]}")
     searches = _search_plan(flags)
     asserted = [_assertion(text) for text in assertion]
     _check_source(flags)
-    measured = None if quality is None else read_quality(quality, _listed(covariates))
+    measured = None if quality is None else read_quality(quality, listed(covariates))
     labels = None if attributes is None else _read_labels(attributes, groups, measured, flags)
     earlier = None if against is None else read_release(against)
     if earlier is not None:
@@ -339,11 +336,8 @@ def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
             "for the best score in a gallery; give embeddings that say who is on the images, or "
             "leave one of both flags out"
         )
-    targets = _listed(flags["fpir"])
-    for target in targets:
-        parse_rate(target)
     names = "reference", "homogeneous", "template", "seed"
-    return SearchPlan(targets=targets, **{name: flags[name] for name in names})
+    return SearchPlan(targets=listed_rates(flags["fpir"]), **{name: flags[name] for name in names})
 
 
 def _defaults() -> dict[str, Any]:
@@ -381,7 +375,7 @@ def _read_labels(
         path,
         groups,
         subject=flags["subject"],
-        covariates=[name for name in _listed(flags["covariates"]) if name not in elsewhere],
+        covariates=[name for name in listed(flags["covariates"]) if name not in elsewhere],
         allow_inferred=flags["allow_inferred_labels"],
     )
     return labels if measured is None else add_quality(labels, measured)
@@ -478,11 +472,6 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print()
     for warning in audit.warnings:
         console.print(f"note: {warning}", style="yellow")
-
-
-def _listed(values: Sequence[str]) -> tuple[str, ...]:
-    """Take names apart that commas join."""
-    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
 def _open_bench(

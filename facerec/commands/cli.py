@@ -24,6 +24,7 @@ from rich.segment import Segment
 
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.limits import check_flags
+from facerec.statistics.operating_points import parse_rate
 
 _WRITTEN = ("csv", "export", "failures", "json", "out", "page", "plot", "roc")
 """Flags whose files are written, in every command that has them."""
@@ -131,6 +132,23 @@ def check_written(flags: Mapping[str, Any]) -> None:
                     f"--{name} {path}: this file is given as {other.replace('_', ' ')} too, and "
                     "would be replaced; choose another name"
                 )
+
+
+def listed(values: Iterable[str]) -> tuple[str, ...]:
+    """Return names or numbers that spaces or commas part on the command line."""
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def listed_rates(values: Iterable[str]) -> tuple[str, ...]:
+    """Return rates that spaces or commas part.
+
+    Raises:
+        MetricError: one that is no rate.
+    """
+    rates = listed(values)
+    for rate in rates:
+        parse_rate(rate)
+    return rates
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tyro
 
 import facerec
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, listed_rates, run_command
 from facerec.commands.models import preprocessing_words, print_embeddings, print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import Aligner, parse_align
@@ -35,7 +35,6 @@ from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report.figures import check_plot_path
 from facerec.report.progress import progress_bar
-from facerec.statistics.rates import parse_rate
 from facerec.verification import (
     Bench,
     VerificationResult,
@@ -153,7 +152,8 @@ def verify(
         try_preprocessing: score the likely channel orders and scalings of an .onnx file on two
             folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
-        fpr: false positive rates at which the true positive rate is read; taken exactly.
+        fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
+            exactly.
         compat: insightface or facex-zoo adds the accuracy as that project computes it.
         metrics: further figures: cost adds the least detection costs at priors 0.01 and 0.001
             (NIST's minDCF) and the least Cllr, pauc partial areas under the ROC.
@@ -169,8 +169,7 @@ def verify(
         network: how the network is loaded.
     """
     # Whatever can be wrong is found before minutes of embedding.
-    for target in fpr:
-        parse_rate(target)
+    fpr = listed_rates(fpr)
     if roc is not None:
         check_plot_path(roc)
     if out is not None:

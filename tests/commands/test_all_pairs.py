@@ -111,7 +111,7 @@ def test_points_and_thresholds_are_printed_with_counts(
 
 def test_files_hold_all_figures(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--embeddings", "nobody.npz", "--subjects", "s.csv", "--group", "kind"]
-    arguments += ["--fpr", "1/20", "1e-9", "--threshold", "0.4", "--out", "out", "--json", "j.json"]
+    arguments += ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--out", "out", "--json", "j.json"]
     main(arguments)
     text = capsys.readouterr().out
     assert "note: 1 rows of s.csv have no embedding" in text

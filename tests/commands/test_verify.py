@@ -109,7 +109,7 @@ def test_json_and_roc(workplace: Path, capsys: pytest.CaptureFixture[str]) -> No
     again = workplace / "elsewhere"
     again.mkdir()
     shutil.copy(workplace / "data" / "lfw" / "lfw.bin", again / "again.bin")
-    arguments = ["--bench", "lfw", "again", "--data", str(again), "--fpr", "0.10", "1/5"]
+    arguments = ["--bench", "lfw", "again", "--data", str(again), "--fpr", "0.10,1/5"]
     main([*arguments, "--compat", "insightface", "--json", "out/figures.json", "--roc", "roc.svg"])
     text = capsys.readouterr().out
     assert "figures: out/figures.json" in text and "ROC: roc.svg" in text

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -46,6 +45,7 @@ from facerec.report.figures import (
     name_rows,
     new_figure,
     note,
+    percent_axis,
     probit_axis,
     styles,
     tidy,
@@ -163,7 +163,7 @@ def ecdf_figure(sample: SubjectNorms, names: Sequence[str]) -> Figure:
         )
     axes.set(xlabel="norm of the raw embedding", ylabel="share of images at or below")
     axes.set_ylim(0, 1)
-    _percent(axes.yaxis)
+    percent_axis(axes.yaxis)
     legend(figure, shown)
     return figure
 
@@ -245,7 +245,7 @@ def decile_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
     axes.grid(False, axis="x")
     axes.set(xlabel="tenth of the mated pairs by lesser norm (its range)", ylabel="FNMR")
     axes.set_ylim(bottom=0)
-    _percent(axes.yaxis)
+    percent_axis(axes.yaxis)
     legend(figure, shown)
     note(axes, f"whiskers: 95 % intervals; {_MARKED}")
     return figure
@@ -285,10 +285,10 @@ def discard_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
         axes.set_xlim(-0.01, min(1.01, furthest))
         axes.set_ylim(bottom=0)
         axes.set_xlabel("mated pairs discarded, lowest norms first", fontsize=9)
-        _percent(axes.xaxis)
+        percent_axis(axes.xaxis)
         axes.set_title(f"{title}, up to {100 * furthest:.0f} % discarded", fontsize=9, loc="left")
     left.set_ylabel("FNMR of what remains")
-    _percent(left.yaxis)
+    percent_axis(left.yaxis)
     legend(figure, shown)
     return figure
 
@@ -664,7 +664,7 @@ def _both_errors(
         highest = max(_ends(rates for _, rates in alike), default=1.0)
         right.set_xlim(-0.02 * highest, 1.15 * highest)
         right.locator_params(axis="x", nbins=4)
-        _percent(right.xaxis)
+        percent_axis(right.xaxis)
         for axes, rates, least in zip((left, right), errors, (floor, -math.inf), strict=True):
             tidy(axes)
             axes.grid(False, axis="y")
@@ -770,10 +770,6 @@ def _density(
 def _dodge(turn: int, size: int, width: float) -> float:
     """Return the shift of one of several marks that share a row or a column."""
     return width * ((turn + 0.5) / size - 0.5)
-
-
-def _percent(axis: Axis) -> None:
-    axis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
 
 
 def _limits(interval: Interval | None, sign: int) -> str:

@@ -139,6 +139,11 @@ def filled(style: Style, *marks: str) -> dict[str, Any]:
     }
 
 
+def percent_axis(axis: Axis) -> None:
+    """Mark an axis of shares in percent, with no more decimals than the marks need."""
+    axis.set_major_formatter(lambda share, _: f"{100 * share:.6g} %")
+
+
 def probit_axis(axis: Axis, lowest: float) -> None:
     """Mark an axis of Φ⁻¹ of rates from ``lowest`` on with the rates."""
     marks = [mark for mark in _MARKS if mark >= 0.5 * lowest]

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
@@ -23,6 +22,7 @@ from facerec.report.figures import (
     label,
     new_figure,
     note,
+    percent_axis,
     probit_axis,
     styles,
     tidy,
@@ -71,7 +71,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     bottom = max(0.0, 1 - 1.08 * (1 - lowest))
     span = 1 - bottom
     axes.set_ylim(bottom, 1 + 0.02 * span)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    percent_axis(axes.yaxis)
     axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
     axes.text(
         math.sqrt(left * finest),
@@ -177,7 +177,7 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
         _bars(axes, shares, edges, style.colour, style.line, text)
         axes.axvline(mean, color=style.colour, linestyle=style.line, linewidth=0.8)
     axes.set(xlabel="norm of the raw embedding", ylabel="share of images a bin")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    percent_axis(axes.yaxis)
     note(axes, "images count as often as pairs name them; vertical lines: means")
     # Outside, so that it hides no bar.
     long = max(len(name) for name, result in results.items() if result.norms) > 16

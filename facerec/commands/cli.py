@@ -80,7 +80,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         check_written(flags)
         function(*args, **flags)
 
-    with exit_on_error(debug), _exit_on_sigterm():
+    with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
@@ -120,8 +120,8 @@ def check_written(flags: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that temporary files and worker processes go."""
+def _exit_on_signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files and workers go."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -130,6 +130,8 @@ def _exit_on_sigterm() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     previous = signal.signal(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `facerec.commands.main`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

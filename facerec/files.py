@@ -62,14 +62,22 @@ def exclusive(
     that ends. On file systems without such locks nothing is held and nothing is swept.
 
     Args:
-        path: a file or folder that the block writes; its parent folder is made if needed.
+        path: a file or folder that the block writes, or a symbolic link to it, which stays; its
+            parent folder is made if needed, and is gone again if the block fails and leaves it
+            empty.
         error: the class raised.
         suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
+
+    Yields:
+        What is written: ``path``, or what it links to.
 
     Raises:
         FacerecError: another process is writing ``path``, or the folder cannot be written.
     """
     final = Path(path)
+    if final.is_symlink():
+        final = Path(os.path.realpath(final))
+    made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -85,11 +93,15 @@ def exclusive(
         if lock is not None:
             _sweep(guarded)
         yield final
+        made.clear()
     finally:
         if lock is not None:
             # Removed while it is held: whoever waits for this file looks for a new one.
             _lock_path(guarded).unlink(missing_ok=True)
             os.close(lock)
+        with contextlib.suppress(OSError):  # the first that holds something
+            for folder in made:
+                folder.rmdir()
 
 
 def _lock_path(final: Path) -> Path:
@@ -150,13 +162,18 @@ def _sweep(final: Path) -> None:
 
 
 def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
-    """Refuse a folder where a file is to be written, best before the work that it would hold.
+    """Refuse what cannot become a file, best before the work that it would hold.
 
     Raises:
-        FacerecError: ``path`` is a folder.
+        FacerecError: ``path`` is a folder, a device or a pipe, or a link to one of these or itself.
     """
-    if Path(path).is_dir():
+    path = Path(path)
+    if path.is_dir():
         raise error(f"{path}: this is a folder; name the file to write")
+    if path.exists() and not path.is_file():
+        raise error(f"{path}: this is a device or a pipe, no file; name the file to write")
+    if Path(os.path.realpath(path)).is_symlink():
+        raise error(f"{path}: this is a link to itself; name the file to write")
 
 
 @contextlib.contextmanager

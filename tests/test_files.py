@@ -43,6 +43,52 @@ def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
     assert final.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "file.txt", tmp_path / "link.txt"
+    if there:
+        target.write_text("old")
+    link.symlink_to("far/file.txt")
+    with atomic_path(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert names(tmp_path) == ["far", "link.txt"] and names(target.parent) == ["file.txt"]
+
+
+def test_a_link_to_a_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far")
+    for number in range(2):
+        with atomic_folder(tmp_path / "link", replace=bool(number)) as temporary:
+            (temporary / "file").write_text(str(number))
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "far" / "file").read_text() == str(number)
+    assert names(tmp_path) == ["far", "link"]
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "link", "loop"):
+        with (
+            pytest.raises(FacerecError, match=f"{name}: .*name the file"),
+            atomic_path(tmp_path / name),
+        ):
+            pass
+    assert names(tmp_path) == ["link", "loop", "pipe"] and (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("writer", [atomic_path, atomic_folder])
+def test_folders_made_for_what_failed_go_again(tmp_path: Path, writer) -> None:
+    (tmp_path / "mine").mkdir()
+    for place in ("new/deep", "mine"):
+        with pytest.raises(KeyboardInterrupt), writer(tmp_path / place / "out"):
+            raise KeyboardInterrupt
+    assert names(tmp_path) == ["mine"]
+
+
 @pytest.mark.parametrize("problem", [ValueError("mine"), KeyboardInterrupt(), PackError("pack")])
 def test_a_failing_block_leaves_the_old_file(tmp_path: Path, problem: BaseException) -> None:
     final = tmp_path / "file.txt"

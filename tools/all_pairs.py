@@ -1,6 +1,6 @@
 """Door to `facerec all-pairs`."""
 
-from facerec.commands.all_pairs import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("all-pairs")

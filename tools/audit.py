@@ -1,6 +1,6 @@
 """Door to `facerec audit`."""
 
-from facerec.commands.audit import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("audit")

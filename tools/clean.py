@@ -1,6 +1,6 @@
 """Door to `facerec clean`."""
 
-from facerec.commands.clean import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("clean")

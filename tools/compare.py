@@ -1,6 +1,6 @@
 """Door to `facerec compare`."""
 
-from facerec.commands.compare import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("compare")

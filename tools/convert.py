@@ -1,6 +1,6 @@
 """Door to `facerec convert`."""
 
-from facerec.commands.convert import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("convert")

@@ -1,6 +1,6 @@
 """Door to `facerec embed`."""
 
-from facerec.commands.embed import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("embed")

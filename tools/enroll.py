@@ -1,6 +1,6 @@
 """Door to `facerec enroll`."""
 
-from facerec.commands.enroll import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("enroll")

@@ -1,6 +1,6 @@
 """See `python tools/export_folder.py --help`."""
 
-from facerec.commands.export_folder import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("export-folder")

@@ -1,6 +1,6 @@
 """Door to `facerec export-onnx`."""
 
-from facerec.commands.export_onnx import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("export-onnx")

@@ -1,6 +1,6 @@
 """Door to `facerec identify`."""
 
-from facerec.commands.identify import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("identify")

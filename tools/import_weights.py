@@ -1,6 +1,6 @@
 """Door to `facerec import-weights`."""
 
-from facerec.commands.import_weights import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("import-weights")

@@ -1,6 +1,6 @@
 """Door to `facerec inspect`; a file called inspect.py would stand in the way of Python's own."""
 
-from facerec.commands.inspect import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("inspect")

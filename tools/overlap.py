@@ -1,6 +1,6 @@
 """Door to `facerec overlap`."""
 
-from facerec.commands.overlap import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("overlap")

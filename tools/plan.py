@@ -1,6 +1,6 @@
 """Door to `facerec plan`."""
 
-from facerec.commands.plan import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("plan")

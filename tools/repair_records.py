@@ -1,6 +1,6 @@
 """See `python tools/repair_records.py --help`."""
 
-from facerec.commands.repair_records import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("repair-records")

@@ -1,6 +1,6 @@
 """Door to `facerec study`."""
 
-from facerec.commands.study import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("study")

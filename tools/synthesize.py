@@ -1,6 +1,6 @@
 """Door to `facerec synthesize`."""
 
-from facerec.commands.synthesize import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("synthesize")

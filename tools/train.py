@@ -1,6 +1,6 @@
 """Door to `facerec train`."""
 
-from facerec.commands.train import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("train")

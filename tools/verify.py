@@ -1,6 +1,6 @@
 """Door to `facerec verify`."""
 
-from facerec.commands.verify import main
+from facerec.commands.main import run
 
 if __name__ == "__main__":
-    main()
+    run("verify")

@@ -88,7 +88,7 @@ def clean(
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     if images and page is None:
         raise DatasetError("--images are shown on a page; name one with --page FILE.html")
-    for file in (out, scores, page):
+    for file in (out, scores):
         if file is not None:
             check_file_name(file, DatasetError)
     dataset: FaceDataset | None = None

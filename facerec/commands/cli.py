@@ -23,11 +23,12 @@ from rich import console as rich_console
 from rich.segment import Segment
 
 from facerec.errors import FacerecError, RecipeError, printable
+from facerec.files import check_file_name
 from facerec.limits import check_flags
 from facerec.statistics.operating_points import parse_rate
 
-_WRITTEN = ("csv", "export", "failures", "json", "out", "page", "plot", "roc")
-"""Flags whose files are written, in every command that has them."""
+_FILES = ("csv", "export", "failures", "json", "page", "plot", "roc")
+"""Flags that name files to write, in every command that has them."""
 
 
 class Console(rich_console.Console):
@@ -95,7 +96,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     # The description of each argument on one line, so that tyro breaks it where the help does.
     function.__doc__ = re.sub(r"\n {8}\s*", " ", inspect.getdoc(function) or "")
 
-    with exit_on_error(debug), _exit_on_sigterm():
+    with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
@@ -113,18 +114,23 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
 
 
 def check_written(flags: Mapping[str, Any]) -> None:
-    """Refuse to write a file over one that another flag names.
+    """Refuse to write a file where none can be, and over one that another flag names.
 
     Raises:
-        FacerecError: one flag would replace what another names.
+        FacerecError: a folder, a device or a pipe stands there, or one flag would replace what
+            another names.
     """
     paths: dict[str, Path] = {}
     for name, value in flags.items():
         fields = vars(value) if is_dataclass(value) else {name: value}
         paths |= {field: path for field, path in fields.items() if isinstance(path, Path)}
-    for name in _WRITTEN:
+    for name in (*_FILES, "out"):
         path = paths.get(name)
-        if path is None or not path.is_file():
+        if path is None:
+            continue
+        if name != "out":  # a folder in some commands
+            check_file_name(path)
+        if not path.is_file():
             continue
         for other, given in paths.items():
             if other != name and given.is_file() and given.samefile(path):
@@ -152,8 +158,8 @@ def listed_rates(values: Iterable[str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that temporary files and worker processes go."""
+def _exit_on_signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files and workers go."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -162,6 +168,8 @@ def _exit_on_sigterm() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     previous = signal.signal(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `facerec.commands.main`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

@@ -57,9 +57,8 @@ def identify(
     """
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
-    for file in (out, json):
-        if file is not None:
-            check_file_name(file)
+    if out is not None:
+        check_file_name(out)
     console = Console(highlight=False, soft_wrap=True)
     enrolled = Gallery.read(gallery)
     people = words.counted(len(enrolled), "person", "people")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 import facerec
@@ -33,14 +34,25 @@ COMMANDS = {
 }
 
 
+def run(name: str, arguments: list[str] | None = None) -> None:
+    """Import a command and hand it its arguments, by default those of the process.
+
+    Until it has Ctrl-C in hand (`facerec.commands.cli.run_command`), which takes as long as its
+    imports, the signal ends the process as it ends other programs: without a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
+    module.main(arguments)
+
+
 def main() -> None:
     """Hand the rest of the command line to the command that it names."""
     arguments = sys.argv[1:]
     name = next((word for word in arguments if word != "--debug"), "--help")
     if name in COMMANDS:
-        module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
         arguments.remove(name)
-        module.main(arguments)
+        run(name, arguments)
         return
     from facerec.commands.cli import replace_what_cannot_be_encoded
 

@@ -24,7 +24,7 @@ from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.table import VECTORS
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import check_file_name, sha256
+from facerec.files import sha256
 from facerec.galleries.overlap import SHARE, find_overlap
 from facerec.galleries.overlap_report import (
     ASSUMED,
@@ -98,9 +98,6 @@ def overlap(
         raise FacerecError(f"--share is above 0 and below 1, found {share}")
     if images and page is None:
         raise FacerecError("--images shows pictures on the page; give --page too")
-    for file in (csv, page):
-        if file is not None:
-            check_file_name(file, DatasetError)
     console = Console(highlight=False, soft_wrap=True)
 
     loaded: EmbeddingModel | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from facerec.commands.cli import Console, exit_on_error
@@ -15,7 +16,6 @@ from facerec.report.progress import progress_bar
 from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
-from facerec.training.run import image_identity
 
 
 def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:
@@ -40,14 +40,20 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
                 "for example recipes/arcface_sec_r50.py"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
-    return path.stem if path else "run", loaded, ["--debug"] * debug + _with_values(arguments)
+        arguments = _with_values(arguments)
+        if "--data.also=None" in arguments:  # tyro has no word for an empty tuple
+            arguments.remove("--data.also=None")
+            loaded = replace(loaded, data=replace(loaded.data, also=()))
+    return path.stem if path else "run", loaded, ["--debug"] * debug + arguments
 
 
 def _with_values(arguments: list[str]) -> list[str]:
-    """Give ``--compile`` and ``--no-compile`` the value that they stand for."""
+    """Give ``--compile`` and ``--no-compile`` their value; join ``--data.also`` with its None."""
     words: list[str] = []
     for index, word in enumerate(arguments):
-        if word == "--no-compile":
+        if word == "None" and words[-1:] == ["--data.also"]:
+            words[-1] = "--data.also=None"
+        elif word == "--no-compile":
             words += ["--compile", "False"]
         elif word == "--compile" and (arguments[index + 1 :] or ["-"])[0].startswith("-"):
             words += ["--compile", "True"]
@@ -72,7 +78,6 @@ def open_targets(
         return teacher_targets(
             recipe.distillation,
             dataset,
-            image_identity(recipe, dataset),
             processes,
             workers=recipe.workers,
             progress=progress,

@@ -128,6 +128,7 @@ def _train(
             steps_per_epoch=trainer.steps_per_epoch,
             start=trainer.step,
             validated=trainer.validated,
+            losses=trainer.losses,
             console=console,
         )
         if console is not None:

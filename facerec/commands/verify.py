@@ -28,7 +28,7 @@ from facerec.embedding.model import (
     newest_run,
 )
 from facerec.errors import MetricError, ModelError
-from facerec.files import check_file_name, write_json
+from facerec.files import write_json
 from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
 from facerec.limits import Limits
 from facerec.progress import section
@@ -177,10 +177,7 @@ def verify(
     if with_images and (out is None or scores is not None):
         raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
     for file in (json, roc):
-        if file is None:
-            continue
-        check_file_name(file, MetricError)
-        if out is not None and file.resolve().is_relative_to(out.resolve()):
+        if file and out and file.resolve().is_relative_to(out.resolve()):
             raise MetricError(
                 f"{file}: lies in {out}, which holds the report and nothing else; choose another "
                 "folder"

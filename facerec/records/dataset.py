@@ -428,6 +428,7 @@ class RecordDataset(FaceDataset):
                 magic == MAGIC
                 and HEADER_BYTES <= length <= MAX_PAYLOAD  # beyond it are continuation flags
                 and flag == 0
+                and not self.records.label_index
                 and stop <= len(file)
                 and 0 <= label < self.num_classes
                 and label == (number := int(label))

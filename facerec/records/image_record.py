@@ -101,6 +101,11 @@ def class_of(
         RecordError: the label is no class.
     """
     if record.flag == 0:
+        if label_index:
+            raise RecordError(
+                f"{where}: label_index {label_index} is outside its one label; leave label_index "
+                "out"
+            )
         value = float(record.label)
     else:
         labels = np.asarray(record.label)

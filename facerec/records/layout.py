@@ -229,7 +229,8 @@ class ImageRecords:
         for start in range(0, len(self), _BLOCK):
             headers = _read_headers(self._file, self.offsets[start : start + _BLOCK])
             value = np.where(headers.flag == 0, headers.scalar, headers.first)
-            sure = headers.plain & (headers.flag <= (2 if self.label_index is None else 0))
+            # Of several labels the first, unless told; an index above 0 needs a look at each.
+            sure = headers.plain & (headers.flag <= {None: 2, 0: 0}.get(self.label_index, -1))
             # NaN compares as false; the floor of an infinity is excluded by the limit.
             with np.errstate(invalid="ignore"):
                 sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
@@ -276,6 +277,12 @@ def open_image_records(path: Path, label_index: int | None = None) -> ImageRecor
     file = RecordFile(_find_record_file(Path(path)))
     if file.size == 0:
         raise RecordError(f"{file.path}: the record file is empty; write it again")
+    if file.path.suffix == ".bin" and bytes(file.content[:4]) != MAGIC:
+        raise RecordError(
+            f"{file.path}: this is a verification pack, and training images are needed; give "
+            "a record file (.rec), its folder, or a folder of identity/image.jpg, and score packs "
+            "with facerec verify"
+        )
     notes: list[str] = []
     index = _load_index(file, notes)
     layout: Layout

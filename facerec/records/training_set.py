@@ -83,7 +83,8 @@ class Data(Checked):
     a line with both leaves out the image alone."""
 
     also: tuple[Part, ...] = ()
-    """Further sets, joined to this one; identities and exclude above are those of this one."""
+    """Further sets, joined to this one; identities and exclude above are those of this one.
+    `--data.also None` on a command line does without those of the recipe."""
 
     min_images: Count = 1
     """Leave out identities with fewer images than this, in all sets together."""

@@ -3,7 +3,7 @@
 The teacher sees every picture before the first step. Its raw embeddings lie in one file, an array
 ``(images, views, T)`` of float16 that any number of processes and runs map into memory; a batch
 takes its rows from there while it is loaded. What a file belongs to (the teacher's bytes and
-preprocessing, the images, the views) is hashed into its folder's name.
+preprocessing, the bytes of the images, the views) is hashed into its folder's name.
 
 An interrupted pass goes on where it was: blocks of rows are flushed to the disk and then listed
 with their checksums, by each rank in a list of its own.
@@ -207,7 +207,6 @@ def distillation_warnings(
 def teacher_targets(
     config: Distillation,
     dataset: FaceDataset,
-    identity: Any,
     processes: Processes,
     *,
     workers: int = 0,
@@ -218,10 +217,9 @@ def teacher_targets(
     Args:
         config: the teacher and the views.
         dataset: the images, with their augmentation.
-        identity: JSON that tells these images from others.
         processes: this rank among its peers, which all see the same files.
         workers: processes per rank that decode.
-        progress: called with the pictures that this rank has done.
+        progress: called with the images read, and the pictures that this rank has done.
 
     Raises:
         ModelError: the teacher cannot be read, takes images of another size, gives embeddings that
@@ -234,7 +232,7 @@ def teacher_targets(
         "format": FORMAT,
         "teacher": teacher.sha256,
         "preprocessing": to_dict(teacher.preprocessing),
-        "data": identity,
+        "data": processes.on_main(lambda: _sha256_of_images(dataset, progress)),
         "images": len(dataset),
         "image_size": list(dataset.image_size),
         "views": config.views,
@@ -260,6 +258,22 @@ def teacher_targets(
     targets = TeacherTargets(folder)
     processes.on_main(lambda: _compare(targets, facts, teacher, pictures))
     return targets
+
+
+def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
+    """Hash the bytes of all images in their order, whatever their names and wherever they lie."""
+    digest = hashlib.sha256()
+    for i in range(len(dataset)):
+        try:
+            image = hashlib.sha256(dataset.encoded(i)).digest()
+        except FacerecError:
+            if dataset.on_error == "error":
+                raise
+            image = b"damaged"
+        digest.update(image)
+        if progress is not None and (i + 1) % 1000 == 0:
+            progress("reading images, whose teacher's embeddings may be there", i + 1, len(dataset))
+    return digest.hexdigest()
 
 
 def _changes(augmentation: Augmentation) -> dict[str, Any]:

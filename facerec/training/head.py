@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from facerec.errors import RecipeError
+from facerec.errors import DatasetError, RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.no_head import NoHead
@@ -16,9 +16,19 @@ from facerec.training.recipe import Recipe
 
 
 def create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
-    """Make this rank's class centres; none without a margin."""
+    """Make this rank's class centres; none without a margin.
+
+    Raises:
+        DatasetError: there is one identity, of which a softmax learns nothing.
+    """
     if recipe.margin is None:
         return NoHead(recipe.backbone.embedding_size)
+    if dataset.num_classes == 1:
+        raise DatasetError(
+            f"{recipe.data.path}: all {len(dataset):,} images are of one identity, and a margin "
+            "learns to tell identities apart; give images of two or more, each in a folder or "
+            "under a label of its own"
+        )
     return MarginClassifier(
         dataset.num_classes,
         recipe.backbone.embedding_size,

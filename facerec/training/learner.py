@@ -49,7 +49,6 @@ from facerec.training.nonfinite import NonfiniteGuard
 from facerec.training.optimization import MultiStep, parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
-from facerec.training.run import image_identity
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
 
@@ -107,9 +106,7 @@ class Learner:
         self.distiller: DistillationLoss | None = None
         self._images: BatchSource = dataset
         if (taught := recipe.distillation) is not None:
-            self.targets = targets or teacher_targets(
-                taught, dataset, image_identity(recipe, dataset), processes
-            )
+            self.targets = targets or teacher_targets(taught, dataset, processes)
             self._images = TaughtDataset(dataset, taught, self.targets)
             size = recipe.backbone.embedding_size
             self.distiller = create_distiller(taught, size, self.targets, recipe.seed)

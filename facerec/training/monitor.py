@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +68,7 @@ class Monitor:
         steps_per_epoch: optimizer steps in an epoch.
         start: optimizer steps done by earlier parts of the run.
         validated: the epoch of the last validation of these that counts.
+        losses: of those of these steps that no line tells of yet.
         console: where the display goes; None shows nothing.
     """
 
@@ -80,6 +82,7 @@ class Monitor:
         steps_per_epoch: int,
         start: int = 0,
         validated: int = 0,
+        losses: Sequence[float] = (),
         console: Console | None = None,
     ) -> None:
         self.recipe, self.steps_per_epoch, self.total_steps = recipe, steps_per_epoch, total_steps
@@ -89,7 +92,7 @@ class Monitor:
         self.last: dict[str, float] = {}
         """The figures last read, with lr, norm_cv and images_per_second."""
         self._printed_at = -math.inf
-        self._losses: list[torch.Tensor] = []
+        self._losses = [torch.tensor(loss, device=processes.device) for loss in losses]
         self._late: _Late | None = None
         self._logged_at, self._logged_step = time.perf_counter(), start
         self._validated = validated
@@ -175,6 +178,12 @@ class Monitor:
         self._late = _Late(step, tuple(named), LateFigures(*named.values()), rest)
         if self._late.figures.here:
             self._tell()
+
+    @property
+    def losses(self) -> list[float]:
+        """The finite losses of the steps since the last line, for those who go on from here."""
+        self._tell()
+        return [loss for loss in map(float, self._losses) if math.isfinite(loss)]
 
     def _tell(self) -> None:
         """Show and write the figures that wait for it, if any do."""

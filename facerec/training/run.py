@@ -348,19 +348,6 @@ def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     return first | {"also": also}
 
 
-def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
-    """Return what tells the training images from others, wherever they lie, as JSON types."""
-    first = fingerprints(recipe, dataset)
-    return {
-        "sets": [
-            {name: entry[name] for name in ("names", "identities", "exclude") if name in entry}
-            | {"records": sorted(map(list, _record_files(entry["files"])))}
-            for entry in (first, *first["also"])
-        ],
-        "min_images": recipe.data.min_images,
-    }
-
-
 def fingerprint(path: Path) -> dict[str, Any]:
     """Identify a training set without reading all of it: sizes, and hashes of the small files."""
     if is_pattern(path):

@@ -40,6 +40,8 @@ class SavedFacts:
     """Of the backbone, as the recipe says or its ``auto`` came to mean; None was not written."""
     validated: int = 0
     """The epoch after which the last validation was."""
+    losses: tuple[float, ...] = ()
+    """Of the steps since the last line of ``metrics.jsonl``."""
 
 
 class TrainingState:

@@ -49,6 +49,7 @@ class Trainer(Learner):
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
         validated: the epoch after which the last validation was, 0 before the first.
+        losses: of the steps that the run was resumed behind and no line of the log tells of.
 
     Args, besides those of `Learner`:
         folder: the run's folder, or None to train without writing anything.
@@ -78,6 +79,7 @@ class Trainer(Learner):
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
         self.validated = 0
+        self.losses: tuple[float, ...] = ()
         self._stop_signal: int | None = None
         self._asked: LateFigures | None = None  # whether a rank is to stop
         self.workers = min(recipe.workers, max(available_cores() // processes.on_this_machine, 1))
@@ -334,6 +336,7 @@ class Trainer(Learner):
                 "world_size": self.processes.world_size,
                 "best_accuracy": self.best_accuracy,
                 "validated": self.validated,
+                "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
@@ -370,7 +373,7 @@ class Trainer(Learner):
         except (RecipeError, RuntimeError, LookupError, TypeError) as error:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
-        self.step, self.validated = saved.step, saved.validated
+        self.step, self.validated, self.losses = saved.step, saved.validated, saved.losses
         if self.recipe.head.kernel == "auto":
             self.head.keep_kernel(saved.kernel)
         if saved.precision not in (None, self.precision):

@@ -259,7 +259,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     last.symlink_to(write(tmp_path / "secret.jpg", "x"))
     error = refusal(capsys, *arguments, "--out", tmp_path / "o" / "out")
     assert "leads out of its folder through a symbolic link" in error
-    assert list((tmp_path / "o").iterdir()) == []
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("name", ["../out.jpg", "/tmp/out.jpg", "a/../../out.jpg"])
@@ -271,7 +271,7 @@ def test_names_of_a_pack_stay_in_the_folder(
     write(tmp_path / SHARED_NAMES, f"index,image_id\n0,a.jpg\n1,{name}\n")
     error = refusal(capsys, "--bench", tmp_path / "evil.npz", "--out", tmp_path / "o" / "out")
     assert "is no path inside a folder of images" in error
-    assert list((tmp_path / "o").iterdir()) == []
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize(

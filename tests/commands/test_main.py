@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +93,25 @@ def test_every_command_but_the_demo_has_a_door() -> None:
     names = {path: path.stem.replace("inspect_model", "inspect") for path in TOOLS.glob("*.py")}
     assert {name.replace("_", "-") for name in names.values()} == COMMANDS.keys() - {"demo"}
     for door, name in names.items():
-        module = f"facerec.commands.{name}"
-        assert f"from {module} import main" in door.read_text()
-        assert callable(importlib.import_module(module).main)
+        assert f'run("{name.replace("_", "-")}")' in door.read_text()
+        assert callable(importlib.import_module(f"facerec.commands.{name}").main)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[TOOLS / "train.py"], ["-c", "from facerec.commands.main import main; main()"]]
+)
+def test_ctrl_c_while_a_command_is_imported_shows_no_traceback(
+    tmp_path: Path, arguments: list[str | Path]
+) -> None:
+    # Stands for any import, and is where it always meets the signal.
+    (tmp_path / "tyro.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    run = subprocess.run(
+        [sys.executable, *arguments, "train"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{TOOLS.parent}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_usage_needs_no_torch() -> None:

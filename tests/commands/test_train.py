@@ -606,3 +606,25 @@ def test_help_teaches(
     if arguments[0] == "arc.py":
         assert "(default: 12)" in text and "--regularizer.weight FLOAT" in text
     assert not (workplace / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [["--data.also", "None"], ["--data.also=None"]])
+def test_a_command_line_does_without_the_further_sets_of_a_recipe(
+    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    text = RECIPE.replace('path=Path("data")', 'path=Path("data"), also=(Part(Path("gone")),)')
+    Path("arc.py").write_text(text.replace("import Data", "import Data, Part"))
+    assert "gone" in refused(capsys, ["arc.py", "--device", "cpu"])
+    train("--max-steps", "1", *words)
+    assert json.loads(Path("runs/arc/recipe.json").read_text())["data"]["also"] == []
+
+
+def test_a_resumed_run_writes_the_lines_of_one_that_was_not_stopped(workplace: Path) -> None:
+    def lines(name: str) -> list[dict[str, object]]:
+        text = Path("runs", name, "metrics.jsonl").read_text()
+        return [json.loads(line) | {"images_per_second": 0} for line in text.splitlines()]
+
+    train("--log-every", "4", "--name", "whole")
+    train("--log-every", "4", "--name", "cut", "--max-steps", "2")
+    train("--log-every", "4", "--name", "cut", "--resume")
+    assert lines("cut") == lines("whole") and len(lines("cut")) == STEPS // 4

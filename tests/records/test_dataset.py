@@ -323,6 +323,21 @@ def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
     assert open_dataset(Data(path, label_index=0), seed=0).labels.tolist() == [4] * 12
 
 
+def test_a_label_index_beyond_the_labels_is_no_other_label(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items(), num_classes=CLASSES)
+    assert open_dataset(Data(tmp_path, label_index=0), seed=0).sample(1)[1] == 0
+    dataset = open_dataset(Data(tmp_path, label_index=1), seed=0)
+    for read in (lambda: dataset.labels, lambda: dataset.sample(1), lambda: dataset[1]):
+        with pytest.raises(RecordError, match=r"train\.rec, key \d.*label_index 1 "):
+            read()
+
+
+def test_a_verification_pack_is_no_training_set(tmp_path: Path, shared_data: Path) -> None:
+    for data in (Data(path := shared_data / "lfw_small" / "small_py3.bin"), Data(path, "records")):
+        with pytest.raises(RecordError, match=r"small_py3\.bin: .*verification pack.*\.rec"):
+            open_dataset(data, seed=0)
+
+
 def test_class_names_beside_the_records(tmp_path: Path) -> None:
     write_image_records(tmp_path / "train", items())
     (tmp_path / "classes.txt").write_text("".join(f"id{i}\n" for i in range(CLASSES)))

@@ -120,6 +120,13 @@ def test_labels_that_are_no_class(label):
             class_of(record, WHERE)
 
 
+def test_one_label_has_no_second():
+    record = ImageRecord(0, 3.0, 0, 0, b"")
+    assert class_of(record, WHERE, label_index=0) == 3
+    with pytest.raises(RecordError, match=f"{WHERE}: label_index 1 .*one label"):
+        class_of(record, WHERE, label_index=1)
+
+
 def test_label_out_of_range():
     with pytest.raises(RecordError, match=f"{WHERE}: label 295 is out of range for 295 classes"):
         class_of(ImageRecord(0, 295.0, 0, 0, b""), WHERE, num_classes=295)

@@ -121,7 +121,7 @@ def test_a_bad_image_stops_the_work_and_leaves_nothing(processes: int, tmp_path:
     folder = write_folder(tmp_path / "in", BAD)
     with pytest.raises(ImageError, match=r"/a/2\.jpg: the JPEG of [\d,]+ bytes lacks its end"):
         make_records(folder, tmp_path / "out", processes=processes)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_all_bad_is_an_error(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", {"a/1.jpg": b"text"})
     with pytest.raises(RecordError, match=r"/a/1\.jpg: neither.*no images to write"):
         make_records(folder, tmp_path / "out", on_error="skip")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_arguments(tmp_path: Path) -> None:

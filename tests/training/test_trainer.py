@@ -27,7 +27,13 @@ from helpers.tiny_training import (
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.errors import CheckpointError, FacerecError, RecipeError, TrainingError
+from facerec.errors import (
+    CheckpointError,
+    DatasetError,
+    FacerecError,
+    RecipeError,
+    TrainingError,
+)
 from facerec.heads import (
     SEC,
     AdaFace,
@@ -81,6 +87,12 @@ def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: i
     whole = trained(tiny_recipe(data, regularizer=penalty))
     parts = trained(tiny_recipe(data, regularizer=penalty, accumulation=count))
     assert_close(weights(whole), weights(parts))
+
+
+def test_one_identity_is_nothing_to_tell_apart(tmp_path: Path) -> None:
+    write_training_set(tmp_path, people=1, images=20)
+    with pytest.raises(DatasetError, match=f"{tmp_path}: .*one identity"):
+        make_trainer(tiny_recipe(tmp_path))
 
 
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:

@@ -196,7 +196,6 @@ def verify(
         )
     settings = Settings(fpr=fpr, metrics=metrics, replicates=replicates, seed=seed)
     console = Console(highlight=False)
-    given = None if overlap is None else read_overlap(overlap)
 
     if scores is not None or (embeddings is not None and is_embeddings(compare or embeddings)):
         _refuse_unused(
@@ -244,6 +243,7 @@ def verify(
         _try_preprocessing(tried, opened, aligner, settings, console, json)
         return
     benches: list[Bench | TemplateBench] = []
+    paths = [scores or embeddings or model, *([] if compare is None else [compare])]
     if scores is not None:
         if bench or pairs is not None or model is not None or embeddings is not None:
             raise MetricError(
@@ -259,10 +259,7 @@ def verify(
                 "--compat": compat,
             },
         )
-
-        def verified(path: Path | None) -> Verified:
-            assert path is not None
-            return _score_file(path, distances, settings)
+        both = [_score_file(path, distances, settings) for path in paths if path is not None]
     else:
         if distances:
             raise MetricError("--distances says what --scores holds; leave it out without --scores")
@@ -273,12 +270,16 @@ def verify(
             raise MetricError(
                 f"{benches[0].name}: it has searches alone, and a ROC shows pairs; leave out --roc"
             )
-
-        def verified(path: Path | None) -> Verified:
-            return _verify_all(source(path), benches, settings, compat, console, given)
-
-    results, searches = verified(scores or embeddings or model)
-    others, more = ({}, []) if compare is None else verified(compare)
+        sources = [source(path) for path in paths]
+        # Both sides of a comparison are scored on the same pairs, whoever was trained on what.
+        known = (
+            [_given_overlap(overlap, benches)]
+            if overlap is not None
+            else [known for each in sources for known in training_overlaps(each.training_data)]
+        )
+        variants = [(bench, _without_known(bench, known, console)) for bench in benches]
+        both = [_verify_all(each, variants, settings, compat, console) for each in sources]
+    (results, searches), (others, more), *_ = *both, ({}, [])
     comparisons = {
         name: compare_results(results[name], other, replicates, seed)
         for name, other in others.items()
@@ -350,26 +351,18 @@ def _stored(path: Path, console: Console) -> Source:
 
 def _verify_all(
     source: Source,
-    benches: Sequence[Bench | TemplateBench],
+    variants: Sequence[tuple[Bench | TemplateBench, Sequence[Bench]]],
     settings: Settings,
     compat: Compat | None,
     console: Console,
-    given: KnownOverlap | None,
 ) -> Verified:
-    """Return the 1:1 results of every bench by name, and those of 1:N.
+    """Return the 1:1 results by name, and those of 1:N.
 
-    An overlap that the user has given must be of one of the benches.
+    Beside each bench stand variants of it, with the same images and other pairs.
     """
-    pairwise = [bench for bench in benches if isinstance(bench, Bench)]
-    if given is not None and not any(given.is_of(bench) for bench in pairwise):
-        raise MetricError(
-            f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
-            "compute the overlap with the bench that is verified"
-        )
-    known = training_overlaps(source.training_data) if given is None else [given]
     results: dict[str, VerificationResult] = {}
     searches: list[IdentificationResult] = []
-    for bench in benches:
+    for bench, others in variants:
         console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True)
         if isinstance(bench, TemplateBench):
             verified, identified = _verify_templates(source, bench, settings)
@@ -377,52 +370,73 @@ def _verify_all(
         else:
             embeddings = source.embed(bench.images, bench.name, None)
             verified = {}
-            for name, each in _with_and_without(bench, known, console).items():
+            for each in (bench, *others):
                 result = evaluate_embeddings(embeddings, each, compat=compat, **settings)
-                verified[name] = replace(result, model=source.model)
+                verified[each.name] = replace(result, model=source.model)
         for name, result in verified.items():
             # Two files of one name in different folders are two benches.
-            results[name if name not in results else str(bench.source.get("path"))] = result
+            longer = f"{bench.source.get('path')}{name.removeprefix(bench.name)}"
+            results[name if name not in results else longer] = result
     return results, searches
 
 
-def _with_and_without(
-    bench: Bench, known: Sequence[KnownOverlap], console: Console
-) -> dict[str, Bench]:
-    """Return a bench, and if people of it were trained on, the same without their pairs."""
-    benches = {bench.name: bench}
-    for overlap in known:
-        if not overlap.is_of(bench) or bench.name not in benches:
+def _given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> KnownOverlap:
+    """Read the overlap that the user has given, which must be of one of the benches."""
+    given = read_overlap(path)
+    if not any(given.is_of(bench) for bench in benches if isinstance(bench, Bench)):
+        raise MetricError(
+            f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
+            "compute the overlap with the bench that is verified"
+        )
+    return given
+
+
+def _without_known(
+    bench: Bench | TemplateBench, known: Sequence[KnownOverlap], console: Console
+) -> list[Bench]:
+    """Return the bench without the pairs of people who were trained on, if it has such pairs."""
+    if isinstance(bench, TemplateBench):
+        return []
+    pairs, notes = bench.pairs, []
+    clean = np.ones(len(pairs), dtype=bool)
+    for overlap in {overlap.path.resolve(): overlap for overlap in known}.values():
+        if not overlap.is_of(bench):
             continue
         said = f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}"
         trained_on = np.isin(bench.images.ids, list(overlap.images))
-        pairs = bench.pairs
-        clean = ~(trained_on[pairs.first] | trained_on[pairs.second])
-        left = int(np.count_nonzero(clean))
-        if left == len(pairs):
+        shown = trained_on[pairs.first] | trained_on[pairs.second]
+        if not shown.any():
             console.print(f"{said} ({overlap.path})", soft_wrap=True)
             continue
+        count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
         console.print(
-            f"warning: {said}, in {len(pairs) - left:,} of {len(pairs):,} pairs "
-            f"({overlap.path}); figures with and without these pairs follow",
+            f"warning: {said}, in {count} ({overlap.path}); figures with and without these pairs "
+            "follow",
             style="yellow",
             soft_wrap=True,
         )
-        if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
-            console.print(
-                "warning: without these pairs there are not both same and different ones, so that "
-                "no figures can be given",
-                style="yellow",
-            )
-            continue
-        folds = None
-        if pairs.folds is not None:  # those that have pairs left, numbered anew
-            folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
-            folds = folds if folds.max() else None
-        name = f"{bench.name} without people of the training set"
-        benches[name] = replace(
+        notes.append(
+            f"{count} show a person who is probably in the training set ({overlap.path}) and are "
+            "left out"
+        )
+        clean &= ~shown
+    if not notes:
+        return []
+    if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
+        console.print(
+            "warning: without these pairs there are not both same and different ones, so that "
+            "no figures can be given",
+            style="yellow",
+        )
+        return []
+    folds = None
+    if pairs.folds is not None:  # those that have pairs left, numbered anew
+        folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
+        folds = folds if folds.max() else None
+    return [
+        replace(
             bench,
-            name=name,
+            name=f"{bench.name} without people of the training set",
             pairs=replace(
                 pairs,
                 first=pairs.first[clean],
@@ -430,13 +444,9 @@ def _with_and_without(
                 issame=pairs.issame[clean],
                 folds=folds,
             ),
-            notes=(
-                *bench.notes,
-                f"{len(pairs) - left:,} of {len(pairs):,} pairs show a person who is probably in "
-                f"the training set ({overlap.path}) and are left out",
-            ),
+            notes=(*bench.notes, *notes),
         )
-    return benches
+    ]
 
 
 def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:

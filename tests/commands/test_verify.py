@@ -17,12 +17,14 @@ from scipy.io import savemat
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands import verify
 from facerec.commands.convert import main as convert
 from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
 from facerec.files import sha256
+from facerec.galleries.overlap_report import KnownOverlap
 from facerec.records.packs import write_pack
 from facerec.verification import pack_bench, score_pairs
 
@@ -290,6 +292,21 @@ def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None
             assert row["interval"]["low"] <= row["difference"] <= row["interval"]["high"]
         elif row["difference"] is not None:
             assert any(row["figure"] in note for note in comparison["notes"])
+
+
+def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = pack_bench("data/lfw/lfw.bin").images.ids.tolist()
+    # Only what the second model was trained on is in the bench.
+    bench = {"sha256": sha256("data/lfw/lfw.bin")}
+    known = KnownOverlap(Path("list.csv"), {}, bench, frozenset(ids[:4]), 2, 0.0)
+    answers = iter([[], [known]])
+    monkeypatch.setattr(verify, "training_overlaps", lambda data: next(answers))
+    main(["--compare", "runs/older", "--json", "figures.json"])
+    content = json.loads(Path("figures.json").read_text())
+    assert [row["pairs"]["same"] for row in content["results"]] == [10, 9]
+    assert len(content["comparisons"]) == 2
 
 
 def test_report_folder(

@@ -14,13 +14,19 @@ import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args
 
 import tyro
 from rich import console as rich_console
 from rich.segment import Segment
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+)
 
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.files import check_file_name
@@ -64,6 +70,31 @@ def _flow(helptext: str) -> str:
 tyro._strings.remove_single_line_breaks = _flow
 
 
+_registry = ConstructorRegistry()
+
+
+@_registry.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Let the help show a value that may be None as ``PATH``, where tyro has ``{None}|PATH``."""
+    kinds = get_args(info.type)
+    if info.type_origin not in (Union, UnionType) or NoneType not in kinds:
+        return None
+    inner: Any = Union[tuple(kind for kind in kinds if kind is not NoneType)]  # noqa: UP007
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner, info.markers))
+    if not isinstance(spec, PrimitiveConstructorSpec) or spec.nargs != 1 or spec.choices:
+        return None
+    return replace(
+        spec,
+        instance_from_str=lambda words: (
+            None if words == ["None"] else spec.instance_from_str(words)
+        ),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: (
+            ["None"] if value is None else spec.str_from_instance(value)
+        ),
+    )
+
+
 def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
@@ -100,7 +131,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
-            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks)
+            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks, registry=_registry)
         except ValueError as error:
             if parsed:  # no matter of flags
                 raise

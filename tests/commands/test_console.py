@@ -136,22 +136,31 @@ class Flags:
     size: int = 1
     """One line here,
     another there."""
+    limit: float | None = None
+    """None is no limit."""
 
 
-def test_help_breaks_lines_where_it_likes_and_not_where_the_docstring_does(
+def test_help_reads_well_and_values_may_be_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    given: list[Flags] = []
+
     def command(flags: Flags, count: int = 2) -> None:
-        """Do nothing.
+        """Keep the flags.
 
         Args:
             flags: see there.
             count: first line,
                 (second) line.
         """
+        given.append(flags)
 
     with pytest.raises(SystemExit):
         run_command(command, ["--help"])
     printed = capsys.readouterr().out
     assert "One line here, another there." in printed
     assert "first line, (second) line." in printed
+    assert "--flags.limit FLOAT" in printed
+    for value in ("None", "0.5"):
+        run_command(command, ["--flags.limit", value])
+    assert [flags.limit for flags in given] == [None, 0.5]

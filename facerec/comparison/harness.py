@@ -29,7 +29,7 @@ from facerec.comparison.finals import (
     FinalRun,
     read_final,
     score_models,
-    test_side,
+    scored_positions,
     write_final,
 )
 from facerec.comparison.fit import Fit, Trainer
@@ -298,8 +298,10 @@ class Harness:
         trial: int | None = None,
     ) -> None:
         """Score the models of a seed on the test classes, and write what comes out."""
-        asked, side = self.comparison, test_side(self.images, self.split)
-        run = score_models(self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls)
+        asked, sides = self.comparison, scored_positions(self.images, self.split)
+        run = score_models(
+            self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
+        )
         # A model that diverged has no score; its weights before that are not the result.
         failure = next((fit.failure for fit in fits if fit.failure), None)
         write_final(path, run, {**self._origin(name, seed, trial), "failure": failure})

@@ -20,7 +20,7 @@ from facerec.comparison.figures import (
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.protocol import Comparison
-from facerec.comparison.significance import least_p
+from facerec.comparison.significance import SeedMean, least_p
 from facerec.comparison.summary import (
     HEADLINE,
     Pair,
@@ -45,7 +45,6 @@ from facerec.comparison.tables import (
     points,
     probe_table,
     protocol_tables,
-    reaching,
     run_records,
     run_table,
     score_records,
@@ -219,7 +218,7 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
     if len(means) < 2:
         return
     first = max(means, key=lambda name: means[name].value)
-    reach = reaching(summary, *HEADLINE) - {first}
+    reach = meeting_best(means) - {first}
     others = [name for name in means if name in reach]
     detail = (
         f"n=1: {means[first].remark}"
@@ -234,6 +233,23 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
         detail=detail,
         basis=f"n = {counted(means[first].total, 'seed')}",
     )
+
+
+def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
+    """Return the names whose interval over seeds meets that of the highest mean.
+
+    So the tables of the Reality Check are read. One seed has a point for an interval.
+    """
+    if not means:
+        return frozenset()
+    best = max(means.values(), key=lambda mean: mean.value)
+    least, _ = _ends(best)
+    return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
+
+
+def _ends(mean: SeedMean) -> tuple[float, float]:
+    interval = mean.over_seeds
+    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
 
 
 def _notes(summary: Summary) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from facerec.comparison.finals import VIEWS, View
@@ -97,11 +97,12 @@ _OF_PAIRS = (
 def headline_table(summary: Summary) -> Table[_Row]:
     """Return the retrieval figures of all arms; a terminal shows those of concatenated models."""
     columns = headline_columns(summary)
-    bold = {column: declared(summary, *column) for column in columns}
 
     def column(view: View, metric: str) -> Column[_Row]:
+        bold = declared(summary, view, metric)
+
         def show(row: _Row) -> Cell:
-            return _score_cell(find(row.scores, view, metric), row.name in bold[view, metric])
+            return _score_cell(find(row.scores, view, metric), row.name in bold)
 
         heading = _SHORT.get(metric, summary.figures.get(metric, metric))
         return Column(heading, show, terminal=view == VIEWS[0])
@@ -150,29 +151,6 @@ def declared(summary: Summary, view: View, metric: str) -> frozenset[str]:
     )
 
 
-def reaching(summary: Summary, view: View, metric: str) -> frozenset[str]:
-    """Return the arms whose interval over seeds meets that of the best arm in a figure."""
-    scores = {arm.name: arm.score(view, metric) for arm in summary.arms}
-    return meeting_best({name: score.mean for name, score in scores.items() if score})
-
-
-def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
-    """Return the names whose interval over seeds meets that of the highest mean.
-
-    So the tables of the Reality Check are read. One seed has a point for an interval.
-    """
-    if not means:
-        return frozenset()
-    best = max(means.values(), key=lambda mean: mean.value)
-    least, _ = _ends(best)
-    return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
-
-
-def _ends(mean: SeedMean) -> tuple[float, float]:
-    interval = mean.over_seeds
-    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
-
-
 def run_table(summary: Summary) -> TextTable:
     """Return the headline figure of every seed."""
     seeds = range(summary.repetitions)
@@ -193,10 +171,9 @@ def run_table(summary: Summary) -> TextTable:
 
 def pair_table(summary: Summary) -> TextTable:
     """Return the headline differences with their tests."""
-    bold = declared(summary, *HEADLINE)
 
     def row(pair: Pair) -> list[Cell | str]:
-        difference = _difference_cell(pair.headline, pair.reason, strong=pair.arm in bold)
+        difference = _difference_cell(summary, pair.headline, pair.reason)
         figures: list[Cell | str] = [_MISSING, difference, *[_MISSING] * 4]
         if pair.headline is not None:
             mean = pair.headline.mean
@@ -228,14 +205,14 @@ def pair_table(summary: Summary) -> TextTable:
         "Fair: equal protocols, or different in declared fields alone, and equally many trials and "
         "first settings.",
     ]
-    table = text_table(
+    return text_table(
         "Concatenated MAP@R, arm − base",
         (*headings, "found at 80 %", "fair"),
         map(row, summary.pairs),
         words=("fair",),
         page_only=wide,
+        remarks=remarks,
     )
-    return replace(table, remarks=remarks)
 
 
 def _named(pair: Pair) -> str:
@@ -244,13 +221,12 @@ def _named(pair: Pair) -> str:
 
 def difference_table(summary: Summary, view: View) -> TextTable:
     """Return the differences in all figures of a view."""
-    bold = {metric: declared(summary, view, metric) for metric in summary.figures}
     rows: list[TextRow] = [
         (
             _named(pair),
             *(
-                _difference_cell(pair.difference(view, metric), p=True, strong=pair.arm in arms)
-                for metric, arms in bold.items()
+                _difference_cell(summary, pair.difference(view, metric), p=True)
+                for metric in summary.figures
             ),
         )
         for pair in summary.pairs
@@ -261,8 +237,8 @@ def difference_table(summary: Summary, view: View) -> TextTable:
     )
     if summary.clusterings:
         remark += " Intervals of NMI and F1 are over seeds alone."
-    table = text_table(f"All figures, {view}", ("pair", *summary.figures.values()), rows)
-    return replace(table, remarks=[remark])
+    headings = ("pair", *summary.figures.values())
+    return text_table(f"All figures, {view}", headings, rows, remarks=[remark])
 
 
 def claims_of(claims: Iterable[Claim]) -> str:
@@ -306,11 +282,11 @@ def paired_trial_table(summary: Summary) -> TextTable | None:
         "weights are tried as well as small ones; the final runs above compare the best of both."
     ]
     caption = "The same trials with and without"
-    return replace(text_table(caption, (*headings, "best of arm"), rows), remarks=remarks)
+    return text_table(caption, (*headings, "best of arm"), rows, remarks=remarks)
 
 
 def _difference_cell(
-    difference: Difference | None, reason: str = "", p: bool = False, strong: bool = False
+    summary: Summary, difference: Difference | None, reason: str = "", p: bool = False
 ) -> Cell:
     if difference is None:
         return Cell(words.NOTHING, reason, withheld=True)
@@ -320,7 +296,7 @@ def _difference_cell(
     small = words.limits(mean.interval, 100, "+.2f")
     if p:
         small = f"{small}\np {words.p_value(mean.p_holm)}"
-    return Cell(points(mean.value), small, strong=strong)
+    return Cell(points(mean.value), small, strong=is_declared(mean, summary.confidence))
 
 
 def _fair_cell(pair: Pair) -> Cell:
@@ -401,7 +377,7 @@ def norm_table(summary: Summary) -> TextTable:
         "Norms of raw test embeddings in evaluation mode, averaged over the folds' models; "
         f"{percent(summary)} intervals over seeds."
     ]
-    return replace(text_table("Norms of embeddings", headings, rows), remarks=remarks)
+    return text_table("Norms of embeddings", headings, rows, remarks=remarks)
 
 
 def probe_table(summary: Summary) -> TextTable | None:
@@ -423,7 +399,7 @@ def probe_table(summary: Summary) -> TextTable | None:
         "and −1 under Adam."
     ]
     rows: list[TextRow] = [(arm.name, *map(_measured_cell, arm.probes)) for arm in summary.arms]
-    return replace(text_table("Gradients and angular steps", headings, rows), remarks=remarks)
+    return text_table("Gradients and angular steps", headings, rows, remarks=remarks)
 
 
 def _measured_cell(measured: Measured) -> Cell:
@@ -518,8 +494,7 @@ def cost_table(summary: Summary) -> TextTable:
         "Time of training with its validations, summed over workers; failed final runs are not in "
         "it. Failed trials count as trials."
     ]
-    caption = "What each arm was given and took"
-    return replace(text_table(caption, headings, rows), remarks=remarks)
+    return text_table("What each arm was given and took", headings, rows, remarks=remarks)
 
 
 # ---------------------------------------------------------------- protocol and manifest
@@ -540,7 +515,9 @@ def protocol_tables(summary: Summary) -> list[TextTable]:
         (Cell(name, subject if is_within(name, summary.declared) else ""), value)
         for name, value in _flat(summary.protocol)
     ]
-    table = text_table("The common protocol", ("field", "value"), common, words=("value",))
+    table = text_table(
+        "The common protocol", ("field", "value"), common, words=("value",), remarks=remarks
+    )
     own = [
         (arm.name, name, words.setting(value))
         for arm in summary.arms
@@ -548,7 +525,7 @@ def protocol_tables(summary: Summary) -> list[TextTable]:
     ]
     headings = ("arm", "field", "value")
     differing = text_table("Where arms differ from it", headings, own, words=headings[1:])
-    return [replace(table, remarks=remarks), *([differing] if own else [])]
+    return [table, *([differing] if own else [])]
 
 
 def manifest_table(summary: Summary) -> TextTable:

@@ -517,7 +517,7 @@ def _probed(name: str, result: ArmResult, comparison: Comparison) -> Measured:
 
 def _kept(fit: Fit) -> NDArray[np.float64]:
     """Return the score of the weights kept after each epoch, the untrained model first."""
-    return np.maximum.accumulate([point.score() for point in fit.curve])
+    return np.maximum.accumulate([point.score for point in fit.curve])
 
 
 def _aligned(fits: Sequence[Fit]) -> NDArray[np.float64]:

@@ -259,27 +259,27 @@ class Search:
         middle of all ranges.
         """
         defaults = arm.defaults
-        settings = [defaults, *({**defaults, **dict(start)} for start in arm.start)]
+
+        def completed(values: Mapping[str, float]) -> dict[str, float]:
+            return {name: values.get(name, default) for name, default in defaults.items()}
+
         paired = self.comparison.paired_with(arm)
         if paired is not None:
             # As many are given as in the other arm; all the others share what it proposed.
-            return [
-                {**defaults, **{k: v for k, v in setting.items() if k in defaults}}
-                for setting in self.first_settings(paired)
-            ]
+            return list(map(completed, self.first_settings(paired)))
+        settings = [defaults, *(completed(dict(start)) for start in arm.start)]
         base = self.comparison.begun_by(arm)
         if base is not None:
             best = self.best(base)
             if best is not None:
-                shared = {k: v for k, v in self.setting(base, best).items() if k in defaults}
-                settings.append({**defaults, **shared, WEIGHT: 0.0})
+                settings.append(completed({**self.setting(base, best), WEIGHT: 0.0}))
         else:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:
                 published["loss_lr"] = arm.loss.mlrc_lr
-            known = {k: v for k, v in published.items() if k in defaults}
+            known = published.keys() & defaults.keys()
             settings.append(
-                {**defaults, **known} if known else {r.field: r.middle for r in arm.ranges}
+                completed(published) if known else {r.field: r.middle for r in arm.ranges}
             )
         limits = {r.field: r for r in arm.ranges}
         return [

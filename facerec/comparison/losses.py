@@ -186,9 +186,14 @@ class _WithCenters(_Config):
     standard_normal, but for SoftTriple norms near 0.1 and for ProxyAnchor near 1."""
 
     def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
-        init = _CenterInit(self.center_init, seed, self.columns and not _is_version_3())
-        sizes = {"num_classes": num_classes, "embedding_size": embedding_size}
-        return {**sizes, "weight_init_func": init}
+        columns = self.columns and not _is_version_3()
+        return {
+            "num_classes": num_classes,
+            "embedding_size": embedding_size,
+            "weight_init_func": partial(
+                _fill, center_init=self.center_init, seed=seed, columns=columns
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -1018,22 +1023,14 @@ class _SparseCenters(nn.Module):
         return pair_losses.sparse_centers(centers.reshape(self.shape))
 
 
-@dataclass(frozen=True)
-class _CenterInit:
-    """Fill a parameter with centres that depend on the seed alone."""
-
-    kind: CenterInit
-    seed: int
-    columns: bool = False
-    """Whether centres are the columns of the parameter, not its rows."""
-
-    @torch.no_grad()
-    def __call__(self, parameter: Tensor) -> None:
-        centers = parameter.T if self.columns else parameter
-        count, size = centers.shape
-        kind = "normal" if self.kind == "standard_normal" else self.kind
-        drawn = classifier.draw_centers(count, size, range(count), seed=self.seed, center_init=kind)
-        centers.copy_(drawn * 100 if self.kind == "standard_normal" else drawn)
+@torch.no_grad()
+def _fill(parameter: Tensor, center_init: CenterInit, seed: int, columns: bool) -> None:
+    """Fill a parameter with centres, its rows or its columns, that depend on the seed alone."""
+    centers = parameter.T if columns else parameter
+    count, size = centers.shape
+    kind = "normal" if center_init == "standard_normal" else center_init
+    drawn = classifier.draw_centers(count, size, range(count), seed=seed, center_init=kind)
+    centers.copy_(drawn * 100 if center_init == "standard_normal" else drawn)
 
 
 @cache

@@ -30,7 +30,7 @@ from facerec.statistics.multiplicity import holm
 ONE_SEED = "one seed tells nothing of the spread over trainings"
 ONE_CLASS = "one test class tells nothing of the spread over classes"
 
-POWER = 0.8
+_POWER = 0.8
 """Share of repetitions of a design that shall find a difference, where one is stated."""
 
 _EXACT_SEEDS = 16
@@ -226,18 +226,20 @@ def _signs(count: int) -> Array:
     return (1 - 2 * combinations).astype(np.float64)
 
 
+def level_of(confidence: float) -> float:
+    """Return the level of tests that goes with the confidence of intervals, such as 0.05."""
+    return round(1 - confidence, 12)  # 1 − 0.95 is not 0.05
+
+
 def least_p(seeds: int) -> float:
     """Return the lowest p that `sign_flip_p` can give for so many seeds, if all are enumerated."""
     return 2.0 ** (1 - seeds)
 
 
 def smallest_difference(
-    differences: ArrayLike,
-    level: float = 0.05,
-    power: float = POWER,
-    seeds: int | None = None,
+    differences: ArrayLike, level: float = 0.05, seeds: int | None = None
 ) -> float | None:
-    """Return the true difference that the sign-flip test of such a design finds with a power.
+    """Return the true difference that the sign-flip test of such a design finds with 80 % power.
 
     The paired differences are taken for normal, with the spread that was seen; what the design
     could have found is asked, not what it did find, so their mean does not matter. Up to 12 seeds
@@ -247,7 +249,6 @@ def smallest_difference(
     Args:
         differences: one a seed, ``(n,)``.
         level: of the test, such as 0.05 over the number of pairs where Holm's adjustment follows.
-        power: share of repetitions that find it.
         seeds: of the design that is asked about; as many as there are differences by default. A
             few trained seeds so tell what more of them would find.
 
@@ -258,18 +259,18 @@ def smallest_difference(
         MetricError: no difference, or one that is not finite.
     """
     values = _checked(differences)
-    factor = _needed(len(values) if seeds is None else seeds, level, power)
+    factor = _needed(len(values) if seeds is None else seeds, level)
     return None if factor is None else factor * float(values.std(ddof=1))
 
 
 @lru_cache(maxsize=256)
-def _needed(count: int, level: float, power: float) -> float | None:
+def _needed(count: int, level: float) -> float | None:
     """Return that difference in standard deviations of the paired differences."""
     if count < 2 or least_p(count) > level:
         return None
     if count > _SIMULATED_SEEDS:
         least = float(stdtrit(count - 1, 1 - level / 2))
-        root = brentq(lambda shift: nct.sf(least, count - 1, shift) - power, 0, 100)
+        root = brentq(lambda shift: nct.sf(least, count - 1, shift) - _POWER, 0, 100)
         return float(root) / math.sqrt(count)
     samples = np.random.default_rng(count).normal(size=(_DRAWS, count))
     signs = _signs(count)
@@ -287,7 +288,7 @@ def _needed(count: int, level: float, power: float) -> float | None:
     low, high = 0.0, 8.0
     while high - low > 0.005:
         middle = (low + high) / 2
-        low, high = (low, middle) if share(middle) >= power else (middle, high)
+        low, high = (low, middle) if share(middle) >= _POWER else (middle, high)
     return high
 
 

@@ -12,7 +12,6 @@ from facerec.comparison.finals import VIEWS, View
 from facerec.comparison.protocol import NOTHING, UNTRAINED, is_within
 from facerec.comparison.significance import SeedMean
 from facerec.comparison.summary import (
-    HEADLINE,
     ArmSummary,
     Claim,
     Cost,
@@ -156,7 +155,7 @@ def run_table(summary: Summary) -> TextTable:
     seeds = range(summary.repetitions)
 
     def cell(arm: ArmSummary, seed: int) -> Cell:
-        score = arm.score(*HEADLINE)
+        score = arm.headline
         if score is None or seed not in arm.seeds:
             return Cell(words.NOTHING, "failed", withheld=True)
         return Cell(f"{100 * score.values[arm.seeds.index(seed)]:.2f}")
@@ -186,7 +185,7 @@ def pair_table(summary: Summary) -> TextTable:
                 words.p_value(mean.p_holm),
             ]
         smallest = words.number(pair.smallest and 100 * pair.smallest, ".2f")
-        return [_named(pair), *figures, smallest, _fair_cell(pair)]
+        return [pair.name, *figures, smallest, _fair_cell(pair)]
 
     headings = ("pair", "n", "difference", "over seeds", "over classes", "p", "p, Holm")
     wide = ("over seeds", "over classes", "found at 80 %")
@@ -215,15 +214,11 @@ def pair_table(summary: Summary) -> TextTable:
     )
 
 
-def _named(pair: Pair) -> str:
-    return f"{pair.arm} − {pair.base}"
-
-
 def difference_table(summary: Summary, view: View) -> TextTable:
     """Return the differences in all figures of a view."""
     rows: list[TextRow] = [
         (
-            _named(pair),
+            pair.name,
             *(
                 _difference_cell(summary, pair.difference(view, metric), p=True)
                 for metric in summary.figures
@@ -258,7 +253,7 @@ def paired_trial_table(summary: Summary) -> TextTable | None:
     }
     rows = [
         (
-            _named(pair),
+            pair.name,
             Cell(f"{tried.mean.total}", f"{tried.failed} failed" if tried.failed else ""),
             Cell(
                 points(tried.mean.value),

@@ -39,7 +39,6 @@ TextTable = Table[TextRow]
 """Rows of cells, for people alone."""
 
 _SHORT = {"r_precision": "RP"}
-_MISSING = Cell(words.NOTHING, withheld=True)
 _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 _TEX = str.maketrans(
     {
@@ -72,6 +71,11 @@ class _Row:
 def _rows(summary: Summary) -> list[_Row]:
     arms = (_Row(arm.name, arm.scores, arm.runs, arm.reason) for arm in summary.arms)
     return [_Row(UNTRAINED, summary.untrained, summary.untrained_runs), *arms]
+
+
+def _missing(reason: str = "") -> Cell:
+    """Return what stands where a figure cannot be given."""
+    return Cell(words.NOTHING, reason, withheld=True)
 
 
 # ---------------------------------------------------------------- scores
@@ -135,7 +139,7 @@ def headline_table(summary: Summary) -> Table[_Row]:
 
 def _score_cell(score: Score | None, strong: bool) -> Cell:
     if score is None:
-        return _MISSING
+        return _missing()
     small = "" if score.mean.joint is None else words.limits(score.mean.joint, 100, ".2f")
     return Cell(plus_minus(score.mean), small, strong=strong)
 
@@ -157,7 +161,7 @@ def run_table(summary: Summary) -> TextTable:
     def cell(arm: ArmSummary, seed: int) -> Cell:
         score = arm.headline
         if score is None or seed not in arm.seeds:
-            return Cell(words.NOTHING, "failed", withheld=True)
+            return _missing("failed")
         return Cell(f"{100 * score.values[arm.seeds.index(seed)]:.2f}")
 
     rows: list[TextRow] = [(arm.name, *(cell(arm, seed) for seed in seeds)) for arm in summary.arms]
@@ -173,7 +177,7 @@ def pair_table(summary: Summary) -> TextTable:
 
     def row(pair: Pair) -> list[Cell | str]:
         difference = _difference_cell(summary, pair.headline, pair.reason)
-        figures: list[Cell | str] = [_MISSING, difference, *[_MISSING] * 4]
+        figures: list[Cell | str] = [_missing(), difference, *[_missing()] * 4]
         if pair.headline is not None:
             mean = pair.headline.mean
             figures = [
@@ -284,7 +288,7 @@ def _difference_cell(
     summary: Summary, difference: Difference | None, reason: str = "", p: bool = False
 ) -> Cell:
     if difference is None:
-        return Cell(words.NOTHING, reason, withheld=True)
+        return _missing(reason)
     mean = difference.mean
     if mean.interval is None:
         return Cell(points(mean.value), "n=1")
@@ -314,9 +318,7 @@ def speed_table(summary: Summary) -> Table[Pair] | None:
         *(column(index, share) for index, share in enumerate(shares)),
     ]
     rows = [
-        pair
-        if pair.speeds
-        else Spanning(_ratio_name(pair), Cell(words.NOTHING, pair.reason, withheld=True))
+        pair if pair.speeds else Spanning(_ratio_name(pair), _missing(pair.reason))
         for pair in summary.pairs
     ]
     ratios = [speed.ratio for pair in summary.pairs for speed in pair.speeds if speed.ratio]
@@ -338,7 +340,7 @@ def _ratio_name(pair: Pair) -> str:
 def _speed_cell(speed: Speed) -> Cell:
     ratio = speed.ratio
     if ratio is None:
-        return Cell(words.NOTHING, speed.reason, withheld=True)
+        return _missing(speed.reason)
     text = f"≥ {ratio.value:.2f}" if ratio.at_least else f"{ratio.value:.2f}"
     if ratio.interval is None:
         return Cell(text, "n=1")
@@ -400,7 +402,7 @@ def probe_table(summary: Summary) -> TextTable | None:
 def _measured_cell(measured: Measured) -> Cell:
     mean = measured.mean
     if mean is None:
-        return Cell(words.NOTHING, measured.reason, withheld=True)
+        return _missing(measured.reason)
     return Cell(words.number(mean.value, "#.3g"), words.limits(mean.interval, 1, "#.3g") or "n=1")
 
 
@@ -426,9 +428,7 @@ def setting_table(summary: Summary) -> Table[ArmSummary]:
         ),
     ]
     rows = [
-        Spanning(arm.name, Cell(words.NOTHING, arm.reason, withheld=True))
-        if arm.setting is None
-        else arm
+        Spanning(arm.name, _missing(arm.reason)) if arm.setting is None else arm
         for arm in summary.arms
     ]
     remarks = ["Chosen by the mean validation MAP@R over the folds, never by test classes."]

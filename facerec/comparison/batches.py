@@ -111,3 +111,8 @@ def deal(
             taken = size - len(hand)
             hand, pack = np.concatenate([hand, new_first[:taken]]), new_first[taken:]
         yield hand
+
+
+def derived_seed(*numbers: int) -> int:
+    """Return a seed that depends on all of some numbers, each at least 0."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])

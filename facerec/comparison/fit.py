@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from facerec.comparison.batches import class_batches, two_views
+from facerec.comparison.batches import class_batches, derived_seed, two_views
 from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule, create_loss
@@ -211,7 +211,7 @@ class Trainer:
             for model in training:
                 model.batches = self._batches(protocol, model, seed, epoch)
             with torch.random.fork_rng(self._cuda()):
-                torch.manual_seed(_child(seed, epoch))  # dropout
+                torch.manual_seed(derived_seed(seed, epoch))  # dropout
                 figures = self._train_epoch(
                     arm, protocol, training, optimizer, base_lrs, seed, epoch
                 )
@@ -426,7 +426,3 @@ def _owned(model: _Model) -> list[nn.Parameter]:
 def _all_finite(module: nn.Module) -> bool:
     values = chain(module.parameters(), module.buffers())
     return all(bool(torch.isfinite(value).all()) for value in values)
-
-
-def _child(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

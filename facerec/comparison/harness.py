@@ -19,11 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
 import facerec
+from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
     FinalRun,
@@ -63,12 +63,15 @@ _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
 
 
+Stage = Literal["waiting", "searching", "final runs", "done", "failed"]
+
+
 @dataclass(frozen=True)
 class Status:
     """What an arm has reached, for a live table."""
 
     arm: str
-    stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+    stage: Stage
     trials: int
     budget: int
     failed: int
@@ -332,7 +335,7 @@ class Harness:
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
-        return int(np.random.SeedSequence([self.comparison.seed, *key]).generate_state(1)[0])
+        return derived_seed(self.comparison.seed, *key)
 
     def _final_path(self, name: str, seed: int) -> Path:
         return self.folder / "finals" / name / f"seed-{seed}.npz"
@@ -361,7 +364,7 @@ class Harness:
             self._final_path(arm.name, seed).is_file()
             for seed in range(self.comparison.repetitions)
         )
-        stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+        stage: Stage
         if len(trials) < self.search.budget(arm):
             stage = "searching" if self.search.is_begun(arm) else "waiting"
         elif best is None:

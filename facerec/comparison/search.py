@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from facerec.comparison.batches import derived_seed
 from facerec.comparison.fit import Fit
 from facerec.comparison.protocol import (
     WEIGHT,
@@ -289,8 +290,7 @@ class Search:
 
     def _sampler(self, number: int) -> Any:
         """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
-        sequence = np.random.SeedSequence([self.comparison.seed, 2, number])
-        seed = int(sequence.generate_state(1)[0])
+        seed = derived_seed(self.comparison.seed, 2, number)
         samplers = self._optuna.samplers
         startup = min(10, max(1, self.comparison.trials // 3))
         if self.comparison.sampler == "random":

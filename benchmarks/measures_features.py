@@ -17,7 +17,7 @@ from rows import Row
 
 from facerec.comparison import Arm, CropTransform, FeatureData, ImageData, Protocol, Trunk
 from facerec.comparison.features import FeatureSet, open_features
-from facerec.comparison.finals import score_models, test_side
+from facerec.comparison.finals import score_models, scored_positions
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.losses import (
@@ -241,11 +241,11 @@ def _pool(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return MAP@R of each seed and query ``(count, q)``, and the class of each query ``(q,)``."""
     split = split_classes(trainer.images.num_classes)
-    side = test_side(trainer.images, split)
+    sides = scored_positions(trainer.images, split)
     rows = []
     for seed in range(count):
         trained = trainer.fit_folds(arm, protocol, split.folds, seed)
         fits: list[Fit] = [fit for fit, _ in trained]
-        run = score_models(trainer, protocol, [model for _, model in trained], side, fits)
+        run = score_models(trainer, protocol, [model for _, model in trained], sides, fits)
         rows.append(run.scores["concatenated", "map_at_r"])
     return np.array(rows), run.labels

@@ -40,23 +40,43 @@ def class_batches(
     Raises:
         DatasetError: fewer classes than a batch needs.
     """
-    order = np.argsort(labels, kind="stable")
-    names, starts = np.unique(labels[order], return_index=True)
-    if min(classes, per_class) < 1 or len(names) < classes:
+    count = len(np.unique(labels))
+    if min(classes, per_class) < 1 or count < classes:
         raise DatasetError(
             f"batches of {classes} classes × {per_class} images cannot be made from "
-            f"{len(names):,} classes; take fewer classes in a batch, or data with more"
+            f"{count:,} classes; take fewer classes in a batch, or data with more"
         )
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
+    turns = deal(np.arange(count), classes, generator)
+    return batches_of(turns, labels, classes, per_class, generator, steps)
+
+
+def batches_of(
+    groups: Iterator[NDArray[np.int64]],
+    labels: NDArray[np.int64],
+    classes: int,
+    per_class: int,
+    generator: np.random.Generator,
+    steps: int | None,
+) -> NDArray[np.int64]:
+    """Return a batch of each of the next groups of classes, whose images take turns.
+
+    Args:
+        groups: ranks of the classes in a batch, among those that occur; without end.
+        labels: as in `class_batches`, and so are what follows and what is returned.
+        classes: different classes in a batch.
+        per_class: images of each of them.
+        generator: deals the images.
+        steps: number of batches; None for as many as the images fill, one at least.
+    """
+    order = np.argsort(labels, kind="stable")
+    _, starts = np.unique(labels[order], return_index=True)
+    hands = [deal(images, per_class, generator) for images in np.split(order, starts[1:])]
     if steps is None:
         steps = max(1, len(labels) // (classes * per_class))
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-    turns = deal(np.arange(len(names)), classes, generator)
-    images = [deal(group, per_class, generator) for group in np.split(order, starts[1:])]
-    batches = np.empty((steps, classes, per_class), np.int64)
-    for batch in batches:
-        for row, number in zip(batch, next(turns).tolist(), strict=True):
-            row[:] = next(images[number])
-    return batches.reshape(steps, classes * per_class)
+    return np.stack(
+        [np.concatenate([next(hands[rank]) for rank in next(groups)]) for _ in range(steps)]
+    )
 
 
 def two_views(batches: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -91,3 +111,8 @@ def deal(
             taken = size - len(hand)
             hand, pack = np.concatenate([hand, new_first[:taken]]), new_first[taken:]
         yield hand
+
+
+def derived_seed(*numbers: int) -> int:
+    """Return a seed that depends on all of some numbers, each at least 0."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])

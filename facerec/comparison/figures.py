@@ -22,8 +22,10 @@ from facerec.comparison.summary import (
     Pair,
     Summary,
     find,
+    gains_of,
     is_declared,
 )
+from facerec.comparison.tables import percent
 from facerec.report import words
 from facerec.report.figures import (
     COLOURS,
@@ -83,7 +85,7 @@ def arm_figure(summary: Summary) -> Figure | None:
             for axes in panels:
                 axes.axhspan(row - 0.5, row + 0.5, color="0.96", zorder=0, linewidth=0)
         tone = tones[arm.name] = _tone(summary, pair)
-        score = arm.score(*HEADLINE)
+        score = arm.headline
         if score is None:
             panels[0].annotate(
                 "failed",
@@ -113,11 +115,10 @@ def arm_figure(summary: Summary) -> Figure | None:
     level = f"{1 - summary.confidence:.2g}"
     figure.suptitle(
         f"blue: above, orange: below what it is compared with (adjusted p ≤ {level}); grey: no "
-        f"difference detected; thin: {100 * summary.confidence:g} % over seeds and test classes, "
+        f"difference detected; thin: {percent(summary)} over seeds and test classes, "
         "thick: over seeds"
         if pairs
-        else f"thin: {100 * summary.confidence:g} % intervals over seeds and test classes, thick: "
-        "over seeds",
+        else f"thin: {percent(summary)} intervals over seeds and test classes, thick: over seeds",
         x=0.01,
         ha="left",
         fontsize=SMALL,
@@ -134,7 +135,7 @@ def _ranked(summary: Summary) -> list[ArmSummary]:
         return host(hosts[name]) if name in hosts else name
 
     def value(name: str) -> float:
-        score = summary.arm(name).score(*HEADLINE)
+        score = summary.arm(name).headline
         return -math.inf if score is None else score.mean.value
 
     if not any(arm.scores for arm in summary.arms):
@@ -191,13 +192,13 @@ def difference_figure(summary: Summary) -> Figure | None:
                 alpha=0.6,
             )
         beside(axes, row, _relative(pair))
-    name_rows(axes, [label(f"{pair.arm} − {pair.base}", 34) for pair in pairs])
+    name_rows(axes, [label(pair.name, 34) for pair in pairs])
     for row in range(1, len(pairs)):
         axes.axhline(row - 0.5, color="0.9", linewidth=0.6, zorder=0)
     axes.set_xlabel(f"difference in test {_METRIC}, points of percent", fontsize=9)
     note(
         axes,
-        f"thin whiskers: {100 * summary.confidence:g} % intervals over seeds and test classes; "
+        f"thin whiskers: {percent(summary)} intervals over seeds and test classes; "
         "thick: over seeds alone; ticks: single seeds; right: concatenated, relative to the base",
     )
     legend(figure, shown)
@@ -274,11 +275,7 @@ def learning_figure(summary: Summary) -> Figure | None:
 
 def gain_figure(summary: Summary) -> Figure | None:
     """Draw each pair's gain over its reduction of norm variance; None without any."""
-    points = [
-        (pair, pair.norm_reduction, pair.headline.mean)
-        for pair in summary.pairs
-        if pair.headline is not None and pair.norm_reduction is not None
-    ]
+    points = gains_of(summary.pairs)
     if not points:
         return None
     figure, axes = new_figure(_WIDTH, 4.2)
@@ -316,7 +313,7 @@ def gain_figure(summary: Summary) -> Figure | None:
         "reduction of norm variance, base − arm, variance over squared mean", fontsize=9
     )
     axes.set_ylabel(f"gain in concatenated test {_METRIC}, points", fontsize=9)
-    note(axes, f"{_correlation(summary)}; whiskers: {100 * summary.confidence:g} % intervals")
+    note(axes, f"{_correlation(summary)}; whiskers: {percent(summary)} intervals")
     if len(points) > _LABELLED:
         legend(figure, list(shown.values()))
     return figure

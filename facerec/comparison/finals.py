@@ -58,32 +58,26 @@ class FinalRun:
         return float(self.scores[view, name].mean())
 
 
-@dataclass(frozen=True, eq=False)
-class TestSide:
-    """Positions of the test classes' images: queries, and what they are compared with."""
-
-    queries: NDArray[np.int64]
-    references: NDArray[np.int64] | None
-    """None: with all other queries."""
+Positions = NDArray[np.int64]
 
 
-def test_side(images: ImageSet, split: ClassSplit) -> TestSide:
-    """Return what is scored: all test images, or query against gallery where the set says so."""
+def scored_positions(images: ImageSet, split: ClassSplit) -> tuple[Positions, ...]:
+    """Return the positions of the queries and, where the set says so, of the gallery.
+
+    Elsewhere all images of the test classes are queries, each compared with all others.
+    """
     positions, _ = select_classes(images.labels, split.test)
     if images.partition is None or not (images.partition[positions] == "query").any():
-        return TestSide(positions, None)
+        return (positions,)
     purposes = images.partition[positions]
-    return TestSide(positions[purposes == "query"], positions[purposes == "gallery"])
-
-
-test_side.__test__ = TestSide.__test__ = False  # type: ignore[attr-defined]  # not for pytest
+    return positions[purposes == "query"], positions[purposes == "gallery"]
 
 
 def score_models(
     trainer: Trainer,
     protocol: Protocol,
     models: Sequence[nn.Module],
-    side: TestSide,
+    sides: Sequence[Positions],
     fits: Sequence[Fit] = (),
     metrics: Sequence[ClusterMetric] = (),
     recalls: Sequence[int] = RECALLS,
@@ -94,7 +88,7 @@ def score_models(
         trainer: embeds the images.
         protocol: of the arm.
         models: trunks, one a fold.
-        side: what is scored.
+        sides: what is scored, from `scored_positions`.
         fits: how they were trained.
         metrics: figures of clustering the queries, besides those of retrieval.
         recalls: the K of Recall@K.
@@ -102,38 +96,26 @@ def score_models(
     Raises:
         MissingExtraError: they are asked for, and scikit-learn is not installed.
     """
-    labels = trainer.labels
-    raw = [
-        [
-            trainer.embed(model, positions, protocol)
-            for positions in (side.queries, side.references)
-            if positions is not None
-        ]
-        for model in models
-    ]
-    joined = [_concatenate([sides[i] for sides in raw]) for i in range(len(raw[0]))]
+    labels, *gallery_labels = (trainer.labels[positions] for positions in sides)
+    raw = [[trainer.embed(model, each, protocol) for each in sides] for model in models]
+    joined = [_concatenate(of_models) for of_models in zip(*raw, strict=True)]
 
-    def search(sides: list[NDArray[np.float32]]) -> Retrieval:
-        if side.references is None:
-            return retrieve(sides[0], labels[side.queries], ks=recalls)
-        return retrieve(
-            sides[0],
-            labels[side.queries],
-            references=sides[1],
-            reference_labels=labels[side.references],
-            ks=recalls,
-        )
+    def search(embeddings: Sequence[NDArray[np.float32]]) -> Retrieval:
+        queries, *gallery = embeddings
+        references = gallery[0] if gallery else None
+        known = gallery_labels[0] if gallery else None
+        return retrieve(queries, labels, references=references, reference_labels=known, ks=recalls)
 
     together = search(joined)
-    apart = [search(sides) for sides in raw]
+    apart = [search(each) for each in raw]
     scores = _named("concatenated", together) | _named("separated", *apart)
 
     clusterings: dict[tuple[View, str], float] = {}
-    for view, sides in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
-        measured = [clustering(x, labels[side.queries], seed=0) for x in sides if metrics]
+    for view, queries in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
+        measured = [clustering(each, labels, seed=0) for each in queries if metrics]
         for asked in metrics:
             clusterings[view, asked] = float(np.mean([getattr(each, asked) for each in measured]))
-    norms = [norm_figures(np.concatenate(sides)) for sides in raw]
+    norms = [norm_figures(np.concatenate(each)) for each in raw]
     figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
     for name in METRICS:
         figures[name] = np.array([getattr(retrieval, name).mean() for retrieval in apart])

@@ -6,8 +6,9 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from facerec.comparison.batches import class_batches, two_views
+from facerec.comparison.batches import class_batches, derived_seed, two_views
 from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule, create_loss
@@ -64,9 +65,10 @@ class Point:
     center: float | None = None
     """The penalty's μ at the end of the epoch."""
 
-    def score(self, metric: Metric = SELECTED_BY) -> float:
-        """Return one of the three figures."""
-        return float(getattr(self, metric))
+    @property
+    def score(self) -> float:
+        """The figure that early stopping and the search go by."""
+        return float(getattr(self, SELECTED_BY))
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,6 @@ class Fit:
     failure: str | None = None
     """Why there is no score."""
     probes: tuple[Probe, ...] = ()
-
-    @property
-    def best(self) -> Point:
-        """The point of the best score."""
-        return next(point for point in self.curve if point.epoch == self.epoch)
 
 
 @dataclass
@@ -116,7 +113,7 @@ class _Model:
     def add(self, point: Point) -> None:
         """Take in the figures of an epoch; keep the weights if it is the best."""
         self.curve.append(point)
-        if self.best is None or point.score() > self.best.score():
+        if self.best is None or point.score > self.best.score:
             self.best = point
             self.weights = copy.deepcopy(self.trunk.state_dict())
 
@@ -129,7 +126,7 @@ class _Model:
         assert self.best is not None
         self.trunk.load_state_dict(self.weights)
         fit = Fit(
-            score=None if self.failure else self.best.score(),
+            score=None if self.failure else self.best.score,
             epoch=self.best.epoch,
             curve=tuple(self.curve),
             seconds=round(self.seconds, 3),
@@ -205,7 +202,7 @@ class Trainer:
         optimizer = self._optimizer(arm, protocol, models)
         base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         for model in models:
-            model.add(self._validate(model, protocol, model.held_out, 0))
+            model.add(self._validate(model, protocol, 0))
         for epoch in range(1, protocol.epochs + 1):
             training = [model for model in models if not model.done]
             if not training:
@@ -214,7 +211,7 @@ class Trainer:
             for model in training:
                 model.batches = self._batches(protocol, model, seed, epoch)
             with torch.random.fork_rng(self._cuda()):
-                torch.manual_seed(_child(seed, epoch))  # dropout
+                torch.manual_seed(derived_seed(seed, epoch))  # dropout
                 figures = self._train_epoch(
                     arm, protocol, training, optimizer, base_lrs, seed, epoch
                 )
@@ -224,7 +221,7 @@ class Trainer:
             for model in training:
                 model.seconds += share
             if progress is not None:
-                scores = [model.best.score() for model in models if model.best is not None]
+                scores = [model.best.score for model in models if model.best is not None]
                 progress(epoch, protocol.epochs, float(np.mean(scores)))
         return [model.result() for model in models]
 
@@ -375,7 +372,7 @@ class Trainer:
             model.fail(f"the loss is {figures['loss']} in epoch {epoch}")
             return
         try:
-            model.add(self._validate(model, protocol, model.held_out, epoch, figures))
+            model.add(self._validate(model, protocol, epoch, figures))
         except MetricError as error:  # embeddings that are zero or not finite
             model.fail(f"epoch {epoch}: {error}")
             return
@@ -383,15 +380,10 @@ class Trainer:
         model.done = epoch - model.best.epoch >= protocol.patience
 
     def _validate(
-        self,
-        model: _Model,
-        protocol: Protocol,
-        positions: NDArray[np.int64],
-        epoch: int,
-        figures: _Figures | None = None,
+        self, model: _Model, protocol: Protocol, epoch: int, figures: _Figures | None = None
     ) -> Point:
-        embeddings = self.embed(model.trunk, positions, protocol)
-        means = retrieve(embeddings, self.labels[positions], ks=(1,)).means()
+        embeddings = self.embed(model.trunk, model.held_out, protocol)
+        means = retrieve(embeddings, self.labels[model.held_out], ks=(1,)).means()
         retrieval = {str(name): means[name] for name in METRICS}
         measured: dict[str, Any] = {**retrieval, **norm_figures(embeddings)}
         return Point(epoch, **measured | (figures or {}))
@@ -432,13 +424,5 @@ def _owned(model: _Model) -> list[nn.Parameter]:
 
 
 def _all_finite(module: nn.Module) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in _tensors(module))
-
-
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
-
-
-def _child(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    values = chain(module.parameters(), module.buffers())
+    return all(bool(torch.isfinite(value).all()) for value in values)

@@ -19,17 +19,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
 import facerec
+from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
     FinalRun,
     read_final,
     score_models,
-    test_side,
+    scored_positions,
     write_final,
 )
 from facerec.comparison.fit import Fit, Trainer
@@ -63,12 +63,15 @@ _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
 
 
+Stage = Literal["waiting", "searching", "final runs", "done", "failed"]
+
+
 @dataclass(frozen=True)
 class Status:
     """What an arm has reached, for a live table."""
 
     arm: str
-    stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+    stage: Stage
     trials: int
     budget: int
     failed: int
@@ -298,8 +301,10 @@ class Harness:
         trial: int | None = None,
     ) -> None:
         """Score the models of a seed on the test classes, and write what comes out."""
-        asked, side = self.comparison, test_side(self.images, self.split)
-        run = score_models(self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls)
+        asked, sides = self.comparison, scored_positions(self.images, self.split)
+        run = score_models(
+            self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
+        )
         # A model that diverged has no score; its weights before that are not the result.
         failure = next((fit.failure for fit in fits if fit.failure), None)
         write_final(path, run, {**self._origin(name, seed, trial), "failure": failure})
@@ -330,7 +335,7 @@ class Harness:
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
-        return int(np.random.SeedSequence([self.comparison.seed, *key]).generate_state(1)[0])
+        return derived_seed(self.comparison.seed, *key)
 
     def _final_path(self, name: str, seed: int) -> Path:
         return self.folder / "finals" / name / f"seed-{seed}.npz"
@@ -359,7 +364,7 @@ class Harness:
             self._final_path(arm.name, seed).is_file()
             for seed in range(self.comparison.repetitions)
         )
-        stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+        stage: Stage
         if len(trials) < self.search.budget(arm):
             stage = "searching" if self.search.is_begun(arm) else "waiting"
         elif best is None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,42 +276,11 @@ def _read_cars196(path: Path) -> Listing:
     from ``cars_meta.mat`` if it is there, else they are numbers.
     """
     whole = _find_mat(path, "cars_annos.mat")
-    cars = _cars_list(whole) if whole is not None else _cars_devkit(path)
-    numbers = [number for _, number in cars.images]
-    order = sorted(set(numbers))
-    names = cars.class_names
-    if names is None:
-        class_names = [str(number) for number in order]
-    elif order[-1] <= len(names) and all(isinstance(name, str) for name in names):
-        class_names = [names[number - 1] for number in order]
-    else:
-        raise DatasetError(
-            f"{cars.files[-1]}: 'class_names' holds {len(names):,} entries that do not name the "
-            f"classes up to {order[-1]}; get the file again"
-        )
-    return Listing(
-        _listed_images(path, [name for name, _ in cars.images], cars.files[0]),
-        _indices(order, numbers),
-        class_names,
-        {file.name: file for file in cars.files},
-        notes=cars.notes,
-    )
-
-
-class _Cars(NamedTuple):
-    """What the lists of Cars196 hold.
-
-    Attributes:
-        images: path and class, from 1, of each image.
-        class_names: as found, or None; those of the last file.
-        files: the lists.
-        notes: what a user should know.
-    """
-
-    images: list[tuple[str, int]]
-    class_names: list[Any] | None
-    files: list[Path]
-    notes: list[str]
+    if whole is None:
+        return _read_cars_devkit(path)
+    content = read_mat(whole, ["annotations", "class_names"])
+    images = _cars_annotations(whole, content["annotations"], "relative_im_path")
+    return _cars_listing(path, images, many(content["class_names"]), [whole])
 
 
 _CARS_LISTS = {
@@ -321,13 +290,7 @@ _CARS_LISTS = {
 """The lists of the devkit, and the folders of their images."""
 
 
-def _cars_list(path: Path) -> _Cars:
-    content = read_mat(path, ["annotations", "class_names"])
-    images = _cars_annotations(path, content["annotations"], "relative_im_path")
-    return _Cars(images, many(content["class_names"]), [path], [])
-
-
-def _cars_devkit(path: Path) -> _Cars:
+def _read_cars_devkit(path: Path) -> Listing:
     images: list[tuple[str, int]] = []
     files: list[Path] = []
     notes: list[str] = []
@@ -350,9 +313,37 @@ def _cars_devkit(path: Path) -> _Cars:
         files.append(file)
     meta = _find_mat(path, "cars_meta.mat")
     if meta is None:
-        return _Cars(images, None, files, notes)
+        return _cars_listing(path, images, None, files, notes)
     names = many(read_mat(meta, ["class_names"])["class_names"])
-    return _Cars(images, names, [*files, meta], notes)
+    return _cars_listing(path, images, names, [*files, meta], notes)
+
+
+def _cars_listing(
+    path: Path,
+    images: Sequence[tuple[str, int]],
+    names: list[Any] | None,
+    files: Sequence[Path],
+    notes: Sequence[str] = (),
+) -> Listing:
+    """Return images given by path and class, from 1; the last file holds the names of classes."""
+    numbers = [number for _, number in images]
+    order = sorted(set(numbers))
+    if names is None:
+        class_names = [str(number) for number in order]
+    elif order[-1] <= len(names) and all(isinstance(name, str) for name in names):
+        class_names = [names[number - 1] for number in order]
+    else:
+        raise DatasetError(
+            f"{files[-1]}: 'class_names' holds {len(names):,} entries that do not name the "
+            f"classes up to {order[-1]}; get the file again"
+        )
+    return Listing(
+        _listed_images(path, [name for name, _ in images], files[0]),
+        _indices(order, numbers),
+        class_names,
+        {file.name: file for file in files},
+        notes=list(notes),
+    )
 
 
 def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:
@@ -388,24 +379,12 @@ def _read_sop(path: Path) -> Listing:
     classes (1 to 11318) come first, then the test classes, both in the order of their numbers.
     """
     files = _needed(path, ("Ebay_train.txt", "Ebay_test.txt"), "Stanford Online Products")
-    names: list[str] = []
-    numbers: list[int] = []
-    subsets: list[str] = []
-    for subset, file in zip(("train", "test"), files.values(), strict=True):
-        for where, (_, class_id, _, name) in _rows(file, 4, header="image_id"):
-            names.append(name)
-            numbers.append(parse_number(class_id, where))
-            subsets.append(subset)
-    partition = np.array(subsets, np.str_)
-    order, train_classes = _train_first(path, numbers, partition)
-    return Listing(
-        _listed_images(path, names, files["Ebay_train.txt"]),
-        _indices(order, numbers),
-        [str(number) for number in order],
-        files,
-        partition,
-        train_classes,
-    )
+    rows = [
+        (name, parse_number(class_id, where), part)
+        for part, file in zip(("train", "test"), files.values(), strict=True)
+        for where, (_, class_id, _, name) in _rows(file, 4, header="image_id")
+    ]
+    return _partitioned(path, path, rows, files)
 
 
 def _read_inshop(path: Path) -> Listing:
@@ -418,27 +397,35 @@ def _read_inshop(path: Path) -> Listing:
     name = "list_eval_partition.txt"
     file = next((p for p in (path / "Eval" / name, path / name) if p.is_file()), path / name)
     root = path / "Img" if (path / "Img" / "img").is_dir() else path
-    names: list[str] = []
-    items: list[str] = []
-    subsets: list[str] = []
     rows = _rows(file, 3, header="image_name", count=True)
-    for where, (image, item, subset) in rows:
-        if subset not in ("train", "query", "gallery"):
+    for where, (_, _, part) in rows:
+        if part not in ("train", "query", "gallery"):
             raise DatasetError(
-                f"{where}: {subset[:60]!r} is no part; it must be train, query or gallery"
+                f"{where}: {part[:60]!r} is no part; it must be train, query or gallery"
             )
-        names.append(image)
-        items.append(item)
-        subsets.append(subset)
-    partition = np.array(subsets, np.str_)
-    order, train_classes = _train_first(file, items, partition)
+    return _partitioned(file, root, [cells for _, cells in rows], {file.name: file})
+
+
+def _partitioned(
+    where: Path, root: Path, rows: Sequence[Sequence[Any]], files: dict[str, Path]
+) -> Listing:
+    """Return images given by path, class and part; the classes of the training part come first."""
+    train = {name for _, name, part in rows if part == "train"}
+    others = {name for _, name, part in rows if part != "train"}
+    if both := sorted(train & others):
+        raise DatasetError(
+            f"{where}: {len(both):,} classes are in the training part and in the test part: "
+            f"{_some(both)}; get the lists again"
+        )
+    images, classes, partition = zip(*rows, strict=True)
+    order = sorted(train) + sorted(others)
     return Listing(
-        _listed_images(root, names, file),
-        _indices(order, items),
-        order,
-        {file.name: file},
-        partition,
-        train_classes,
+        _listed_images(root, images, next(iter(files.values()))),
+        _indices(order, classes),
+        [str(name) for name in order],
+        files,
+        np.array(partition, np.str_),
+        len(train),
     )
 
 
@@ -550,21 +537,6 @@ def _indices(order: Sequence[Any], values: Sequence[Any]) -> NDArray[np.int64]:
     """Return the index of each value in ``order``."""
     index_of = {value: i for i, value in enumerate(order)}
     return np.array([index_of[value] for value in values], np.int64)
-
-
-def _train_first(
-    where: Path, classes: Sequence[Any], partition: NDArray[np.str_]
-) -> tuple[list[Any], int]:
-    """Sort the classes, those of the training part first; return them and the number of these."""
-    pairs = list(zip(classes, partition.tolist(), strict=True))
-    train = {name for name, subset in pairs if subset == "train"}
-    others = {name for name, subset in pairs if subset != "train"}
-    if both := sorted(train & others):
-        raise DatasetError(
-            f"{where}: {len(both):,} classes are in the training part and in the test part: "
-            f"{_some(both)}; get the lists again"
-        )
-    return sorted(train) + sorted(others), len(train)
 
 
 def _some(names: Sequence[Any], limit: int = 3) -> str:

@@ -186,9 +186,14 @@ class _WithCenters(_Config):
     standard_normal, but for SoftTriple norms near 0.1 and for ProxyAnchor near 1."""
 
     def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
-        init = _CenterInit(self.center_init, seed, self.columns and not _is_version_3())
-        sizes = {"num_classes": num_classes, "embedding_size": embedding_size}
-        return {**sizes, "weight_init_func": init}
+        columns = self.columns and not _is_version_3()
+        return {
+            "num_classes": num_classes,
+            "embedding_size": embedding_size,
+            "weight_init_func": partial(
+                _fill, center_init=self.center_init, seed=seed, columns=columns
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -689,30 +694,36 @@ class MultiSimilaritySEC(_Config):
 
 
 _HEAD_SEARCH: Mapping[type, Mapping[str, Range]] = {
-    margins.Softmax: {"margin.scale": _SCALE},
-    margins.CosFace: {"margin.scale": _SCALE, "margin.margin": _MARGIN},
-    margins.ArcFace: {"margin.scale": _SCALE, "margin.margin": _MARGIN},
+    margins.Softmax: {"scale": _SCALE},
+    margins.CosFace: {"scale": _SCALE, "margin": _MARGIN},
+    margins.ArcFace: {"scale": _SCALE, "margin": _MARGIN},
     margins.CombinedMargin: {
-        "margin.scale": _SCALE,
-        "margin.m1": _range(0.5, 2.0),
-        "margin.m2": _MARGIN,
-        "margin.m3": _MARGIN,
+        "scale": _SCALE,
+        "m1": _range(0.5, 2.0),
+        "m2": _MARGIN,
+        "m3": _MARGIN,
     },
-    margins.SphereFace: {"margin.scale": _SCALE, "margin.margin": _range(1.0, 4.0)},
-    margins.SphereFace2017: {"margin.margin": _range(1.0, 5.0)},
-    margins.SphereFaceR: {"margin.scale": _SCALE, "margin.margin": _range(1.0, 4.0)},
-    margins.AdaFace: {
-        "margin.scale": _SCALE,
-        "margin.margin": _MARGIN,
-        "margin.h": _range(0.0, 1.0),
-    },
+    margins.SphereFace: {"scale": _SCALE, "margin": _range(1.0, 4.0)},
+    margins.SphereFace2017: {"margin": _range(1.0, 5.0)},
+    margins.SphereFaceR: {"scale": _SCALE, "margin": _range(1.0, 4.0)},
+    margins.AdaFace: {"scale": _SCALE, "margin": _MARGIN, "h": _range(0.0, 1.0)},
     margins.MagFace: {
-        "margin.scale": _SCALE,
-        "margin.l_margin": _range(0.0, 0.5),
-        "margin.u_margin": _range(0.5, 1.0),
-        "margin.lambda_g": _range(1.0, 100.0, log=True),
+        "scale": _SCALE,
+        "l_margin": _range(0.0, 0.5),
+        "u_margin": _range(0.5, 1.0),
+        "lambda_g": _range(1.0, 100.0, log=True),
     },
 }
+"""Hyper-parameters of each margin to search, by field."""
+
+_HEAD_OPTIMA: Mapping[type, tuple[Mapping[str, float], float | None]] = {
+    margins.CosFace: (PmlCosFace.mlrc, PmlCosFace.mlrc_lr),
+    margins.ArcFace: (
+        {**PmlArcFace.mlrc, "margin": math.radians(PmlArcFace.mlrc["margin"])},
+        PmlArcFace.mlrc_lr,
+    ),
+}
+"""The Reality Check's optimum of the same loss, by field, and the learning rate of the centres."""
 
 
 @dataclass(frozen=True)
@@ -741,24 +752,20 @@ class MarginHead(_Config):
     @property
     def search(self) -> Mapping[str, Range]:
         """Hyper-parameters to search, by dotted field."""
-        return _HEAD_SEARCH.get(type(self.margin), {})
+        ranges = _HEAD_SEARCH.get(type(self.margin), {})
+        return {f"margin.{name}": each for name, each in ranges.items()}
 
     @property
     def mlrc(self) -> Mapping[str, float]:  # type: ignore[override]
         """The Reality Check's optimum on CUB200, by dotted field."""
-        if isinstance(self.margin, margins.CosFace):
-            return {f"margin.{name}": value for name, value in PmlCosFace.mlrc.items()}
-        if isinstance(self.margin, margins.ArcFace):
-            radians = math.radians(PmlArcFace.mlrc["margin"])
-            return {"margin.margin": radians, "margin.scale": PmlArcFace.mlrc["scale"]}
-        return {}
+        optimum, _ = _HEAD_OPTIMA.get(type(self.margin), ({}, None))
+        return {f"margin.{name}": value for name, value in optimum.items()}
 
     @property
     def mlrc_lr(self) -> float | None:  # type: ignore[override]
         """The learning rate of the centres in that optimum."""
-        if isinstance(self.margin, margins.CosFace):
-            return PmlCosFace.mlrc_lr
-        return PmlArcFace.mlrc_lr if isinstance(self.margin, margins.ArcFace) else None
+        _, rate = _HEAD_OPTIMA.get(type(self.margin), ({}, None))
+        return rate
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
@@ -1016,22 +1023,14 @@ class _SparseCenters(nn.Module):
         return pair_losses.sparse_centers(centers.reshape(self.shape))
 
 
-@dataclass(frozen=True)
-class _CenterInit:
-    """Fill a parameter with centres that depend on the seed alone."""
-
-    kind: CenterInit
-    seed: int
-    columns: bool = False
-    """Whether centres are the columns of the parameter, not its rows."""
-
-    @torch.no_grad()
-    def __call__(self, parameter: Tensor) -> None:
-        centers = parameter.T if self.columns else parameter
-        count, size = centers.shape
-        kind = "normal" if self.kind == "standard_normal" else self.kind
-        drawn = classifier.draw_centers(count, size, range(count), seed=self.seed, center_init=kind)
-        centers.copy_(drawn * 100 if self.kind == "standard_normal" else drawn)
+@torch.no_grad()
+def _fill(parameter: Tensor, center_init: CenterInit, seed: int, columns: bool) -> None:
+    """Fill a parameter with centres, its rows or its columns, that depend on the seed alone."""
+    centers = parameter.T if columns else parameter
+    count, size = centers.shape
+    kind = "normal" if center_init == "standard_normal" else center_init
+    drawn = classifier.draw_centers(count, size, range(count), seed=seed, center_init=kind)
+    centers.copy_(drawn * 100 if center_init == "standard_normal" else drawn)
 
 
 @cache

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from facerec.comparison.batches import deal
+from facerec.comparison.batches import batches_of
 from facerec.comparison.pair_losses import pair_masks, unit_vectors
 from facerec.errors import DatasetError
 
@@ -79,8 +79,8 @@ def negative_weights(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def hard_batches(
-    embeddings: ArrayLike | Tensor,
-    labels: ArrayLike | Tensor,
+    embeddings: NDArray[np.float32],
+    labels: NDArray[np.int64],
     classes: int,
     per_class: int,
     seed: int,
@@ -96,7 +96,7 @@ def hard_batches(
 
     Args:
         embeddings: raw embeddings of the whole set, ``(n, D)``; may be some epochs old.
-        labels: their classes, ``(n,)`` integers.
+        labels: their classes, ``(n,)``.
         classes: classes in a batch.
         per_class: images of each class in a batch.
         seed: fixes the order together with ``epoch``; a number >= 0.
@@ -109,32 +109,26 @@ def hard_batches(
     Raises:
         DatasetError: there are fewer classes than a batch needs.
     """
-    names, number, centers = _class_centers(embeddings, labels)
-    if not 1 <= classes <= len(names) or per_class < 1:
+    centers = _class_centers(embeddings, labels)
+    count = len(centers)
+    if not 1 <= classes <= count or per_class < 1:
         raise DatasetError(
-            f"a batch of {classes} classes × {per_class} images cannot be made of {len(names)} "
-            f"classes; ask for 1 to {len(names)} classes and at least one image of each"
+            f"a batch of {classes} classes × {per_class} images cannot be made of {count} "
+            f"classes; ask for 1 to {count} classes and at least one image of each"
         )
     generator = np.random.default_rng([seed, epoch])
-    members = np.split(np.argsort(number, kind="stable"), np.bincount(number).cumsum()[:-1])
-    hands = [deal(group, per_class, generator) for group in members]
-    if steps is None:
-        steps = max(1, len(number) // (classes * per_class))
-    batches = np.empty((steps, classes * per_class), np.int64)
     groups = _hard_groups(centers, classes, generator)
-    for batch in batches:
-        batch[:] = np.concatenate([next(hands[number]) for number in next(groups)])
-    return batches
+    return batches_of(groups, labels, classes, per_class, generator, steps)
 
 
 def _hard_groups(
     centers: Tensor, classes: int, generator: np.random.Generator
-) -> Iterator[list[int]]:
+) -> Iterator[NDArray[np.int64]]:
     """Yield groups of classes without end, see ``hard_batches``."""
     while True:
-        free = torch.ones(len(centers), dtype=torch.bool, device=centers.device)
+        free = torch.ones(len(centers), dtype=torch.bool)
         left = len(centers)
-        order = torch.from_numpy(generator.permutation(len(centers))).to(centers.device)
+        order = torch.from_numpy(generator.permutation(len(centers)))
         for chunk in order.split(_ROWS):
             firsts = chunk[free[chunk]]
             rows = centers[firsts] @ centers.T
@@ -145,12 +139,12 @@ def _hard_groups(
                     group = near[_greedy(centers[near], classes)]
                     free[group] = False
                     left -= classes
-                    yield group.tolist()
+                    yield group.numpy()
 
 
 def _greedy(centers: Tensor, count: int) -> list[int]:
     """Return the first row and those, one by one, with the largest summed cosine to the taken."""
-    cosine = (centers @ centers.T).cpu().numpy()
+    cosine = (centers @ centers.T).numpy()
     np.fill_diagonal(cosine, -np.inf)
     chosen, total = [0], cosine[0].copy()
     while len(chosen) < count:
@@ -159,20 +153,12 @@ def _greedy(centers: Tensor, count: int) -> list[int]:
     return chosen
 
 
-def _class_centers(
-    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Tensor]:
-    """Return the classes in rising order, the index of each label there, and mean directions."""
-    unit = _unit(embeddings)
-    known = torch.as_tensor(labels, device=unit.device)
-    names, number = known.unique(return_inverse=True)
-    sums = torch.zeros(len(names), unit.shape[1], device=unit.device)
-    sums.index_add_(0, number, unit)
-    return names.cpu().numpy(), number.cpu().numpy(), unit_vectors(sums)
-
-
-def _unit(embeddings: ArrayLike | Tensor) -> Tensor:
-    return unit_vectors(torch.as_tensor(embeddings).detach().float())
+def _class_centers(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> Tensor:
+    """Return the mean direction of each class, in rising order, ``(C, D)``."""
+    names, rank = np.unique(labels, return_inverse=True)
+    unit = unit_vectors(torch.from_numpy(embeddings))
+    sums = torch.zeros(len(names), unit.shape[1])
+    return unit_vectors(sums.index_add_(0, torch.from_numpy(rank), unit))
 
 
 def _child_seed(seed: int, number: int) -> int:

@@ -109,12 +109,9 @@ class Protocol:
     Check."""
 
     def __post_init__(self) -> None:
-        for name in ("steps_per_epoch", "epochs", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        for name in ("remine_every", "probe_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
+        _refuse_below(
+            self, steps_per_epoch=1, epochs=1, patience=1, remine_every=0, probe_every=0, folds=2
+        )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be above 0, or None, found {self.clip_norm}")
         if (self.transform is None) != (self.trunk.name == FEATURES):
@@ -127,8 +124,6 @@ class Protocol:
                 f"the transform gives images of {self.transform.size}×{self.transform.size} "
                 f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
             )
-        if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, found {self.folds}")
 
     @property
     def fingerprint(self) -> str:
@@ -299,15 +294,11 @@ class Comparison:
                     f"arm {arm.name!r} is compared with {arm.against!r}; arms are "
                     f"{', '.join(names)}"
                 )
-        for name in ("trials", "repetitions", "replicates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        _refuse_below(self, trials=1, repetitions=1, replicates=1, seed=0)
         if not 0 < self.confidence < 1:
             raise ValueError(
                 f"confidence lies between 0 and 1 and is usually 0.95, found {self.confidence}"
             )
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, found {self.seed}")
         if len(set(self.metrics)) < len(self.metrics):
             raise ValueError(f"metrics are different figures, found {self.metrics}")
         if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):
@@ -459,6 +450,13 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
         return replace(protocol, trunk=bare, transform=None)
 
     return replace(comparison.with_protocols(changed), data=data)
+
+
+def _refuse_below(config: Protocol | Comparison, **least: int) -> None:
+    """Refuse numbers, by the names of their fields, that are less than makes sense."""
+    for name, low in least.items():
+        if getattr(config, name) < low:
+            raise ValueError(f"{name} must be at least {low}, found {getattr(config, name)}")
 
 
 def _get(root: Any, name: str, where: str = "") -> Any:

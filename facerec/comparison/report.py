@@ -20,13 +20,14 @@ from facerec.comparison.figures import (
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.protocol import Comparison
-from facerec.comparison.significance import least_p
+from facerec.comparison.significance import SeedMean, least_p, level_of
 from facerec.comparison.summary import (
     HEADLINE,
     Pair,
     Summary,
     claim_of,
     find,
+    gains_of,
     is_declared,
     summarize,
     to_json,
@@ -45,7 +46,6 @@ from facerec.comparison.tables import (
     points,
     probe_table,
     protocol_tables,
-    reaching,
     run_records,
     run_table,
     score_records,
@@ -214,12 +214,11 @@ def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
 
 
 def _ranking(summary: Summary) -> Iterator[FindingLine]:
-    scores = {arm.name: arm.score(*HEADLINE) for arm in summary.arms}
-    means = {name: score.mean for name, score in scores.items() if score}
+    means = {arm.name: arm.headline.mean for arm in summary.arms if arm.headline}
     if len(means) < 2:
         return
     first = max(means, key=lambda name: means[name].value)
-    reach = reaching(summary, *HEADLINE) - {first}
+    reach = meeting_best(means) - {first}
     others = [name for name in means if name in reach]
     detail = (
         f"n=1: {means[first].remark}"
@@ -234,6 +233,23 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
         detail=detail,
         basis=f"n = {counted(means[first].total, 'seed')}",
     )
+
+
+def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
+    """Return the names whose interval over seeds meets that of the highest mean.
+
+    So the tables of the Reality Check are read. One seed has a point for an interval.
+    """
+    if not means:
+        return frozenset()
+    best = max(means.values(), key=lambda mean: mean.value)
+    least, _ = _ends(best)
+    return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
+
+
+def _ends(mean: SeedMean) -> tuple[float, float]:
+    interval = mean.over_seeds
+    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
 
 
 def _notes(summary: Summary) -> list[str]:
@@ -276,7 +292,7 @@ def too_few_seeds(comparison: Comparison) -> str:
     """
     compared = [(arm, comparison.arm(arm.against)) for arm in comparison.arms if arm.against]
     claims = [claim_of(comparison, *pair) for pair in compared]
-    level, seeds = round(1 - comparison.confidence, 12), comparison.repetitions
+    level, seeds = level_of(comparison.confidence), comparison.repetitions
     short = [claim for claim in claims if claims.count(claim) * least_p(seeds) > level]
     if not short:
         return ""
@@ -307,7 +323,7 @@ def _never_learned(summary: Summary) -> Iterator[str]:
 def _below_untrained(summary: Summary) -> Iterator[str]:
     """Yield a note where no arm scores as high as the network before training."""
     before = find(summary.untrained, *HEADLINE)
-    scores = [score.mean.value for arm in summary.arms if (score := arm.score(*HEADLINE))]
+    scores = [arm.headline.mean.value for arm in summary.arms if arm.headline]
     if before and scores and before.mean.value > max(scores):
         yield (
             f"Every arm scores lower than the network before training, whose concatenated MAP@R is "
@@ -430,14 +446,10 @@ def _terms(summary: Summary) -> dict[str, str]:
 def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
     """Draw all figures; a list without a drawing where there is nothing to be drawn."""
     said = "; ".join(
-        f"{pair.arm} − {pair.base} {points(pair.headline.mean.value)}"
-        for pair in summary.pairs
-        if pair.headline
+        f"{pair.name} {points(pair.headline.mean.value)}" for pair in summary.pairs if pair.headline
     )
     scores = "; ".join(
-        f"{arm.name} {plus_minus(score.mean)} %"
-        for arm in summary.arms
-        if (score := arm.score(*HEADLINE))
+        f"{arm.name} {plus_minus(arm.headline.mean)} %" for arm in summary.arms if arm.headline
     )
     best = "; ".join(
         f"{arm.name} {100 * arm.validation:.2f} %"
@@ -450,10 +462,8 @@ def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
         if arm.learning
     )
     gains = "; ".join(
-        f"{pair.arm}: reduction {signed(pair.norm_reduction.value, 4)}, gain "
-        f"{points(pair.headline.mean.value)} points"
-        for pair in summary.pairs
-        if pair.norm_reduction and pair.headline
+        f"{pair.arm}: reduction {signed(reduction.value, 4)}, gain {points(gain.value)} points"
+        for pair, reduction, gain in gains_of(summary.pairs)
     )
     rows = [
         (

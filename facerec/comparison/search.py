@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from facerec.comparison.batches import derived_seed
 from facerec.comparison.fit import Fit
 from facerec.comparison.protocol import (
     WEIGHT,
@@ -259,27 +260,27 @@ class Search:
         middle of all ranges.
         """
         defaults = arm.defaults
-        settings = [defaults, *({**defaults, **dict(start)} for start in arm.start)]
+
+        def completed(values: Mapping[str, float]) -> dict[str, float]:
+            return {name: values.get(name, default) for name, default in defaults.items()}
+
         paired = self.comparison.paired_with(arm)
         if paired is not None:
             # As many are given as in the other arm; all the others share what it proposed.
-            return [
-                {**defaults, **{k: v for k, v in setting.items() if k in defaults}}
-                for setting in self.first_settings(paired)
-            ]
+            return list(map(completed, self.first_settings(paired)))
+        settings = [defaults, *(completed(dict(start)) for start in arm.start)]
         base = self.comparison.begun_by(arm)
         if base is not None:
             best = self.best(base)
             if best is not None:
-                shared = {k: v for k, v in self.setting(base, best).items() if k in defaults}
-                settings.append({**defaults, **shared, WEIGHT: 0.0})
+                settings.append(completed({**self.setting(base, best), WEIGHT: 0.0}))
         else:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:
                 published["loss_lr"] = arm.loss.mlrc_lr
-            known = {k: v for k, v in published.items() if k in defaults}
+            known = published.keys() & defaults.keys()
             settings.append(
-                {**defaults, **known} if known else {r.field: r.middle for r in arm.ranges}
+                completed(published) if known else {r.field: r.middle for r in arm.ranges}
             )
         limits = {r.field: r for r in arm.ranges}
         return [
@@ -289,8 +290,7 @@ class Search:
 
     def _sampler(self, number: int) -> Any:
         """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
-        sequence = np.random.SeedSequence([self.comparison.seed, 2, number])
-        seed = int(sequence.generate_state(1)[0])
+        seed = derived_seed(self.comparison.seed, 2, number)
         samplers = self._optuna.samplers
         startup = min(10, max(1, self.comparison.trials // 3))
         if self.comparison.sampler == "random":

@@ -30,7 +30,7 @@ from facerec.statistics.multiplicity import holm
 ONE_SEED = "one seed tells nothing of the spread over trainings"
 ONE_CLASS = "one test class tells nothing of the spread over classes"
 
-POWER = 0.8
+_POWER = 0.8
 """Share of repetitions of a design that shall find a difference, where one is stated."""
 
 _EXACT_SEEDS = 16
@@ -130,17 +130,18 @@ def mean_over_seeds(
         MetricError: shapes that do not fit, a value that is not finite, an impossible confidence.
     """
     check_confidence(confidence)
-    of_seeds, sums = _check(values, labels)
+    known = _checked(values, axes=1 if labels is None else 2)
+    of_seeds = known if labels is None else known.mean(axis=1)
     reasons = [] if len(of_seeds) > 1 else [ONE_SEED]
     over_seeds, over_classes, joint = _student(of_seeds, confidence), None, None
-    if sums is not None:
-        resample = _Resample(sums, confidence, replicates, seed)
+    if labels is not None:
+        resample = _Resample(known, labels, confidence, replicates, seed)
         over_classes, joint = resample.over_classes(), resample.joint()
         if joint and over_seeds:
             # Few seeds may by chance lie so close that only their few degrees of freedom tell.
             ends = min(joint.low, over_seeds.low), max(joint.high, over_seeds.high)
             joint = replace(joint, low=ends[0], high=ends[1])
-        reasons += [] if sums.counts.size > 1 else [ONE_CLASS]
+        reasons += [] if over_classes else [ONE_CLASS]
     return SeedMean(
         value=float(of_seeds.mean()),
         interval=over_seeds if over_classes is None else joint,
@@ -205,13 +206,11 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
     Raises:
         MetricError: no difference, or one that is not finite.
     """
-    values, _ = _check(differences, None)
+    values = _checked(differences)
     # Sums that are equal but for rounding are equal.
     least = abs(values.sum()) - 1e-12 * np.abs(values).sum()
     if len(values) <= _EXACT_SEEDS:
-        # By symmetry the last sign may stay.
-        combinations = np.arange(2 ** (len(values) - 1))[:, None] >> np.arange(len(values)) & 1
-        return float((np.abs((1 - 2 * combinations) @ values) >= least).mean())
+        return float((np.abs(_signs(len(values)) @ values) >= least).mean())
     generator = np.random.default_rng(seed)
     step = max(1, _CELLS // len(values))
     beyond = 0
@@ -221,18 +220,26 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
     return (beyond + 1) / (draws + 1)
 
 
+def _signs(count: int) -> Array:
+    """Return every combination of signs, ``(2^(n−1), n)``; by symmetry the last sign may stay."""
+    combinations = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
+    return (1 - 2 * combinations).astype(np.float64)
+
+
+def level_of(confidence: float) -> float:
+    """Return the level of tests that goes with the confidence of intervals, such as 0.05."""
+    return round(1 - confidence, 12)  # 1 − 0.95 is not 0.05
+
+
 def least_p(seeds: int) -> float:
     """Return the lowest p that `sign_flip_p` can give for so many seeds, if all are enumerated."""
     return 2.0 ** (1 - seeds)
 
 
 def smallest_difference(
-    differences: ArrayLike,
-    level: float = 0.05,
-    power: float = POWER,
-    seeds: int | None = None,
+    differences: ArrayLike, level: float = 0.05, seeds: int | None = None
 ) -> float | None:
-    """Return the true difference that the sign-flip test of such a design finds with a power.
+    """Return the true difference that the sign-flip test of such a design finds with 80 % power.
 
     The paired differences are taken for normal, with the spread that was seen; what the design
     could have found is asked, not what it did find, so their mean does not matter. Up to 12 seeds
@@ -242,7 +249,6 @@ def smallest_difference(
     Args:
         differences: one a seed, ``(n,)``.
         level: of the test, such as 0.05 over the number of pairs where Holm's adjustment follows.
-        power: share of repetitions that find it.
         seeds: of the design that is asked about; as many as there are differences by default. A
             few trained seeds so tell what more of them would find.
 
@@ -252,30 +258,29 @@ def smallest_difference(
     Raises:
         MetricError: no difference, or one that is not finite.
     """
-    values, _ = _check(differences, None)
-    factor = _needed(len(values) if seeds is None else seeds, level, power)
+    values = _checked(differences)
+    factor = _needed(len(values) if seeds is None else seeds, level)
     return None if factor is None else factor * float(values.std(ddof=1))
 
 
 @lru_cache(maxsize=256)
-def _needed(count: int, level: float, power: float) -> float | None:
+def _needed(count: int, level: float) -> float | None:
     """Return that difference in standard deviations of the paired differences."""
     if count < 2 or least_p(count) > level:
         return None
     if count > _SIMULATED_SEEDS:
         least = float(stdtrit(count - 1, 1 - level / 2))
-        root = brentq(lambda shift: nct.sf(least, count - 1, shift) - power, 0, 100)
+        root = brentq(lambda shift: nct.sf(least, count - 1, shift) - _POWER, 0, 100)
         return float(root) / math.sqrt(count)
     samples = np.random.default_rng(count).normal(size=(_DRAWS, count))
-    combinations = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
-    signs = (1 - 2 * combinations).T.astype(np.float64)
-    step = max(1, _CELLS // len(combinations))
+    signs = _signs(count)
+    step = max(1, _CELLS // len(signs))
 
     def share(shift: float) -> float:
         detected = 0
         for start in range(0, _DRAWS, step):
             rows = samples[start : start + step] + shift
-            sums = np.abs(rows @ signs)
+            sums = np.abs(rows @ signs.T)
             p = (sums >= sums[:, :1] * (1 - 1e-12)).mean(axis=1)
             detected += int(np.count_nonzero(p <= level))
         return detected / _DRAWS
@@ -283,7 +288,7 @@ def _needed(count: int, level: float, power: float) -> float | None:
     low, high = 0.0, 8.0
     while high - low > 0.005:
         middle = (low + high) / 2
-        low, high = (low, middle) if share(middle) >= power else (middle, high)
+        low, high = (low, middle) if share(middle) >= _POWER else (middle, high)
     return high
 
 
@@ -327,7 +332,7 @@ def spearman(
         MetricError: lengths that differ, a value that is not finite, or an impossible confidence.
     """
     check_confidence(confidence)
-    x, y = (_check(side, None)[0] for side in (first, second))
+    x, y = map(_checked, (first, second))
     own = np.arange(len(x)) if groups is None else np.asarray(groups)
     if x.shape != y.shape or own.shape != x.shape:
         raise MetricError(
@@ -429,34 +434,33 @@ def compare_steps(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _ClassSums:
-    """Sums over the queries of each class: all that a resample of classes needs."""
-
-    sums: Array
-    """Of each seed, ``(n, C)``."""
-    counts: Array
-    """Queries, ``(C,)``."""
-
-
 class _Resample:
     """Draws classes, and seeds and classes, with replacement.
 
     Args:
-        data: sums by class.
+        values: of each seed and query, ``(n, q)``.
+        labels: class of each query, ``(q,)``.
         confidence: coverage.
         replicates: resamples.
         seed: of the resamples.
     """
 
-    def __init__(self, data: _ClassSums, confidence: float, replicates: int, seed: int) -> None:
-        self._sums, self._counts, self._confidence = data.sums, data.counts, confidence
-        self._seeds, self._classes = data.sums.shape
-        queries = data.counts.sum()
-        self._mean = float(data.sums.sum() / (self._seeds * queries))
-        of_seeds = data.sums.sum(axis=1) / queries
+    def __init__(
+        self, values: Array, labels: ArrayLike, confidence: float, replicates: int, seed: int
+    ) -> None:
+        names = np.asarray(labels)
+        if names.shape != values.shape[1:]:
+            raise MetricError(f"{values.shape[1]} queries need one class each, found {names.shape}")
+        _, index, counts = np.unique(names, return_inverse=True, return_counts=True)
+        # Sums over the queries of each class, ``(n, C)``, are all that a resample needs.
+        sums = np.stack([np.bincount(index, row) for row in values])
+        self._sums, self._counts, self._confidence = sums, counts.astype(np.float64), confidence
+        self._seeds, self._classes = sums.shape
+        queries = self._counts.sum()
+        self._mean = float(sums.sum() / (self._seeds * queries))
+        of_seeds = sums.sum(axis=1) / queries
         # Residuals of the ratio of two sums over classes, scaled as deviations of its mean.
-        residuals = (data.sums - np.outer(of_seeds, data.counts)) / queries
+        residuals = (sums - np.outer(of_seeds, self._counts)) / queries
         of_classes = residuals.mean(axis=0)
         few = self._classes / max(self._classes - 1, 1)
         self._class_variance = few * float((of_classes**2).sum())
@@ -521,10 +525,10 @@ class _Resample:
         return percentile_interval(self._mean, drawn, self._confidence, scale)
 
 
-def _check(values: ArrayLike, labels: ArrayLike | None) -> tuple[Array, _ClassSums | None]:
-    """Return the value of each seed and, with labels, the sums by class."""
+def _checked(values: ArrayLike, axes: int = 1) -> Array:
+    """Return finite values of each seed, or on two axes of each seed and query."""
     array = np.asarray(values, dtype=np.float64)
-    if not array.size or array.ndim != (1 if labels is None else 2):
+    if not array.size or array.ndim != axes:
         raise MetricError(
             f"values of shape {array.shape} must be one a seed, (n,), or with labels of classes "
             "one a seed and query, (n, q)"
@@ -534,18 +538,11 @@ def _check(values: ArrayLike, labels: ArrayLike | None) -> tuple[Array, _ClassSu
         raise MetricError(
             f"value {array[wrong]} at {wrong} is not finite; leave failed runs out of both arms"
         )
-    if labels is None:
-        return array, None
-    names = np.asarray(labels)
-    if names.shape != array.shape[1:]:
-        raise MetricError(f"{array.shape[1]} queries need one class each, found {names.shape}")
-    _, index, counts = np.unique(names, return_inverse=True, return_counts=True)
-    sums = np.stack([np.bincount(index, row) for row in array]).astype(np.float64)
-    return array.mean(axis=1), _ClassSums(sums, counts.astype(np.float64))
+    return array
 
 
 def _check_curve(steps: ArrayLike, scores: ArrayLike) -> tuple[Array, Array]:
-    when, values = (_check(side, None)[0] for side in (steps, scores))
+    when, values = map(_checked, (steps, scores))
     if when.shape != values.shape or when[0] <= 0 or (np.diff(when) <= 0).any():
         raise MetricError(
             f"{len(when)} steps and {len(values)} scores must be one a validation, with positive "

@@ -34,6 +34,7 @@ from facerec.comparison.significance import (
     adjust,
     compare_paired,
     compare_steps,
+    level_of,
     mean_over_seeds,
     smallest_difference,
     spearman,
@@ -180,6 +181,11 @@ class ArmSummary:
         """Return a figure; None where there are none."""
         return find(self.scores, view, metric)
 
+    @property
+    def headline(self) -> Score | None:
+        """The figure that the comparison is decided by."""
+        return self.score(*HEADLINE)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -271,6 +277,11 @@ class Pair:
     share; None where these seeds cannot find any."""
     conclusion: Conclusion = "insufficient data"
     """Of the test of the headline, adjusted p against 1 − confidence."""
+
+    @property
+    def name(self) -> str:
+        """How the difference is written."""
+        return f"{self.arm} − {self.base}"
 
     def difference(self, view: View, metric: str) -> Difference | None:
         """Return the difference in a figure; None where there are none."""
@@ -517,7 +528,7 @@ def _probed(name: str, result: ArmResult, comparison: Comparison) -> Measured:
 
 def _kept(fit: Fit) -> NDArray[np.float64]:
     """Return the score of the weights kept after each epoch, the untrained model first."""
-    return np.maximum.accumulate([point.score() for point in fit.curve])
+    return np.maximum.accumulate([point.score for point in fit.curve])
 
 
 def _aligned(fits: Sequence[Fit]) -> NDArray[np.float64]:
@@ -702,8 +713,7 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
         )
         for share in SHARES
     }
-    # Rounded, as 1 − 0.95 is not 0.05.
-    level = round(1 - confidence, 12)
+    level = level_of(confidence)
     for index, pair in enumerate(pairs):
         differences = tuple(
             replace(each, mean=means[each.view, each.metric][index] or each.mean)
@@ -730,14 +740,23 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
 
 def is_declared(mean: PairedDifference | StepRatio, confidence: float) -> bool:
     """Tell whether the adjusted test declares a difference: the only thing that is set in bold."""
-    return mean.p_holm is not None and mean.p_holm <= round(1 - confidence, 12)
+    return mean.p_holm is not None and mean.p_holm <= level_of(confidence)
+
+
+def gains_of(
+    pairs: Sequence[Pair],
+) -> list[tuple[Pair, PairedDifference, PairedDifference]]:
+    """Return the pairs that were scored, with the reduction of norm variance and the gain."""
+    return [
+        (pair, pair.norm_reduction, pair.headline.mean)
+        for pair in pairs
+        if pair.headline is not None and pair.norm_reduction is not None
+    ]
 
 
 def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:
     points = [
-        (pair.headline.mean.value, pair.norm_reduction.value, pair.family)
-        for pair in pairs
-        if pair.headline is not None and pair.norm_reduction is not None
+        (gain.value, reduction.value, pair.family) for pair, reduction, gain in gains_of(pairs)
     ]
     if not points:
         return Gain(None, "no pair was scored")

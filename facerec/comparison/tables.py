@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from facerec.comparison.finals import VIEWS, View
 from facerec.comparison.protocol import NOTHING, UNTRAINED, is_within
 from facerec.comparison.significance import SeedMean
 from facerec.comparison.summary import (
-    HEADLINE,
     ArmSummary,
     Claim,
     Cost,
@@ -40,7 +39,6 @@ TextTable = Table[TextRow]
 """Rows of cells, for people alone."""
 
 _SHORT = {"r_precision": "RP"}
-_MISSING = Cell(words.NOTHING, withheld=True)
 _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 _TEX = str.maketrans(
     {
@@ -75,6 +73,11 @@ def _rows(summary: Summary) -> list[_Row]:
     return [_Row(UNTRAINED, summary.untrained, summary.untrained_runs), *arms]
 
 
+def _missing(reason: str = "") -> Cell:
+    """Return what stands where a figure cannot be given."""
+    return Cell(words.NOTHING, reason, withheld=True)
+
+
 # ---------------------------------------------------------------- scores
 
 
@@ -97,11 +100,12 @@ _OF_PAIRS = (
 def headline_table(summary: Summary) -> Table[_Row]:
     """Return the retrieval figures of all arms; a terminal shows those of concatenated models."""
     columns = headline_columns(summary)
-    bold = {column: declared(summary, *column) for column in columns}
 
     def column(view: View, metric: str) -> Column[_Row]:
+        bold = declared(summary, view, metric)
+
         def show(row: _Row) -> Cell:
-            return _score_cell(find(row.scores, view, metric), row.name in bold[view, metric])
+            return _score_cell(find(row.scores, view, metric), row.name in bold)
 
         heading = _SHORT.get(metric, summary.figures.get(metric, metric))
         return Column(heading, show, terminal=view == VIEWS[0])
@@ -135,7 +139,7 @@ def headline_table(summary: Summary) -> Table[_Row]:
 
 def _score_cell(score: Score | None, strong: bool) -> Cell:
     if score is None:
-        return _MISSING
+        return _missing()
     small = "" if score.mean.joint is None else words.limits(score.mean.joint, 100, ".2f")
     return Cell(plus_minus(score.mean), small, strong=strong)
 
@@ -150,37 +154,14 @@ def declared(summary: Summary, view: View, metric: str) -> frozenset[str]:
     )
 
 
-def reaching(summary: Summary, view: View, metric: str) -> frozenset[str]:
-    """Return the arms whose interval over seeds meets that of the best arm in a figure."""
-    scores = {arm.name: arm.score(view, metric) for arm in summary.arms}
-    return meeting_best({name: score.mean for name, score in scores.items() if score})
-
-
-def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
-    """Return the names whose interval over seeds meets that of the highest mean.
-
-    So the tables of the Reality Check are read. One seed has a point for an interval.
-    """
-    if not means:
-        return frozenset()
-    best = max(means.values(), key=lambda mean: mean.value)
-    least, _ = _ends(best)
-    return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
-
-
-def _ends(mean: SeedMean) -> tuple[float, float]:
-    interval = mean.over_seeds
-    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
-
-
 def run_table(summary: Summary) -> TextTable:
     """Return the headline figure of every seed."""
     seeds = range(summary.repetitions)
 
     def cell(arm: ArmSummary, seed: int) -> Cell:
-        score = arm.score(*HEADLINE)
+        score = arm.headline
         if score is None or seed not in arm.seeds:
-            return Cell(words.NOTHING, "failed", withheld=True)
+            return _missing("failed")
         return Cell(f"{100 * score.values[arm.seeds.index(seed)]:.2f}")
 
     rows: list[TextRow] = [(arm.name, *(cell(arm, seed) for seed in seeds)) for arm in summary.arms]
@@ -193,11 +174,10 @@ def run_table(summary: Summary) -> TextTable:
 
 def pair_table(summary: Summary) -> TextTable:
     """Return the headline differences with their tests."""
-    bold = declared(summary, *HEADLINE)
 
     def row(pair: Pair) -> list[Cell | str]:
-        difference = _difference_cell(pair.headline, pair.reason, strong=pair.arm in bold)
-        figures: list[Cell | str] = [_MISSING, difference, *[_MISSING] * 4]
+        difference = _difference_cell(summary, pair.headline, pair.reason)
+        figures: list[Cell | str] = [_missing(), difference, *[_missing()] * 4]
         if pair.headline is not None:
             mean = pair.headline.mean
             figures = [
@@ -209,7 +189,7 @@ def pair_table(summary: Summary) -> TextTable:
                 words.p_value(mean.p_holm),
             ]
         smallest = words.number(pair.smallest and 100 * pair.smallest, ".2f")
-        return [_named(pair), *figures, smallest, _fair_cell(pair)]
+        return [pair.name, *figures, smallest, _fair_cell(pair)]
 
     headings = ("pair", "n", "difference", "over seeds", "over classes", "p", "p, Holm")
     wide = ("over seeds", "over classes", "found at 80 %")
@@ -228,29 +208,24 @@ def pair_table(summary: Summary) -> TextTable:
         "Fair: equal protocols, or different in declared fields alone, and equally many trials and "
         "first settings.",
     ]
-    table = text_table(
+    return text_table(
         "Concatenated MAP@R, arm − base",
         (*headings, "found at 80 %", "fair"),
         map(row, summary.pairs),
         words=("fair",),
         page_only=wide,
+        remarks=remarks,
     )
-    return replace(table, remarks=remarks)
-
-
-def _named(pair: Pair) -> str:
-    return f"{pair.arm} − {pair.base}"
 
 
 def difference_table(summary: Summary, view: View) -> TextTable:
     """Return the differences in all figures of a view."""
-    bold = {metric: declared(summary, view, metric) for metric in summary.figures}
     rows: list[TextRow] = [
         (
-            _named(pair),
+            pair.name,
             *(
-                _difference_cell(pair.difference(view, metric), p=True, strong=pair.arm in arms)
-                for metric, arms in bold.items()
+                _difference_cell(summary, pair.difference(view, metric), p=True)
+                for metric in summary.figures
             ),
         )
         for pair in summary.pairs
@@ -261,8 +236,8 @@ def difference_table(summary: Summary, view: View) -> TextTable:
     )
     if summary.clusterings:
         remark += " Intervals of NMI and F1 are over seeds alone."
-    table = text_table(f"All figures, {view}", ("pair", *summary.figures.values()), rows)
-    return replace(table, remarks=[remark])
+    headings = ("pair", *summary.figures.values())
+    return text_table(f"All figures, {view}", headings, rows, remarks=[remark])
 
 
 def claims_of(claims: Iterable[Claim]) -> str:
@@ -282,7 +257,7 @@ def paired_trial_table(summary: Summary) -> TextTable | None:
     }
     rows = [
         (
-            _named(pair),
+            pair.name,
             Cell(f"{tried.mean.total}", f"{tried.failed} failed" if tried.failed else ""),
             Cell(
                 points(tried.mean.value),
@@ -306,21 +281,21 @@ def paired_trial_table(summary: Summary) -> TextTable | None:
         "weights are tried as well as small ones; the final runs above compare the best of both."
     ]
     caption = "The same trials with and without"
-    return replace(text_table(caption, (*headings, "best of arm"), rows), remarks=remarks)
+    return text_table(caption, (*headings, "best of arm"), rows, remarks=remarks)
 
 
 def _difference_cell(
-    difference: Difference | None, reason: str = "", p: bool = False, strong: bool = False
+    summary: Summary, difference: Difference | None, reason: str = "", p: bool = False
 ) -> Cell:
     if difference is None:
-        return Cell(words.NOTHING, reason, withheld=True)
+        return _missing(reason)
     mean = difference.mean
     if mean.interval is None:
         return Cell(points(mean.value), "n=1")
     small = words.limits(mean.interval, 100, "+.2f")
     if p:
         small = f"{small}\np {words.p_value(mean.p_holm)}"
-    return Cell(points(mean.value), small, strong=strong)
+    return Cell(points(mean.value), small, strong=is_declared(mean, summary.confidence))
 
 
 def _fair_cell(pair: Pair) -> Cell:
@@ -343,9 +318,7 @@ def speed_table(summary: Summary) -> Table[Pair] | None:
         *(column(index, share) for index, share in enumerate(shares)),
     ]
     rows = [
-        pair
-        if pair.speeds
-        else Spanning(_ratio_name(pair), Cell(words.NOTHING, pair.reason, withheld=True))
+        pair if pair.speeds else Spanning(_ratio_name(pair), _missing(pair.reason))
         for pair in summary.pairs
     ]
     ratios = [speed.ratio for pair in summary.pairs for speed in pair.speeds if speed.ratio]
@@ -367,7 +340,7 @@ def _ratio_name(pair: Pair) -> str:
 def _speed_cell(speed: Speed) -> Cell:
     ratio = speed.ratio
     if ratio is None:
-        return Cell(words.NOTHING, speed.reason, withheld=True)
+        return _missing(speed.reason)
     text = f"≥ {ratio.value:.2f}" if ratio.at_least else f"{ratio.value:.2f}"
     if ratio.interval is None:
         return Cell(text, "n=1")
@@ -401,7 +374,7 @@ def norm_table(summary: Summary) -> TextTable:
         "Norms of raw test embeddings in evaluation mode, averaged over the folds' models; "
         f"{percent(summary)} intervals over seeds."
     ]
-    return replace(text_table("Norms of embeddings", headings, rows), remarks=remarks)
+    return text_table("Norms of embeddings", headings, rows, remarks=remarks)
 
 
 def probe_table(summary: Summary) -> TextTable | None:
@@ -423,13 +396,13 @@ def probe_table(summary: Summary) -> TextTable | None:
         "and −1 under Adam."
     ]
     rows: list[TextRow] = [(arm.name, *map(_measured_cell, arm.probes)) for arm in summary.arms]
-    return replace(text_table("Gradients and angular steps", headings, rows), remarks=remarks)
+    return text_table("Gradients and angular steps", headings, rows, remarks=remarks)
 
 
 def _measured_cell(measured: Measured) -> Cell:
     mean = measured.mean
     if mean is None:
-        return Cell(words.NOTHING, measured.reason, withheld=True)
+        return _missing(measured.reason)
     return Cell(words.number(mean.value, "#.3g"), words.limits(mean.interval, 1, "#.3g") or "n=1")
 
 
@@ -455,9 +428,7 @@ def setting_table(summary: Summary) -> Table[ArmSummary]:
         ),
     ]
     rows = [
-        Spanning(arm.name, Cell(words.NOTHING, arm.reason, withheld=True))
-        if arm.setting is None
-        else arm
+        Spanning(arm.name, _missing(arm.reason)) if arm.setting is None else arm
         for arm in summary.arms
     ]
     remarks = ["Chosen by the mean validation MAP@R over the folds, never by test classes."]
@@ -518,8 +489,7 @@ def cost_table(summary: Summary) -> TextTable:
         "Time of training with its validations, summed over workers; failed final runs are not in "
         "it. Failed trials count as trials."
     ]
-    caption = "What each arm was given and took"
-    return replace(text_table(caption, headings, rows), remarks=remarks)
+    return text_table("What each arm was given and took", headings, rows, remarks=remarks)
 
 
 # ---------------------------------------------------------------- protocol and manifest
@@ -540,7 +510,9 @@ def protocol_tables(summary: Summary) -> list[TextTable]:
         (Cell(name, subject if is_within(name, summary.declared) else ""), value)
         for name, value in _flat(summary.protocol)
     ]
-    table = text_table("The common protocol", ("field", "value"), common, words=("value",))
+    table = text_table(
+        "The common protocol", ("field", "value"), common, words=("value",), remarks=remarks
+    )
     own = [
         (arm.name, name, words.setting(value))
         for arm in summary.arms
@@ -548,7 +520,7 @@ def protocol_tables(summary: Summary) -> list[TextTable]:
     ]
     headings = ("arm", "field", "value")
     differing = text_table("Where arms differ from it", headings, own, words=headings[1:])
-    return [replace(table, remarks=remarks), *([differing] if own else [])]
+    return [table, *([differing] if own else [])]
 
 
 def manifest_table(summary: Summary) -> TextTable:

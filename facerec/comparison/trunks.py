@@ -241,10 +241,8 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     if features is not None:
         layers = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
         return Embedder(layers, None, config)
-    if config.name.startswith(TIMM):
-        return _seeded(lambda: _timm_trunk(config, backbone), seed)
-    if config.name == EFFICIENTNET:
-        return _seeded(lambda: _efficientnet(config, backbone), seed)
+    if config.name.startswith(TIMM) or config.name == EFFICIENTNET:
+        return _seeded(lambda: _pooled(config, backbone), seed)
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
@@ -288,20 +286,20 @@ def _seeded(build: Callable[[], Any], seed: int) -> Any:
         return build()
 
 
-def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
-    network = TimmBackbone(backbone, config.image_size)
+def _pooled(config: Trunk, backbone: Backbone) -> Embedder:
+    """Build a trunk that ends in pooled features, and a linear layer after it."""
+    trunk: nn.Module
+    head: nn.Module
+    if config.name == EFFICIENTNET:
+        trunk = EfficientNetLite0()
+        head = FeatureEmbedder(backbone, EfficientNetLite0.num_features)
+    else:
+        network = TimmBackbone(backbone, config.image_size)
+        trunk, head = network.trunk, network.head
     if config.weights is not None:
-        tensors = _without_classifier(_read_tensors(config.weights), network.trunk)
-        _load(network.trunk, tensors, config.weights, config.name)
-    return Embedder(network.trunk, network.head, config)
-
-
-def _efficientnet(config: Trunk, backbone: Backbone) -> Embedder:
-    network = EfficientNetLite0()
-    if config.weights is not None:
-        tensors = _without_classifier(_read_tensors(config.weights), network)
-        _load(network, tensors, config.weights, config.name)
-    return Embedder(network, FeatureEmbedder(backbone, network.num_features), config)
+        tensors = _without_classifier(_read_tensors(config.weights), trunk)
+        _load(trunk, tensors, config.weights, config.name)
+    return Embedder(trunk, head, config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:

@@ -185,6 +185,7 @@ def text_table(
     rows: Iterable[Sequence[Cell | str]],
     words: Sequence[str] = (),
     page_only: Sequence[str] = (),
+    remarks: Sequence[str] = (),
 ) -> Table[Sequence[Cell | str]]:
     """Return a table of cells that are there already, for people alone.
 
@@ -196,7 +197,8 @@ def text_table(
         kind, narrow = heading in words, heading not in page_only
         return Column(heading, lambda row: row[index], words=kind, terminal=narrow)
 
-    return Table(caption, [column(*numbered) for numbered in enumerate(headings)], list(rows))
+    columns = [column(*numbered) for numbered in enumerate(headings)]
+    return Table(caption, columns, list(rows), remarks)
 
 
 def facts_table(caption: str, facts: Mapping[str, str]) -> Table[Sequence[Cell | str]]:

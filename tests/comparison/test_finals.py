@@ -16,10 +16,9 @@ from torch import nn
 from facerec.comparison import ImageData
 from facerec.comparison.finals import (
     RECALLS,
-    TestSide,
     read_final,
     score_models,
-    test_side,
+    scored_positions,
     write_final,
 )
 from facerec.comparison.fit import Trainer
@@ -45,35 +44,30 @@ def models() -> list[nn.Module]:
 
 
 def test_the_test_classes_are_scored(trainer: Trainer) -> None:
-    side = test_side(trainer.images, SPLIT)
-    assert set(trainer.labels[side.queries].tolist()) == set(range(8, 16))
-    assert len(side.queries) == 48 and side.references is None
+    (queries,) = scored_positions(trainer.images, SPLIT)
+    assert set(trainer.labels[queries].tolist()) == set(range(8, 16))
+    assert len(queries) == 48
 
 
 def test_query_against_gallery(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     part = np.where(np.arange(96) % 6 < 2, "query", "gallery")
     monkeypatch.setattr(trainer.images, "partition", part)
-    side = test_side(trainer.images, SPLIT)
-    assert side.references is not None
-    assert len(side.queries) == 16 and len(side.references) == 32
+    sides = scored_positions(trainer.images, SPLIT)
+    assert [len(each) for each in sides] == [16, 32]
     model = create_trunk(protocol().trunk, seed=0).eval()
-    run = score_models(trainer, protocol(), [model], side)
+    run = score_models(trainer, protocol(), [model], sides)
     assert len(run.labels) == 16
-    query, gallery = (trainer.embed(model, p, protocol()) for p in (side.queries, side.references))
-    found = retrieve(
-        query,
-        trainer.labels[side.queries],
-        references=gallery,
-        reference_labels=trainer.labels[side.references],
-    )
+    query, gallery = (trainer.embed(model, each, protocol()) for each in sides)
+    query_labels, gallery_labels = (trainer.labels[each] for each in sides)
+    found = retrieve(query, query_labels, references=gallery, reference_labels=gallery_labels)
     assert run.mean("concatenated", "map_at_r") == found.map_at_r.mean()
 
 
 def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
-    side = test_side(trainer.images, SPLIT)
-    run = score_models(trainer, protocol(), models, side)
-    labels = trainer.labels[side.queries]
-    raw = [trainer.embed(model, side.queries, protocol()) for model in models]
+    (queries,) = scored_positions(trainer.images, SPLIT)
+    run = score_models(trainer, protocol(), models, [queries])
+    labels = trainer.labels[queries]
+    raw = [trainer.embed(model, queries, protocol()) for model in models]
     unit = [r / np.linalg.norm(r, axis=1, keepdims=True) for r in raw]
     # The cosine of the concatenation is the mean of the models' cosines.
     cosine = np.mean([u @ u.T for u in unit], axis=0)
@@ -95,7 +89,7 @@ def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
 
 
 def test_one_model_alone_is_both(trainer: Trainer, models: list[nn.Module]) -> None:
-    run = score_models(trainer, protocol(), models[:1], test_side(trainer.images, SPLIT))
+    run = score_models(trainer, protocol(), models[:1], scored_positions(trainer.images, SPLIT))
     for name in METRICS:
         assert np.array_equal(run.scores["concatenated", name], run.scores["separated", name])
 
@@ -104,10 +98,10 @@ def test_clusterings_where_asked_for(
     trainer: Trainer, models: list[nn.Module], tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    side = test_side(trainer.images, SPLIT)
-    run = score_models(trainer, protocol(), models[:2], side, metrics=("nmi", "f1"))
-    labels = trainer.labels[side.queries]
-    raw = [trainer.embed(model, side.queries, protocol()) for model in models[:2]]
+    (queries,) = scored_positions(trainer.images, SPLIT)
+    run = score_models(trainer, protocol(), models[:2], [queries], metrics=("nmi", "f1"))
+    labels = trainer.labels[queries]
+    raw = [trainer.embed(model, queries, protocol()) for model in models[:2]]
     apart = [clustering(each, labels, seed=0) for each in raw]
     assert run.mean("separated", "nmi") == pytest.approx(np.mean([each.nmi for each in apart]))
     assert run.mean("separated", "f1") == pytest.approx(np.mean([each.f1 for each in apart]))
@@ -117,13 +111,12 @@ def test_clusterings_where_asked_for(
     write_final(tmp_path / "x.npz", run, {})
     again, note = read_final(tmp_path / "x.npz")
     assert again.clusterings == run.clusterings and note == {}
-    assert score_models(trainer, protocol(), models[:1], side).clusterings == {}
+    assert score_models(trainer, protocol(), models[:1], [queries]).clusterings == {}
 
 
 def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
     fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
-    side = TestSide(np.arange(48, 96), None)
-    run = score_models(trainer, protocol(), [model], side, [fit])
+    run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit])
     write_final(tmp_path / "x.npz", run, {"arm": "a", "seed": 3})
     again, note = read_final(tmp_path / "x.npz")
     assert note == {"arm": "a", "seed": 3}
@@ -144,9 +137,9 @@ def test_damaged_results_are_refused(tmp_path: Path, content: bytes | None) -> N
 
 
 def test_a_result_whose_arrays_are_damaged_is_refused(trainer: Trainer, tmp_path: Path) -> None:
-    path, side = tmp_path / "x.npz", TestSide(np.arange(48, 96), None)
+    path = tmp_path / "x.npz"
     _, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
-    write_final(path, score_models(trainer, protocol(), [model], side), {})
+    write_final(path, score_models(trainer, protocol(), [model], [np.arange(48, 96)]), {})
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])

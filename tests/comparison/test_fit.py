@@ -44,7 +44,7 @@ def test_the_same_seed_gives_the_same_training(trainer: Trainer) -> None:
     state = torch.get_rng_state()
     assert same(first, fitted(trainer)) and not same(first, fitted(trainer, seed=2))
     assert torch.equal(state, torch.get_rng_state())
-    assert first.score is not None and first.score == first.best.map_at_r
+    assert first.score is not None and first.score == first.curve[first.epoch].map_at_r
     assert [point.epoch for point in first.curve] == list(range(len(first.curve)))
 
 

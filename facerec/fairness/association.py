@@ -8,7 +8,7 @@ with a test of equivalence, so that "no difference" has a size.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -212,11 +212,12 @@ def _refusal(sample: SubjectNorms) -> str | None:
 
 def _pairs(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> tuple[PairDifference, ...]:
     """Compare the subjects of every two groups."""
-    means = sample.means
-    differences = []
-    for i, j in itertools.combinations(range(len(sample.names)), 2):
-        x, y = means[bootstrap.members[i]], means[bootstrap.members[j]]
-        p = difference_p(x, y)
+    means, differences = sample.means, []
+    values = [means[ids] for ids in bootstrap.members]
+    compared = [*itertools.combinations(range(len(values)), 2)]
+    ps = [difference_p(values[i], values[j]) for i, j in compared]
+    for (i, j), p, adjusted in zip(compared, ps, holm(ps), strict=True):
+        x, y = values[i], values[j]
         equivalence = equivalence_p(x, y)
         differences.append(
             PairDifference(
@@ -229,13 +230,12 @@ def _pairs(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> tuple[PairDiffe
                     x, y, bootstrap.multiplicities[i], bootstrap.multiplicities[j]
                 ),
                 p=p,
-                p_holm=p,
+                p_holm=adjusted,
                 equivalence_p=equivalence,
                 equivalent=equivalence is not None and equivalence < ALPHA,
             )
         )
-    adjusted = holm([pair.p for pair in differences])
-    return tuple(replace(pair, p_holm=p) for pair, p in zip(differences, adjusted, strict=True))
+    return tuple(differences)
 
 
 def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:

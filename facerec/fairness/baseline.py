@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ from facerec.fairness.differentials import (
     quotients,
     rate_replicates,
 )
-from facerec.fairness.norms import SubjectNorms, percentile
+from facerec.fairness.norms import DRAWN_AT_ONCE, SubjectNorms, drawn_sums, percentile
 from facerec.fairness.pair_counts import LabelledImages
 from facerec.fairness.plain import plain
 from facerec.fairness.rate_results import UNKNOWN, Calibration
@@ -71,9 +72,6 @@ BOTH = "subjects and seeds, MOVER"
 
 Fusion = Literal["raw", "unit"]
 Role = Literal["performance", "by construction", "association", "differential"]
-
-_CELLS = 1 << 21
-"""Weights of subjects in replicates that are held at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,18 +341,19 @@ class _Frame:
         self.subject = np.unique(subjects[self.rows], return_inverse=True)[1].reshape(-1)
         self.subject_count = int(self.subject.max()) + 1
         self._set_groups(LabelledImages(subjects[self.rows], codes[self.rows], names))
-        sides, same = self._set_pairs(pairs)
+        self._set_pairs(pairs)
         everyone = np.arange(self.subject_count)
         # One comparison a subject, so that each is drawn even without a pair of the list.
+        first, second = (np.concatenate([everyone, self.subject[side]]) for side in self.sides)
         bootstrap = VertexBootstrap(
-            np.concatenate([everyone, self.subject[sides[0]]]),
-            np.concatenate([everyone, self.subject[sides[1]]]),
-            np.concatenate([np.ones(self.subject_count, bool), same]),
+            first,
+            second,
+            np.concatenate([np.ones(self.subject_count, bool), self.same]),
             replicates=replicates,
             seed=seed,
         )
         self.listed = bootstrap.select(
-            np.arange(self.subject_count + len(same)) >= self.subject_count
+            np.arange(self.subject_count + len(self.same)) >= self.subject_count
         )
         # The sample itself comes first: its figures are computed by the same rule.
         self.weights = np.ones((replicates + 1, self.subject_count), np.uint8)
@@ -368,13 +367,13 @@ class _Frame:
         self.group = np.where(there >= 0, np.searchsorted(present, there), UNKNOWN)
         self.grouped = np.flatnonzero(self.group >= 0)
 
-    def _set_pairs(self, pairs: Pairs | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _set_pairs(self, pairs: Pairs | None) -> None:
         """Keep the pairs of images that take part, unless subjects contradict their label."""
         self.folds: NDArray[np.int64] | None = None
         self.sides, self.same = np.empty((2, 0), np.int64), np.empty(0, bool)
         self.policy = "every image with every other, within and between groups"
         if pairs is None:
-            return self.sides, self.same
+            return
         if self.impostors == "list":
             self.policy = "the pairs of the list, within and between groups"
         total = self.left_out + len(self.rows)
@@ -403,7 +402,6 @@ class _Frame:
                 f"{int(self.same.sum())} same and {int((~self.same).sum())} different pairs take "
                 "part; a comparison needs some of each"
             )
-        return self.sides, self.same
 
     def figures(self, embeddings: Embeddings, unit: NDArray[np.float32] | None) -> _Figures:
         """Compute all figures of one model."""
@@ -532,7 +530,7 @@ class _Frame:
             features = np.zeros((len(subjects), 2))
             for group in counts:
                 features[group.members] = np.stack([group.missed, group.mated], axis=1)
-            missed, mated = _weighted(self.weights[:, subjects], features).T
+            missed, mated = drawn_sums(self.weights[:, subjects], features).T
             figures[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
         return figures
 
@@ -574,20 +572,19 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
     for number, (one, other) in zip(seeds, sides, strict=True):
         changes.append(_seed_change(key, number, one, other))
         differences.append(_difference(one, other))
-    values = np.array([np.nan if c.value is None else c.value for c in changes])
-    lacking = [c for c in changes if c.value is None]
-    if lacking:
-        which = f"seed {lacking[0].seed}: " if len(seeds) > 1 else ""
-        missing = f"{which}{lacking[0].remark}"
-        return Change(
-            None,
-            remark=missing,
-            figure=key.figure,
-            role=key.role,
-            fusion=key.fusion,
-            groups=key.groups,
-            seeds=tuple(changes),
-        )
+    change = partial(
+        Change,
+        figure=key.figure,
+        role=key.role,
+        fusion=key.fusion,
+        groups=key.groups,
+        seeds=tuple(changes),
+    )
+    lacking = next((c for c in changes if c.value is None), None)
+    if lacking is not None:
+        which = f"seed {lacking.seed}: " if len(seeds) > 1 else ""
+        return change(None, remark=f"{which}{lacking.remark}")
+    values = np.array([c.value for c in changes], np.float64)
     mean = float(values.mean())
     if abs(mean) < 1e-9 * np.abs(values).max():
         mean = 0.0  # of changes that cancel, rounding is left
@@ -597,15 +594,10 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
     if len(known) == len(changes):
         over_subjects, reason = _interval(np.mean(known, axis=0), key.subjects)
     over_seeds = _student(values)
-    return Change(
+    return change(
         mean,
         over_subjects if over_seeds is None else _together(mean, over_subjects, over_seeds),
         remark=reason or "",
-        figure=key.figure,
-        role=key.role,
-        fusion=key.fusion,
-        groups=key.groups,
-        seeds=tuple(changes),
         baseline=float(np.mean([c.baseline for c in changes])),
         treated=float(np.mean([c.treated for c in changes])),
         over_subjects=over_subjects,
@@ -770,7 +762,7 @@ def _variation(norms: Array, subject: NDArray[np.integer], weights: NDArray[np.u
     centre = float(norms.mean())
     rest = norms - centre
     features = [np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)]
-    count, total, squares = _weighted(weights, np.stack(features, axis=1)).T
+    count, total, squares = drawn_sums(weights, np.stack(features, axis=1)).T
     spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
     return quotients(np.sqrt(spread), centre + total / count)
 
@@ -780,7 +772,7 @@ def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.
     rest = means - means.mean()
     member = groups[:, None] == np.arange(int(groups.max()) + 1)
     features = np.concatenate([member, member * rest[:, None], (rest**2)[:, None]], axis=1)
-    sums = _weighted(weights, features.astype(np.float64))
+    sums = drawn_sums(weights, features.astype(np.float64))
     counts, totals = sums[:, : member.shape[1]], sums[:, member.shape[1] : -1]
     grand = quotients(totals.sum(axis=1) ** 2, counts.sum(axis=1))
     explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
@@ -801,7 +793,7 @@ def _deltas(
     order = np.argsort(second)
     below, reached = (np.searchsorted(second[order], first, side) for side in ("left", "right"))
     result = np.empty(len(drawn))
-    step = max(1, _CELLS // (len(first) + len(second)))
+    step = max(1, DRAWN_AT_ONCE // (len(first) + len(second)))
     for start in range(0, len(result), step):
         batch = slice(start, start + step)
         sums = np.zeros((len(drawn[batch]), len(second) + 1), np.int64)
@@ -810,16 +802,6 @@ def _deltas(
         own = drawn[batch].astype(np.int64)
         pairs = own.sum(axis=1) * sums[:, -1]
         result[batch] = quotients(np.einsum("rn,rn->r", own, won), pairs)
-    return result
-
-
-def _weighted(weights: NDArray[np.uint8], features: Array) -> Array:
-    """Return the sums of the features of subjects, each as often as drawn, ``(R, F)``."""
-    result = np.empty((len(weights), features.shape[1]))
-    step = max(1, _CELLS // weights.shape[1])
-    for start in range(0, len(weights), step):
-        batch = slice(start, start + step)
-        result[batch] = weights[batch].astype(np.float64) @ features
     return result
 
 

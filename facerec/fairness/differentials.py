@@ -172,13 +172,13 @@ class Differential(Estimate):
     """Nominal FMR; several for a mean over them."""
     definition: str
     better: Better
-    upper: float | None
+    upper: float | None = None
     """Where a group has no error: the upper limit of its rate, the largest if there are several."""
-    smoothed: float | None
+    smoothed: float | None = None
     """Where there is no value: the measure of (k + ½)/(N + 1), Jeffreys' estimate of each rate."""
-    p_value: float | None
+    p_value: float | None = None
     """How often groups of equal rates would differ as much or more."""
-    at_parity: float | None
+    at_parity: float | None = None
     """What groups of equal rates exceed (fall below, if higher is better) in 5 % of cases."""
 
 
@@ -742,10 +742,6 @@ def _area_under_fdr(targets: Sequence[_Target]) -> list[Differential]:
             interval=interval,
             events=min(target.fewest(measure) for target in known),
             remark=reason or "",
-            upper=None,
-            smoothed=None,
-            p_value=None,
-            at_parity=None,
         )
     ]
 

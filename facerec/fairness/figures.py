@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def headline_figure(table: NormTable, point: RatesAtThreshold | None) -> Figure:
     """Draw forests of what findings compare: norms and, with a threshold, FMR and FNMR by group."""
     figure, panels = _forest(table, 1 if point is None else 3)
     if point is not None:
-        _both_errors([panels[1:]], *_by_group([point]))
+        _both_errors([panels[1:]], [group.name for group in point.groups], [_within(point)])
         panels[1].set_xlabel(f"FMR within the group; dashed: {point.threshold.target}", fontsize=9)
         panels[2].set_xlabel("FNMR at that threshold", fontsize=9)
         figure.set_figwidth(1.6 * _WIDTH)
@@ -301,8 +302,7 @@ def rate_figure(rates: GroupRates) -> Figure | None:
     points = [point for point in rates.points if point.threshold.resolvable]
     if not points:
         return None
-    figure, panels = _error_figure(rates.names, len(points))
-    _both_errors(panels, *_by_group(points))
+    figure, panels = _error_figure(rates.names, [*map(_within, points)])
     for (left, right), point in zip(panels, points, strict=True):
         if point.fnmr.value is not None:
             right.axvline(point.fnmr.value, color="0.2", linewidth=0.9, linestyle=":", zorder=1)
@@ -322,8 +322,8 @@ def search_figure(
     """
     if not points:
         return None
-    figure, panels = _error_figure(names, len(points))
-    _both_errors(panels, names, [(target, fpir, fnir) for target, _, fpir, fnir in points])
+    rows = [(target, fpir, fnir) for target, _, fpir, fnir in points]
+    figure, panels = _error_figure(names, rows)
     for (left, right), (target, basis, *_) in zip(panels, points, strict=True):
         left.set_xlabel(f"FPIR; dashed: target {target} of {label(basis)}", fontsize=SMALL)
         right.set_xlabel("FNIR at that threshold", fontsize=SMALL)
@@ -617,32 +617,29 @@ def _differences(axes: Axes, table: NormTable) -> None:
     axes.axvline(0, color="0.2", linewidth=0.9)
 
 
-def _error_figure(names: Sequence[str], points: int) -> tuple[Figure, NDArray[np.object_]]:
-    """Return panels for both errors of all groups, a row a threshold."""
-    height = 0.95 + _ROW * len(names)
-    figure = Figure(figsize=(_WIDTH + 1, height * points + 0.3), layout="constrained")
-    return figure, figure.subplots(points, 2, squeeze=False, sharey=True)
+_Errors: TypeAlias = "tuple[str, Sequence[ErrorRate], Sequence[ErrorRate]]"
+"""The target of a threshold, and false positives and false negatives of every group there."""
 
 
-def _by_group(
-    points: Sequence[RatesAtThreshold],
-) -> tuple[list[str], list[tuple[str, list[ErrorRate], list[ErrorRate]]]]:
-    """Return the names of the groups, and target, FMR and FNMR of every group at each threshold."""
-    rows = [
-        (
-            point.threshold.target,
-            [group.fmr for group in point.groups],
-            [group.fnmr for group in point.groups],
-        )
-        for point in points
-    ]
-    return [group.name for group in points[0].groups], rows
+def _within(point: RatesAtThreshold) -> _Errors:
+    """Return FMR and FNMR within the groups."""
+    groups = point.groups
+    return point.threshold.target, [one.fmr for one in groups], [one.fnmr for one in groups]
+
+
+def _error_figure(
+    names: Sequence[str], rows: Sequence[_Errors]
+) -> tuple[Figure, NDArray[np.object_]]:
+    """Draw both errors of all groups, a row of two panels a threshold."""
+    height = (0.95 + _ROW * len(names)) * len(rows) + 0.3
+    figure = Figure(figsize=(_WIDTH + 1, height), layout="constrained")
+    panels = figure.subplots(len(rows), 2, squeeze=False, sharey=True)
+    _both_errors(panels, names, rows)
+    return figure, panels
 
 
 def _both_errors(
-    panels: Iterable[Sequence[Axes]],
-    names: Sequence[str],
-    rows: Sequence[tuple[str, Sequence[ErrorRate], Sequence[ErrorRate]]],
+    panels: Iterable[Sequence[Axes]], names: Sequence[str], rows: Sequence[_Errors]
 ) -> None:
     """Draw false positives (logarithmic, target dashed) and false negatives, counts at the ends.
 

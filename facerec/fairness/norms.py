@@ -33,6 +33,9 @@ NO_SPREAD = "no interval: there are fewer than two subjects, or they do not diff
 QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 """Quantiles of a norm table by name."""
 
+DRAWN_AT_ONCE = 1 << 21
+"""How often subjects are drawn in replicates: numbers held at once."""
+
 Array = NDArray[np.float64]
 
 
@@ -194,13 +197,22 @@ class SubjectBootstrap:
             group: which.
             features: of its subjects in their order, ``(n, F)``.
         """
-        drawn = self.multiplicities[group]
-        result = np.empty((self.replicates, features.shape[1]))
-        step = max(1, (1 << 21) // drawn.shape[1])
-        for start in range(0, self.replicates, step):
-            batch = slice(start, start + step)
-            result[batch] = drawn[batch].astype(np.float64) @ features
-        return result
+        return drawn_sums(self.multiplicities[group], features)
+
+
+def drawn_sums(drawn: NDArray[np.uint8], features: Array) -> Array:
+    """Return the sums of the features of subjects, each as often as it is drawn, ``(R, F)``.
+
+    Args:
+        drawn: how often each subject is drawn in each replicate, ``(R, n)``.
+        features: of the subjects, ``(n, F)``.
+    """
+    result = np.empty((len(drawn), features.shape[1]))
+    step = max(1, DRAWN_AT_ONCE // drawn.shape[1])
+    for start in range(0, len(drawn), step):
+        batch = slice(start, start + step)
+        result[batch] = drawn[batch].astype(np.float64) @ features
+    return result
 
 
 @dataclass(frozen=True)

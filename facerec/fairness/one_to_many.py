@@ -28,7 +28,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.rate_results import ErrorRate, rate_of
+from facerec.fairness.rate_results import ErrorRate, rate_of, usable_threshold
 from facerec.large_arrays import take
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
@@ -858,16 +858,14 @@ def _threshold(
         scores: best scores of their non-mated searches, ``(S,)``.
     """
     allowed = allowed_accepts(target, scores.size)
-    value = float(step_threshold(np.sort(scores)[::-1], allowed))
-    reason = None
-    if not math.isfinite(value):
-        reason = "it accepts everything" if value == -math.inf else "it accepts nothing"
+    lowest = float(step_threshold(np.sort(scores)[::-1], allowed))
+    value, reason = usable_threshold(lowest)
     return SearchThreshold(
         galleries=kind,
         basis=basis,
         target=target,
-        value=None if reason else value,
-        false_alarms=int(np.count_nonzero(scores >= value)),
+        value=value,
+        false_alarms=int(np.count_nonzero(scores >= lowest)),
         non_mated=scores.size,
         resolvable=parse_rate(target) * scores.size >= 1,
         reliable=allowed >= RULE_OF_30,

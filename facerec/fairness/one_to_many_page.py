@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from facerec.fairness.figures import search_figure
 from facerec.fairness.no_comparison import NoComparison
@@ -28,15 +28,8 @@ from facerec.statistics.intervals import complement
 TITLE = "One to many: identification by group"
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Figures of one group at one threshold."""
-
-    group: str
-    stratum: str | None
-    fpir: SearchRate
-    fnir: SearchRate
-    with_failures: SearchRate | None
+_AtThreshold: TypeAlias = "dict[Figure, SearchRate]"
+"""Figures of one group, or of a third of it, at one threshold."""
 
 
 def failure_table(audit: SearchAudit) -> Table[Sequence[Cell | str]]:
@@ -66,25 +59,28 @@ def rank_table(audit: SearchAudit, kind: str) -> Table[SearchRate]:
 
 def search_table(
     audit: SearchAudit, threshold: SearchThreshold, strata: bool = False
-) -> Table[_Line]:
+) -> Table[_AtThreshold]:
     """Return FPIR and FNIR by group at one threshold, with ratios; by third of covariates too."""
     lines = _lines(audit, threshold, strata)
-    columns: list[Column[_Line]] = [
-        Column("group", lambda row: Cell(row.group, row.stratum or "")),
-        Column("FPIR", lambda row: fmr_cell(row.fpir)),
-        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row.fpir.ratio)),
-        Column("FNIR", lambda row: rate_cell(row.fnir)),
-        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row.fnir.ratio)),
+    columns: list[Column[_AtThreshold]] = [
+        Column("group", lambda row: Cell(row["FPIR"].group, row["FPIR"].stratum or "")),
+        Column("FPIR", lambda row: fmr_cell(row["FPIR"])),
+        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row["FPIR"].ratio)),
+        Column("FNIR", lambda row: rate_cell(row["FNIR"])),
+        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row["FNIR"].ratio)),
     ]
-    if any(row.with_failures for row in lines):
+    if any("FNIR with failures" in row for row in lines):
         columns.append(
             Column(
                 "FNIR with failures as misses",
-                lambda row: Cell("") if row.with_failures is None else rate_cell(row.with_failures),
+                lambda row: (
+                    rate_cell(row["FNIR with failures"]) if "FNIR with failures" in row else ""
+                ),
             )
         )
-    remarks = words.assumptions(row.fpir.interval for row in lines)
-    ratios = [row.fpir.ratio.interval for row in lines if row.fpir.ratio is not None]
+    false_positives = [row["FPIR"] for row in lines]
+    remarks = words.assumptions(rate.interval for rate in false_positives)
+    ratios = [rate.ratio.interval for rate in false_positives if rate.ratio is not None]
     caption = (
         f"{audit.name}: threshold {words.number(threshold.value, '.4g')}, set at FPIR "
         f"{threshold.target} of {threshold.basis} ({threshold.false_alarms:,}/"
@@ -115,8 +111,8 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
     first = working_thresholds(audit.thresholds)
     points = []
     for threshold in first:
-        lines = [line for line in _lines(audit, threshold) if line.group != EVERYBODY]
-        fpir, fnir = [line.fpir for line in lines], [line.fnir for line in lines]
+        lines = [row for row in _lines(audit, threshold) if row["FPIR"].group != EVERYBODY]
+        fpir, fnir = [row["FPIR"] for row in lines], [row["FNIR"] for row in lines]
         basis = threshold.basis
         if threshold.galleries == "homogeneous":
             basis = f"{basis}, homogeneous"
@@ -155,17 +151,16 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
         yield Text(f"FPIR {one.target} of {one.basis}, {one.galleries} galleries: {reason}.")
 
 
-def _lines(audit: SearchAudit, threshold: SearchThreshold, strata: bool = False) -> list[_Line]:
+def _lines(
+    audit: SearchAudit, threshold: SearchThreshold, strata: bool = False
+) -> list[_AtThreshold]:
     """Return the figures at a threshold by group; with ``strata`` by third of covariates too."""
     key = threshold.galleries, threshold.basis, threshold.target
-    rows: dict[tuple[str | None, str], dict[Figure, SearchRate]] = {}
+    rows: dict[tuple[str | None, str], _AtThreshold] = {}
     for rate in audit.rates:
         if (rate.galleries, rate.basis, rate.target) == key and bool(rate.stratum) == strata:
             rows.setdefault((rate.stratum, rate.group), {})[rate.figure] = rate
-    return [
-        _Line(group, stratum, row["FPIR"], row["FNIR"], row.get("FNIR with failures"))
-        for (stratum, group), row in rows.items()
-    ]
+    return list(rows.values())
 
 
 def _rank_one(row: SearchRate) -> Cell:

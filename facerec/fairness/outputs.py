@@ -10,6 +10,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def manifest(audit: Audit, files: Mapping[str, bytes], command: str) -> Json:
 def to_json(audit: Audit) -> Json:
     """Return the audit as JSON types, as `SCHEMA_FILE` describes them."""
     settings = audit.settings
-    every = audit.groupings
+    every, each = audit.groupings, partial(_each, audit)
     searches = audit.one_to_many if isinstance(audit.one_to_many, OneToMany) else None
     return {
         "schema": AUDIT_SCHEMA,
@@ -152,51 +153,25 @@ def to_json(audit: Audit) -> Json:
             }
             for grouping, association in _known(audit, "association")
         ],
-        "adjusted": [
-            {"grouping": grouping.name, **plain(adjusted, leave=("name",))}
-            for grouping, adjusted in _known(audit, "adjusted")
-        ],
+        "adjusted": each("adjusted", lambda one: [plain(one, leave=("name",))]),
         "rates": [
             row for grouping, rates in _known(audit, "rates") for row in _rates(grouping, rates)
         ],
-        "fmr_matrix": [
-            _matrix(grouping, point)
-            for grouping, rates in _known(audit, "rates")
-            for point in rates.points
-        ],
-        "det": [
-            {"grouping": grouping.name, **plain(curve)}
-            for grouping, rates in _known(audit, "rates")
-            for curve in rates.det
-        ],
-        "scores": [
-            {"grouping": grouping.name, **plain(histogram)}
-            for grouping in every
-            for histogram in grouping.histograms
-        ],
-        "differentials": [
-            {
-                "grouping": grouping.name,
-                "groups": list(differentials.groups),
-                **_at_target(row),
-            }
-            for grouping, differentials in _known(audit, "differentials")
-            for row in differentials.rows
-        ],
-        "norm_channels": [
-            {"grouping": grouping.name, **plain(channels, leave=("curves", "seed"))}
-            for grouping, channels in _known(audit, "channels")
-        ],
-        "edc": [
-            {"grouping": grouping.name, "threshold": channels.threshold, **plain(curve)}
-            for grouping, channels in _known(audit, "channels")
-            for curve in channels.curves
-        ],
-        "fusion": [
-            {"grouping": grouping.name, **_at_target(change)}
-            for grouping, changes in _known(audit, "fusion")
-            for change in changes
-        ],
+        "fmr_matrix": each("rates", lambda rates: (_matrix(rates, one) for one in rates.points)),
+        "det": each("rates", lambda rates: plain(rates.det)),
+        "scores": each("histograms", plain),
+        "differentials": each(
+            "differentials",
+            lambda found: ({"groups": list(found.groups), **_at_target(row)} for row in found.rows),
+        ),
+        "norm_channels": each("channels", lambda one: [plain(one, leave=("curves", "seed"))]),
+        "edc": each(
+            "channels",
+            lambda found: (
+                {"threshold": found.threshold, **plain(curve)} for curve in found.curves
+            ),
+        ),
+        "fusion": each("fusion", lambda changes: map(_at_target, changes)),
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "against": plain(audit.against),
         "one_to_many": plain(searches),
@@ -215,11 +190,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
     searches = document["one_to_many"]
 
     def of_page(what: str, table: Callable[[Any], Table[Any]]) -> list[Json]:
-        return [
-            {"grouping": grouping.name, **row}
-            for grouping, figures in _known(audit, what)
-            for row in table(figures).records()
-        ]
+        return _each(audit, what, lambda figures: table(figures).records())
 
     def within(groupings: Iterable[Json], name: str) -> list[Json]:
         return [
@@ -253,12 +224,15 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             for row in document["rates"]
             if row["own_threshold"] is not None
         ],
-        "fmr_matrix": [
-            {"grouping": grouping.name, "fmr_nominal": point.threshold.target, **row}
-            for grouping, rates in _known(audit, "rates")
-            for point in rates.points
-            for row in matrix_table(point, rates.names).records()
-        ],
+        "fmr_matrix": _each(
+            audit,
+            "rates",
+            lambda rates: (
+                {"fmr_nominal": point.threshold.target, **row}
+                for point in rates.points
+                for row in matrix_table(point, rates.names).records()
+            ),
+        ),
         "det": [
             {"grouping": row["grouping"], "group": row["name"], "threshold": t, "x": x, "y": y}
             for row in document["det"]
@@ -397,6 +371,21 @@ def _known(audit: Audit, what: str) -> Iterator[tuple[GroupAudit, Any]]:
             yield grouping, figures
 
 
+def _each(audit: Audit, what: str, rows: Callable[[Any], Iterable[Json]]) -> list[Json]:
+    """Return the rows that some figures make, of all groupings that have them, one below another.
+
+    Args:
+        audit: has the groupings.
+        what: attribute of `GroupAudit`.
+        rows: makes the rows of one grouping from these figures.
+    """
+    return [
+        {"grouping": grouping.name, **row}
+        for grouping, figures in _known(audit, what)
+        for row in rows(figures)
+    ]
+
+
 def _at_target(row: Any) -> Json:
     return {"fmr_nominal": row.target, **plain(row, leave=("target",))}
 
@@ -459,12 +448,11 @@ def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
         }
 
 
-def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
+def _matrix(rates: GroupRates, point: RatesAtThreshold) -> Json:
     cells = point.matrix
     return {
-        "grouping": grouping.name,
         "fmr_nominal": point.threshold.target,
-        "groups": list(grouping.names),
+        "groups": list(rates.names),
         "k": [[cell.events for cell in row] for row in cells],
         "n": [[cell.total for cell in row] for row in cells],
         "value": [[cell.value for cell in row] for row in cells],

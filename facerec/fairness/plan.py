@@ -59,20 +59,20 @@ class Answer:
 
     images: int
     """Of each subject."""
-    sizes: tuple[int, ...]
-    """Subjects in each group; empty where what is asked is out of reach."""
-    effect: float | None
-    """That is found; None where it is out of reach."""
-    power: Estimate
-    """Simulated at the answer; without a value where there is none."""
-    limits: Interval | None
-    """Of what was searched, subjects or effect, from the fit of the curve."""
-    mated: int | None
-    """Mated comparisons within groups."""
-    non_mated: int | None
-    """Non-mated comparisons within groups."""
     trials: tuple[Trial, ...]
     """All that were simulated, by what was searched."""
+    power: Estimate
+    """Simulated at the answer; without a value where there is none."""
+    sizes: tuple[int, ...] = ()
+    """Subjects in each group; empty where what is asked is out of reach."""
+    effect: float | None = None
+    """That is found; None where it is out of reach."""
+    limits: Interval | None = None
+    """Of what was searched, subjects or effect, from the fit of the curve."""
+    mated: int | None = None
+    """Mated comparisons within groups."""
+    non_mated: int | None = None
+    """Non-mated comparisons within groups."""
     reason: str = ""
     """Why there is no answer."""
 
@@ -338,17 +338,8 @@ class _Search:
         )
 
     def _none(self, reason: str) -> Answer:
-        return Answer(
-            images=self._images,
-            sizes=(),
-            effect=None,
-            power=Estimate(None, remark=reason),
-            limits=None,
-            mated=None,
-            non_mated=None,
-            trials=self._sorted(float),
-            reason=reason,
-        )
+        power = Estimate(None, remark=reason)
+        return Answer(self._images, self._sorted(float), power, reason=reason)
 
     def _sorted(self, scale: Callable[[float], float]) -> tuple[Trial, ...]:
         trials = (replace(trial, at=scale(trial.at)) for trial in self._trials)

@@ -269,6 +269,13 @@ class IndependentShare:
         )
 
 
+def usable_threshold(threshold: float) -> tuple[float | None, str | None]:
+    """Return a threshold that tells scores apart, or else None and why it does not."""
+    if math.isfinite(threshold):
+        return threshold, None
+    return None, "it accepts everything" if threshold == -math.inf else "it accepts nothing"
+
+
 Share = ClusteredShare | IndependentShare
 
 

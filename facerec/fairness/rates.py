@@ -43,6 +43,7 @@ from facerec.fairness.rate_results import (
     ScoreHistogram,
     error_rate,
     rate_of,
+    usable_threshold,
 )
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
@@ -369,7 +370,7 @@ def _assemble(
 
 
 def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
-    value, reason = _finite(point.threshold)
+    value, reason = usable_threshold(point.threshold)
     return GlobalThreshold(
         target=point.target,
         value=value,
@@ -390,7 +391,7 @@ def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     if not point.resolvable:
         few = f"not resolvable with {point.non_mated:,} non-mated pairs"
         return GroupThreshold(None, Estimate(None), *counts, False, few)
-    value, reason = _finite(point.threshold)
+    value, reason = usable_threshold(point.threshold)
     missed = None if share is None else share.interval()
     tmr = Estimate(
         point.tpr,
@@ -444,12 +445,6 @@ def _det(
         marks,
         reason,
     )
-
-
-def _finite(threshold: float) -> tuple[float | None, str | None]:
-    if math.isfinite(threshold):
-        return threshold, None
-    return None, "it accepts everything" if threshold == -math.inf else "it accepts nothing"
 
 
 def _reachable(threshold: float) -> float:

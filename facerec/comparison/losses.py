@@ -834,10 +834,22 @@ class OwnLoss(_Config):
 
     @property
     def source(self) -> str:
-        """Source text of its formula and methods; empty where it came from no file."""
+        """Source text of its formula, its methods and the functions of their file that they call.
+
+        Empty where it came from no file.
+        """
         kinds = type(self).__mro__[: type(self).__mro__.index(OwnLoss)]
         members = [(name, getattr(kind, name)) for kind in kinds for name in vars(kind)]
         own = [each for name, each in members if inspect.isfunction(each) and name[:2] != "__"]
+        for function in own:  # which grows by what each calls
+            called = inspect.getclosurevars(function)
+            own += [
+                each
+                for each in (*called.nonlocals.values(), *called.globals.values())
+                if inspect.isfunction(each)
+                and each.__module__ == function.__module__
+                and each not in own
+            ]
         try:
             return "\n".join(inspect.getsource(each) for each in own)
         except OSError:

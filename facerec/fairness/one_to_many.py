@@ -1,8 +1,7 @@
 """Errors of identification (1:N) by recorded group: FPIR, FNIR and rank 1, at thresholds for all.
 
 Subjects are split into two halves by a seed. Each half is enrolled once, one template a subject,
-and
-searched: other images of enrolled subjects make mated searches, all images of the other half
+and searched: other images of enrolled subjects make mated searches, all images of the other half
 non-mated ones. So everybody is in a gallery and outside of one, and figures rest on all subjects.
 
 A search is a false positive if an entry of another subject reaches the threshold in a non-mated

@@ -271,6 +271,21 @@ def test_a_loss_whose_code_was_changed_is_refused(images: Path, tmp_path: Path) 
         harness(OWN.replace("mean()", "sum()"))
 
 
+def test_functions_that_a_loss_calls_are_its_code(tmp_path: Path) -> None:
+    def source(text: str) -> str:
+        path = tmp_path / "own.py"
+        path.write_text(text)
+        return run_python(path)["arm"].loss.source
+
+    once = OWN.replace("def ", "def half(x):\n    return x / 2\n\ndef ", 1).replace(
+        ".mean()", ".mean() + half(0)"
+    )
+    twice = once.replace("x / 2", "quarter(x)").replace(
+        "def half", "def quarter(x):\n    return x / 4\n\ndef half"
+    )
+    assert len({source(text) for text in (OWN, once, twice, twice.replace("/ 4", "/ 5"))}) == 4
+
+
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     for name in ("class00", "class01", "class02"):

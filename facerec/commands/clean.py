@@ -268,8 +268,7 @@ def summary(cleaning: Cleaning) -> Table[Any]:
     ]
     headings = "kind", "proposed", "share estimated", "what"
     remark = "shares: of images, of labels and of labels, estimated without a threshold"
-    table = text_table("proposals", headings, rows, words=("what",))
-    return replace(table, remarks=[remark])
+    return text_table("proposals", headings, rows, words=("what",), remarks=[remark])
 
 
 def examples(proposals: Sequence[Proposal]) -> Table[Any]:

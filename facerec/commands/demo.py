@@ -251,8 +251,9 @@ def _table(results: Results) -> Table[Any]:
         "smaller CV alone is no evidence of a better model, and one run an arm on generated faces "
         "says nothing about real ones."
     ]
-    table = text_table(caption, headings, rows, words=("pack",), page_only=rates[:1])
-    return replace(table, remarks=remarks)
+    return text_table(
+        caption, headings, rows, words=("pack",), page_only=rates[:1], remarks=remarks
+    )
 
 
 def _figures(result: VerificationResult) -> Iterator[Cell | str]:

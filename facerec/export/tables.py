@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from facerec.report import words
@@ -39,7 +38,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
         for _, row in rows
         if row.get("rounding") is not None
     ]
-    return replace(text_table(caption, headings, cells, words=("check",)), remarks=remarks)
+    return text_table(caption, headings, cells, words=("check",), remarks=remarks)
 
 
 def consumers_table(rows: Sequence[Row]) -> Table[Any]:
@@ -59,7 +58,7 @@ def consumers_table(rows: Sequence[Row]) -> Table[Any]:
     headings = "consumer", "version", "outcome", "max |Δ|", "min cosine"
     caption = "consumers, fed the same BGR images"
     remarks = [f"{row['consumer']}: {row['note']}" for row in rows if row["note"]]
-    return replace(text_table(caption, headings, cells, words=headings[:3]), remarks=remarks)
+    return text_table(caption, headings, cells, words=headings[:3], remarks=remarks)
 
 
 def thresholds_table(rows: Sequence[Row]) -> Table[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from facerec.fairness.figures import search_figure
@@ -40,7 +39,7 @@ def failure_table(audit: SearchAudit) -> Table[Sequence[Cell | str]]:
         "Images without an embedding; subjects of whom no image to enrol was acquired, so that "
         "they are in no gallery."
     )
-    return replace(text_table(f"{audit.name}: failures", headings, rows), remarks=[remark])
+    return text_table(f"{audit.name}: failures", headings, rows, remarks=[remark])
 
 
 def rank_table(audit: SearchAudit, kind: str) -> Table[SearchRate]:

@@ -211,7 +211,7 @@ def effect_table(
         + ("established." if association.equivalent else "not established.")
     )
     headings = ("effect", "estimate [95 %]", "p", "test")
-    return replace(text_table("Effects and tests", headings, rows, ["test"]), remarks=remarks)
+    return text_table("Effects and tests", headings, rows, ["test"], remarks=remarks)
 
 
 def _spread(name: str, test: SpreadTest | None) -> Sequence[Cell | str]:
@@ -272,7 +272,7 @@ def discard_table(channels: NormChannels) -> Table[Sequence[Cell | str]]:
     norms = ", ".join(f"{cut.norm:.4g}" for cut in cuts)
     remark = f"Images below the cut among the images of mated pairs. Norms: {norms}."
     caption = "Share of each group that a common norm cut discards"
-    return replace(text_table(caption, ["group", *map(_cut_name, cuts)], rows), remarks=[remark])
+    return text_table(caption, ["group", *map(_cut_name, cuts)], rows, remarks=[remark])
 
 
 def cut_table(channels: NormChannels) -> Table[tuple[CommonCut, GroupCut]]:
@@ -306,8 +306,7 @@ def standardised_table(gap: StandardisedGap) -> Table[Sequence[Cell | str]] | No
         f"{gap.method}.",
     ]
     caption = "FNMR as it is, and if all groups had the same norms"
-    table = text_table(caption, ("group", "as it is", "at equal norms"), rows)
-    return replace(table, remarks=remarks)
+    return text_table(caption, ("group", "as it is", "at equal norms"), rows, remarks=remarks)
 
 
 def correlation_table(channels: NormChannels) -> Table[NormCorrelation]:

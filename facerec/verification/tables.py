@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -98,8 +97,7 @@ def figures_table(result: VerificationResult) -> Table[Any]:
     add(Cell("failures to acquire"), acquired, _share(acquired), f"{of_total(acquired)} pairs")
     headings = ("figure", "value", _INTERVAL, "counts", _HOW)
     remarks = [f"Intervals: {result.basis}.", *words.assumptions(intervals)]
-    table = text_table("Figures", headings, rows, words=(_HOW,), page_only=(_HOW,))
-    return replace(table, remarks=remarks)
+    return text_table("Figures", headings, rows, words=(_HOW,), page_only=(_HOW,), remarks=remarks)
 
 
 def points_table(name: str, result: VerificationResult) -> Table[TprEstimate]:
@@ -440,7 +438,7 @@ def trials_table(trials: Trials) -> Table[Any]:
         "d′: difference of the mean scores of same and different pairs over their pooled SD; "
         f"{trials.basis}"
     )
-    return replace(text_table(caption, headings, rows, words=("",)), remarks=[remark])
+    return text_table(caption, headings, rows, words=("",), remarks=[remark])
 
 
 # --- cells ------------------------------------------------------------------------------------

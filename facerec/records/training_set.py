@@ -102,6 +102,11 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.
     """
     first = _open_set(data, "data.path", seed, progress)
+    if data.label_index is not None and not data.also and not isinstance(first, RecordDataset):
+        raise DatasetError(
+            f"{data.path}: data.label_index {data.label_index} chooses among labels of a record, "
+            "and this is no record file; leave label_index out"
+        )
     dataset: FaceDataset
     if data.also:
         dataset = _join(data, first, seed, progress)

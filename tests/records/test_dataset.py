@@ -316,6 +316,13 @@ def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
     )
 
 
+def test_a_label_index_is_refused_where_there_are_no_records(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    cv2.imwrite(str(tmp_path / "ann" / "1.png"), np.zeros((112, 112, 3), np.uint8))
+    with pytest.raises(FacerecError, match=r"data\.label_index 0 .* no record file; leave"):
+        open_dataset(Data(tmp_path, label_index=0), seed=0)
+
+
 def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
     path = shared_data / "records" / "benz_train.rec"
     with pytest.raises(FacerecError, match="label_index"):

@@ -17,9 +17,9 @@ import tyro
 from numpy.typing import NDArray
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import Console, listed, listed_rates, run_command
+from facerec.commands.cli import Console, listed, listed_rates, refuse_unused, run_command
 from facerec.commands.models import print_model
-from facerec.commands.networks import NETWORK, Network
+from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images, embed_views, unit_fusion
@@ -204,6 +204,8 @@ def audit(
     searches = _search_plan(flags)
     asserted = [_assertion(text) for text in assertion]
     _check_source(flags)
+    if embeddings is not None:
+        refuse_network_flags(network, flip, align, align_threshold)
     measured = None if quality is None else read_quality(quality, listed(covariates))
     labels = None if attributes is None else _read_labels(attributes, groups, measured, flags)
     earlier = None if against is None else read_release(against)
@@ -484,8 +486,8 @@ def _open_bench(
     """Open the bench or pair list; None if neither is named."""
     path = None if pairs in (None, ALL) else Path(str(pairs))
     if bench is None and path is None:
-        if format is not None or images is not None:
-            raise DatasetError("--format and --images belong to --pairs; leave them out")
+        unused = {"--format": format, "--images": images, "--data": data}
+        refuse_unused("belongs to --bench or to a list of --pairs, and none is named", unused)
         return None
     (opened,) = open_benches([] if bench is None else [bench], path, format, images, data)
     if isinstance(opened, TemplateBench):

@@ -33,7 +33,8 @@ def open_benches(
         data: folder of the benches.
 
     Raises:
-        DatasetError: neither or both of names and pair list, or a malformed list.
+        DatasetError: neither or both of names and pair list, what belongs to the other of them, or
+            a malformed list.
         PackError: a pack is missing, unsafe or malformed.
     """
     if bool(names) == (pairs is not None):
@@ -42,6 +43,11 @@ def open_benches(
         if format is not None or images is not None:
             raise DatasetError("--format and --images belong to --pairs; leave them out")
         return [_named(name, data) for name in names]
+    if data is not None:
+        raise DatasetError(
+            "--data is the folder of a --bench; leave it out with --pairs, and name the folder "
+            "that the paths of the list are relative to with --images"
+        )
     format = format or guess_format(pairs)
     if format is None:
         if not pairs.exists():

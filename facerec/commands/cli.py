@@ -171,6 +171,21 @@ def check_written(flags: Mapping[str, Any]) -> None:
                 )
 
 
+def refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
+    """Refuse the first flag that was given, since figures would be printed as if it counted.
+
+    Args:
+        reason: why it does not count, as the end of a sentence that begins with the flag.
+        flags: names with values, None where the flag was not given.
+
+    Raises:
+        FacerecError: a flag was given.
+    """
+    given = next((flag for flag, value in flags.items() if value is not None), None)
+    if given is not None:
+        raise FacerecError(f"{given} {reason}; leave it out")
+
+
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Return names or numbers that spaces or commas part on the command line."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from facerec.commands.cli import refuse_unused
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.limits import Count, Flags
 
@@ -42,3 +43,24 @@ class Network(Flags):
 
 
 NETWORK = Network()
+
+
+def refuse_network_flags(
+    network: Network, flip: bool, align: str | None, align_threshold: float | None
+) -> None:
+    """Refuse the flags that say how images are embedded, where nothing is embedded.
+
+    Raises:
+        FacerecError: one of them was given.
+    """
+    refuse_unused(
+        "says how a model embeds images, and none does here",
+        {
+            "--no-flip": None if flip else True,
+            "--align": align,
+            "--align-threshold": align_threshold,
+            "--channels": network.channels,
+            "--mean": network.mean,
+            "--std": network.std,
+        },
+    )

@@ -15,9 +15,9 @@ import tyro
 
 import facerec
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import Console, listed_rates, run_command
+from facerec.commands.cli import Console, listed_rates, refuse_unused, run_command
 from facerec.commands.models import preprocessing_words, print_embeddings, print_model
-from facerec.commands.networks import NETWORK, Network
+from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -198,17 +198,7 @@ def verify(
     console = Console(highlight=False)
 
     if scores is not None or (embeddings is not None and is_embeddings(compare or embeddings)):
-        _refuse_unused(
-            "says how a model embeds images, and none does here",
-            {
-                "--no-flip": None if flip else True,
-                "--align": align,
-                "--align-threshold": align_threshold,
-                "--channels": network.channels,
-                "--mean": network.mean,
-                "--std": network.std,
-            },
-        )
+        refuse_network_flags(network, flip, align, align_threshold)
     names = bench or (("lfw",) if pairs is None else ())
 
     def source(path: Path | None) -> Source:
@@ -250,7 +240,7 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        _refuse_unused(
+        refuse_unused(
             "belongs to images of a bench, and scores have none",
             {
                 "--format": format,
@@ -292,13 +282,6 @@ def verify(
     for identification in searches:
         print_identification(identification, console)
     _save(results, comparisons, searches, benches, console, out, with_images, json, roc)
-
-
-def _refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
-    """Refuse the first flag that was given, since figures would be printed as if it counted."""
-    given = next((flag for flag, value in flags.items() if value is not None), None)
-    if given is not None:
-        raise MetricError(f"{given} {reason}; leave it out")
 
 
 def _try_preprocessing(

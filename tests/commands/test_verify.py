@@ -481,6 +481,7 @@ def make_ijb(root: Path) -> Path:
         (["--channels", "bgr"], "runs/newest/model.safetensors: the model was trained with"),
         (["--bench", "broken.bin"], "broken.bin: this is no whole pickle"),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
+        (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),
         (["--bench", "lfw", "--images", "x"], "--format and --images belong to --pairs"),
         (["--scores", "s.csv", "--bench", "lfw"], "--scores needs neither pairs nor a model"),
         (["--with-images"], "--with-images shows pictures in the report of a bench"),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_embeddings, print_model
-from facerec.commands.networks import NETWORK, Network
+from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError
@@ -91,6 +91,8 @@ def clean(
     for file in (out, scores):
         if file is not None:
             check_file_name(file, DatasetError)
+    if model is None:
+        refuse_network_flags(network, flip, None, None)
     dataset: FaceDataset | None = None
     console = Console(highlight=False, soft_wrap=True)
     with progress_bar(console) as progress:

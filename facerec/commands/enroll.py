@@ -7,8 +7,9 @@ from pathlib import Path
 
 import tyro
 
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, refuse_unused, run_command
 from facerec.commands.gallery_images import DEFAULT, Embedder
+from facerec.embedding.file import is_embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
 from facerec.galleries.threshold import Calibration, Fpir
@@ -62,6 +63,8 @@ def enroll(
         raise DatasetError(
             f"{gallery}: a gallery is an archive of arrays; let its name end in .npz"
         )
+    if images is None or is_embeddings(images):
+        refuse_unused("says how photos are embedded, and none are enrolled here", {"--flip": flip})
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from facerec.commands.all_pairs import read_members
 from facerec.commands.models import print_embeddings, print_model
-from facerec.commands.networks import Network
+from facerec.commands.networks import Network, refuse_network_flags
 from facerec.embedding.align import parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -47,6 +47,8 @@ class Embedder(Network):
             FacerecError: no model for a folder, another model, or what cannot be read.
         """
         if is_embeddings(images):
+            if self.model is None:
+                refuse_network_flags(self, True, self.align, self.align_threshold)
             embeddings = read_embeddings(images)
             print_embeddings(images, embeddings, console)
         elif not images.exists():

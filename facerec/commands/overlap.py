@@ -16,7 +16,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import Source, open_source
 from facerec.commands.models import print_embeddings, print_model
-from facerec.commands.networks import NETWORK, Network
+from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images
@@ -24,7 +24,6 @@ from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.table import VECTORS
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import sha256
 from facerec.galleries.overlap import SHARE, find_overlap
 from facerec.galleries.overlap_report import (
     ASSUMED,
@@ -98,6 +97,8 @@ def overlap(
         raise FacerecError(f"--share is above 0 and below 1, found {share}")
     if images and page is None:
         raise FacerecError("--images shows pictures on the page; give --page too")
+    if model is None:
+        refuse_network_flags(network, flip, align, None)
     console = Console(highlight=False, soft_wrap=True)
 
     loaded: EmbeddingModel | None = None
@@ -161,12 +162,7 @@ def overlap(
     console.print(f"{summary(result, names)}.", style="bold")
     for sentence in ASSUMED:
         console.print(f"assumed: {sentence}", style="dim italic")
-    sources = []
-    for path, each in ((a, first), (b, second)):
-        # Of a pack, the hash of the images themselves.
-        pack = path.is_file() and not holds_embeddings(path)
-        known = {"path": str(path), **({"sha256": sha256(path)} if pack else {})}
-        sources.append({**known, **each.source})
+    sources = [{"path": str(path), **each.source} for path, each in ((a, first), (b, second))]
     given = sys.argv[1:]
     command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:

@@ -163,7 +163,7 @@ def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
 
 
 def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:
-    given = [name for name in ("records", "bench", "attributes") if getattr(real, name)]
+    given = [name for name, value in vars(real).items() if value not in (None, ())]
     if real.records is None or real.bench is None or real.attributes is None:
         if given:
             raise RecipeError(

@@ -112,6 +112,7 @@ def test_a_model_is_fed_as_its_flags_say(workplace):
         (["e.npz", "--out", "p.csv", "--images"], "--page"),
         (["e.npz", "--out", "p.csv", "--page", "x.html", "--images"], "--images"),
         (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),
+        (["e.npz", "--out", "p.csv", "--no-flip"], "--no-flip"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):

@@ -132,6 +132,11 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     write("theirs.npz", workplace, ["z"] * 60, sha256="cd" * 32)
     assert "another model" in refused(capsys, enroll, "theirs.npz", "--gallery", "g.npz")
     assert "another model" in refused(capsys, identify, "theirs.npz", "--gallery", "g.npz")
+    for command in (enroll, identify):
+        bgr = ("visit.npz", "--gallery", "g.npz", "--channels", "bgr")
+        assert "--channels says how" in refused(capsys, command, *bgr)
+    flip = ("enrol.npz", "--gallery", "n.npz", "--flip", "False")
+    assert "--flip says how" in refused(capsys, enroll, *flip)
     both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
     assert "give one" in refused(capsys, identify, *both)
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")

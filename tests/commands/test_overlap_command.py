@@ -61,6 +61,9 @@ def test_embeddings_of_others_and_galleries(
     with pytest.raises(SystemExit):
         main([str(written / "a.npz"), str(written / "people.npz")])
     assert "--export" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(written / "a.npz"), str(theirs), "--no-flip"])
+    assert "--no-flip says how" in capsys.readouterr().err
     pytest.importorskip("pyarrow")
     gallery.export(written / "people.parquet")
     main([str(written / "a.npz"), str(written / "people.parquet"), "--share", "0.0005"])

@@ -285,7 +285,7 @@ def picture(faces: FaceSet, i: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "real", [Real(records=Path("x")), Real(bench=Path("x"), attributes=Path("y"))]
+    "real", [Real(records=Path("x")), Real(epochs=3), Real(bench=Path("x"), attributes=Path("y"))]
 )
 def test_real_faces_need_all_three(real: Real, tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(RECIPE)

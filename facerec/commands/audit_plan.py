@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, refuse_unused, run_command
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import join, read_attributes
@@ -106,6 +106,7 @@ def audit_plan(
     if plot is not None:
         check_plot_path(plot)
     wanted = _wanted(question, effect, people)
+    _refuse_settings(question, setting)
     with progress_bar(console, "audits") as show:
         components = _components(from_, attributes, group, show)
         asked = _question(question, effect, setting, components)
@@ -150,6 +151,19 @@ def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
     return next(iter(given.values()), None)
 
 
+def _refuse_settings(question: Kind, setting: Setting) -> None:
+    """Refuse settings that the question has no use for."""
+    unused = {"norms": ("fmr", "fnmr"), "fmr": ("fnmr",), "fnmr": ("fmr",)}[question.split("-")[0]]
+    if question.endswith("interval"):
+        unused += ("shares",)
+    default = Setting()
+    given = {
+        f"--{name}": True if getattr(setting, name) != getattr(default, name) else None
+        for name in unused
+    }
+    refuse_unused(f"is no setting of the question {question}", given)
+
+
 def _question(question: Kind, effect: Effect, setting: Setting, components: Components) -> Question:
     if question == "norms":
         return NormQuestion(components, "eta2" if effect.difference is None else "difference")
@@ -177,13 +191,14 @@ def _components(
         return from_audit(document, source=path.name)
     if not is_embeddings(path):
         raise DatasetError(f"{path}: give an audit.json or a file of embeddings (.npz, .parquet)")
+    if (attributes is None) != (group is None):
+        raise DatasetError("--attributes has a column of groups, --group; give both or neither")
     embeddings = read_embeddings(path)
     count = len(embeddings.vectors)
     subject, codes = np.full(count, -1), np.full(count, -1)
     names: tuple[str, ...] = ("everybody",)
-    if attributes is not None:
-        if group is None or embeddings.ids is None:
-            raise DatasetError(f"{attributes}: name its column of groups with --group")
+    if attributes is not None and group is not None:
+        assert embeddings.ids is not None  # the reader sees to that
         labels = read_attributes(attributes, [group])
         joined = join(
             labels, embeddings.ids, embeddings.norms, embeddings.failures, source=str(path)

@@ -71,7 +71,11 @@ def test_variation_of_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["norms", "--people", "100", "--from", "nothing.json"], "nothing.json"),
         (["norms", "--people", "100", "--from", "model.onnx"], "model.onnx"),
         (["norms", "--people", "100", "--group", "gender"], "--from"),
+        (["norms", "--people", "100", "--from", "e.npz", "--group", "gender"], "--attributes"),
         (["norms", "--people", "100", "--plot", "x.gif"], "x.gif"),
+        (["norms", "--people", "100", "--fmr", "1e-4"], "--fmr is no setting"),
+        (["fmr", "--people", "100", "--fnmr", "0.1"], "--fnmr is no setting"),
+        (["fnmr-interval", "--width", "0.2", "--shares", "3", "1"], "--shares is no setting"),
     ],
 )
 def test_what_is_refused(

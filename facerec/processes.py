@@ -9,6 +9,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 from facerec.errors import FacerecError
@@ -29,10 +31,8 @@ def process_pool(
         initializer: called once in every process.
         initargs: its arguments.
     """
-    # Spawned, since forking a process with threads (progress bar, torch, OpenCV) may lock up.
-    context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, context, _start, (initializer, initargs))
+    pool = ProcessPoolExecutor(count, _Context(), _start, (initializer, initargs))
     try:
         yield pool
     except FacerecError:
@@ -46,8 +46,26 @@ def process_pool(
     pool.shutdown()
 
 
+class Spawned(SpawnProcess):
+    """A spawned process that Ctrl-C does not reach, which is the parent's to handle."""
+
+    def start(self) -> None:
+        """Start it with the signal held back: its imports take seconds, before any code of ours."""
+        resource_tracker.ensure_running()  # would let the signal through when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(SpawnContext):
+    """Spawns, since forking a process with threads (progress bar, torch, OpenCV) may lock up."""
+
+    Process = Spawned
+
+
 def _start(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     end_with_parent()
     initializer(*initargs)
 

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
@@ -30,6 +31,9 @@ def process_pool(
         count: number of processes, ≥ 1.
         initializer: called once in every process.
         initargs: its arguments.
+
+    Raises:
+        FacerecError: one of the processes died.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, _Context(), _start, (initializer, initargs))
@@ -38,6 +42,12 @@ def process_pool(
     except FacerecError:
         pool.shutdown(cancel_futures=True)
         raise
+    except BrokenProcessPool as problem:
+        pool.shutdown(cancel_futures=True)
+        raise FacerecError(
+            f"one of the {count} processes that share the work died, perhaps for want of memory; "
+            "run the same command again, with fewer --processes"
+        ) from problem
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:
             process.kill()

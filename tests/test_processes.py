@@ -111,3 +111,9 @@ def test_a_sentence_lets_work_under_way_end(tmp_path: Path) -> None:
         pool.submit(_fail, mark, True)
         pool.submit(_fail, mark, False).result()
     assert mark.exists()
+
+
+def test_a_process_that_dies_is_a_sentence() -> None:
+    """As one is that the system ends for want of memory."""
+    with pytest.raises(FacerecError, match=r"2 processes .* died"), process_pool(2, int) as pool:
+        pool.submit(os._exit, 1).result()

@@ -149,7 +149,7 @@ def check_written(flags: Mapping[str, Any]) -> None:
 
     Raises:
         FacerecError: a folder, a device or a pipe stands there, or one flag would replace what
-            another names.
+            another names or writes.
     """
     paths: dict[str, Path] = {}
     for name, value in flags.items():
@@ -161,14 +161,21 @@ def check_written(flags: Mapping[str, Any]) -> None:
             continue
         if name != "out":  # a folder in some commands
             check_file_name(path)
-        if not path.is_file():
+        if path.is_dir():
             continue
         for other, given in paths.items():
-            if other != name and given.is_file() and given.samefile(path):
+            if other != name and _is_same(given, path):
                 raise FacerecError(
                     f"--{name} {path}: this file is given as {other.replace('_', ' ')} too, and "
                     "would be replaced; choose another name"
                 )
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    """Tell whether two paths are one file, which may not be there yet."""
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return os.path.realpath(first) == os.path.realpath(second)
 
 
 def listed(values: Iterable[str]) -> tuple[str, ...]:

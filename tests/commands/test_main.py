@@ -205,6 +205,7 @@ def test_a_fault_of_the_program_is_not_dressed_up() -> None:
         ({"json": Path("./a.csv"), "embeddings": Path("a.csv")}, "embeddings"),
         ({"out": Path("b.csv"), "given_first": Path("a.csv")}, "given first"),
         ({"json": Path("a.csv"), "out": Path("a.csv")}, "out"),
+        ({"out": Path("new.csv"), "scores": Path("./new.csv")}, "scores"),
     ],
 )
 def test_no_file_is_written_over_one_that_is_named_too(
@@ -213,7 +214,7 @@ def test_no_file_is_written_over_one_that_is_named_too(
     monkeypatch.chdir(tmp_path)
     Path("a.csv").touch()
     Path("b.csv").symlink_to("a.csv")
-    with pytest.raises(FacerecError, match=rf"[ab]\.csv: .*{other}"):
+    with pytest.raises(FacerecError, match=rf"(a|b|new)\.csv: .*{other}"):
         check_written(flags)
     Path("c.csv").touch()
     check_written({"embeddings": Path("a.csv"), "json": Path("c.csv"), "out": Path("new.csv")})

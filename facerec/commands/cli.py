@@ -215,7 +215,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 class exit_on_error:
-    """Turn a ``FacerecError`` inside the block into one sentence and exit status 2.
+    """Turn a ``FacerecError`` or a lack of rights in the block into one sentence and exit status 2.
 
     Of the processes that torchrun starts on a machine one prints it.
     """
@@ -229,6 +229,12 @@ class exit_on_error:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise SystemExit(130) from None
+        if isinstance(error, PermissionError) and error.filename is not None:
+            # Raised wherever a path below a folder without rights is but asked for.
+            sentence = f"{error.filename}: {error.strerror}; check its rights and its folder's"
+            refusal = FacerecError(sentence)
+            refusal.__cause__ = error
+            error = refusal
         if isinstance(error, FacerecError):
             if self.debug:
                 traceback.print_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -138,6 +139,8 @@ def greet(name: str = "you", times: int = 1) -> None:
         raise DatasetError("[bold]people[/bold]/nobody: no such person; name another")
     if name == "interrupt":
         raise KeyboardInterrupt
+    if name == "stranger":
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "theirs/model.safetensors")
     print(f"hello {name} " * int(times))
     if name == "bug":
         raise ValueError("a fault of the program")
@@ -192,6 +195,18 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
         run_command(greet, ["--name", "interrupt"])
     assert exit_.value.code == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_lack_of_rights_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below a folder without rights, to ask whether a file is there raises."""
+    with pytest.raises(SystemExit) as exit_:
+        run_command(greet, ["--name", "stranger"])
+    sentence = capsys.readouterr().err
+    assert exit_.value.code == 2 and sentence.count("\n") == 1
+    assert "theirs/model.safetensors" in sentence and "rights" in sentence
+    with pytest.raises(SystemExit):
+        run_command(greet, ["--name", "stranger", "--debug"])
+    assert "PermissionError" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_is_not_dressed_up() -> None:

@@ -220,15 +220,32 @@ def atomic_path(
                 temporary.unlink(missing_ok=True)
 
 
+def _check_no_mount(path: str | os.PathLike[str], error: type[FacerecError]) -> None:
+    """Refuse a folder on which a disk is mounted: nothing beside it can take its place.
+
+    Raises:
+        FacerecError: ``path`` is such a folder.
+    """
+    if os.path.ismount(os.path.realpath(path)):
+        raise error(
+            f"{path}: a disk or volume is mounted here, and what is written whole beside a folder "
+            "cannot move into it; name a folder inside it"
+        )
+
+
 @contextlib.contextmanager
 def _temporary_folder(
     path: str | os.PathLike[str], error: type[FacerecError]
 ) -> Iterator[tuple[Path, Path]]:
     """Give ``path`` and a temporary folder beside it, which goes at the end if it is still there.
 
+    Errors of the block name ``path`` where they would name the temporary folder.
+
     Raises:
-        FacerecError: an ``OSError`` of the block, or another process is writing ``path``.
+        FacerecError: an ``OSError`` of the block, another process is writing ``path``, or a disk is
+            mounted there.
     """
+    _check_no_mount(path, error)
     with exclusive(path, error) as final:
         temporary: Path | None = None
         try:
@@ -236,6 +253,10 @@ def _temporary_folder(
                 tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
             )
             yield final, temporary
+        except FacerecError as problem:
+            if temporary is None or str(temporary) not in str(problem):
+                raise
+            raise type(problem)(str(problem).replace(str(temporary), str(final))) from problem
         except OSError as problem:
             raise error(full_disk_sentence(final, problem)) from problem
         finally:
@@ -323,7 +344,8 @@ def check_replaceable(
 ) -> None:
     """Refuse a folder that a report may not replace, before the work that it would show is done.
 
-    A folder may be missing, empty, or hold an earlier report and nothing else.
+    A folder may be missing, empty, or hold an earlier report and nothing else. No disk may be
+    mounted there.
 
     Args:
         folder: of the report.
@@ -335,6 +357,7 @@ def check_replaceable(
             looked through.
     """
     folder = Path(folder)
+    _check_no_mount(folder, FacerecError)
     try:
         if not folder.exists():
             return

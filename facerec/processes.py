@@ -9,6 +9,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 from facerec.errors import FacerecError
@@ -28,16 +31,23 @@ def process_pool(
         count: number of processes, ≥ 1.
         initializer: called once in every process.
         initargs: its arguments.
+
+    Raises:
+        FacerecError: one of the processes died.
     """
-    # Spawned, since forking a process with threads (progress bar, torch, OpenCV) may lock up.
-    context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, context, _start, (initializer, initargs))
+    pool = ProcessPoolExecutor(count, _Context(), _start, (initializer, initargs))
     try:
         yield pool
     except FacerecError:
         pool.shutdown(cancel_futures=True)
         raise
+    except BrokenProcessPool as problem:
+        pool.shutdown(cancel_futures=True)
+        raise FacerecError(
+            f"one of the {count} processes that share the work died, perhaps for want of memory; "
+            "run the same command again, with fewer --processes"
+        ) from problem
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
@@ -46,8 +56,26 @@ def process_pool(
     pool.shutdown()
 
 
+class Spawned(SpawnProcess):
+    """A spawned process that Ctrl-C does not reach, which is the parent's to handle."""
+
+    def start(self) -> None:
+        """Start it with the signal held back: its imports take seconds, before any code of ours."""
+        resource_tracker.ensure_running()  # would let the signal through when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(SpawnContext):
+    """Spawns, since forking a process with threads (progress bar, torch, OpenCV) may lock up."""
+
+    Process = Spawned
+
+
 def _start(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     end_with_parent()
     initializer(*initargs)
 

@@ -10,8 +10,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,7 @@ from facerec.errors import FacerecError, PackError
 from facerec.files import (
     atomic_folder,
     atomic_path,
+    check_replaceable,
     parse_json,
     sha256,
     staged_folder,
@@ -312,6 +316,37 @@ def test_a_folder_moved_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> N
     write_folder(tmp_path / "out", {"report": b"new"})
     assert (tmp_path / "out" / "report").read_text() == "new"
     assert names(tmp_path) == [stranger.name, "out"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        atomic_folder,
+        partial(staged_folder, last="last"),
+        lambda path: check_replaceable(path, lambda folder: set(), "a report"),
+    ],
+)
+def test_a_folder_that_is_a_disk_of_its_own_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], Any]
+) -> None:
+    """As a volume of a container is, into which nothing can be renamed from beside it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    mounted = os.path.realpath(tmp_path / "disk")
+    monkeypatch.setattr(os.path, "ismount", lambda path: os.fspath(path) == mounted)
+    for name in ("disk", "link"):
+        with pytest.raises(FacerecError, match=f"{name}: .*mounted"), use(tmp_path / name):
+            pytest.fail("the block must not run")
+    assert names(tmp_path) == ["disk", "link"] and names(tmp_path / "disk") == []
+
+
+@pytest.mark.parametrize("use", [atomic_folder, partial(staged_folder, last="last")])
+def test_errors_name_the_folder_and_not_the_temporary_one(
+    tmp_path: Path, use: Callable[[Path], Any]
+) -> None:
+    with pytest.raises(PackError) as caught, use(tmp_path / "out") as temporary:
+        raise PackError(f"{temporary / 'train.rec'}: broken")
+    assert str(caught.value) == f"{tmp_path / 'out' / 'train.rec'}: broken"
 
 
 def test_staged_files_leave_strangers_and_the_last_one_tells_that_all_are_there(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -71,6 +72,31 @@ def test_no_worker_outlives_a_signal_to_its_parent(
         process.kill()
 
 
+@pytest.mark.integration
+def test_ctrl_c_does_not_reach_processes_that_still_import(tmp_path: Path) -> None:
+    """A terminal sends it to all of them; each would end with a traceback of its own."""
+    script = tmp_path / "script.py"
+    early = "if __name__ != '__main__':\n    ready('importing'); time.sleep(1)\n\ndef work("
+    script.write_text(SCRIPT.replace("def work(", early))
+    for name in ("importing", "ready"):
+        (tmp_path / name).mkdir()
+    process = subprocess.Popen(
+        [sys.executable, str(script), "ready"], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    try:
+        _wait_for(lambda: len(list((tmp_path / "importing").iterdir())) == 2)
+        for path in (tmp_path / "importing").iterdir():
+            os.kill(int(path.name), signal.SIGINT)
+        _wait_for(
+            lambda: process.poll() is not None or len(list((tmp_path / "ready").iterdir())) == 2
+        )
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130 and said == b""
+
+
 def _fail(path: Path, mark: bool) -> None:
     if mark:
         time.sleep(0.5)
@@ -85,3 +111,9 @@ def test_a_sentence_lets_work_under_way_end(tmp_path: Path) -> None:
         pool.submit(_fail, mark, True)
         pool.submit(_fail, mark, False).result()
     assert mark.exists()
+
+
+def test_a_process_that_dies_is_a_sentence() -> None:
+    """As one is that the system ends for want of memory."""
+    with pytest.raises(FacerecError, match=r"2 processes .* died"), process_pool(2, int) as pool:
+        pool.submit(os._exit, 1).result()

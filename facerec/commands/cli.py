@@ -149,7 +149,7 @@ def check_written(flags: Mapping[str, Any]) -> None:
 
     Raises:
         FacerecError: a folder, a device or a pipe stands there, or one flag would replace what
-            another names.
+            another names or writes.
     """
     paths: dict[str, Path] = {}
     for name, value in flags.items():
@@ -161,14 +161,21 @@ def check_written(flags: Mapping[str, Any]) -> None:
             continue
         if name != "out":  # a folder in some commands
             check_file_name(path)
-        if not path.is_file():
+        if path.is_dir():
             continue
         for other, given in paths.items():
-            if other != name and given.is_file() and given.samefile(path):
+            if other != name and _is_same(given, path):
                 raise FacerecError(
                     f"--{name} {path}: this file is given as {other.replace('_', ' ')} too, and "
                     "would be replaced; choose another name"
                 )
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    """Tell whether two paths are one file, which may not be there yet."""
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return os.path.realpath(first) == os.path.realpath(second)
 
 
 def refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
@@ -223,7 +230,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 class exit_on_error:
-    """Turn a ``FacerecError`` inside the block into one sentence and exit status 2.
+    """Turn a ``FacerecError`` or a lack of rights in the block into one sentence and exit status 2.
 
     Of the processes that torchrun starts on a machine one prints it.
     """
@@ -237,6 +244,12 @@ class exit_on_error:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise SystemExit(130) from None
+        if isinstance(error, PermissionError) and error.filename is not None:
+            # Raised wherever a path below a folder without rights is but asked for.
+            sentence = f"{error.filename}: {error.strerror}; check its rights and its folder's"
+            refusal = FacerecError(sentence)
+            refusal.__cause__ = error
+            error = refusal
         if isinstance(error, FacerecError):
             if self.debug:
                 traceback.print_exception(error)

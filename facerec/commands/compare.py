@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +24,7 @@ from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
 from facerec.devices import choose_device
 from facerec.errors import RecipeError
-from facerec.processes import end_with_parent
+from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
 from facerec.report.table import Column, Table
@@ -168,9 +167,8 @@ def _helpers(
     storage: str | None,
 ) -> Iterator[None]:
     """Share the work with other processes of this machine, which end with this one."""
-    context = multiprocessing.get_context("spawn")
     helpers = [
-        context.Process(target=_help, args=(make, folder, str(device), storage), daemon=True)
+        Spawned(target=_help, args=(make, folder, str(device), storage), daemon=True)
         for _ in range(count)
     ]
     for helper in helpers:

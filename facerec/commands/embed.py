@@ -7,7 +7,6 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -249,19 +248,13 @@ def share_out(
     done = multiprocessing.get_context("spawn").Value("q", 0)
     threads = max(1, available_cores() // processes)
     count = min(processes, len(chunks))
-    try:
-        with process_pool(count, _start_worker, (done, threads)) as pool:
-            waiting = {pool.submit(_embed_chunk, job, chunk) for chunk in chunks}
-            while waiting:
-                finished, waiting = wait(waiting, timeout=0.2)
-                for future in finished:
-                    future.result()
-                progress("embedding", done.value, total)
-    except BrokenProcessPool as problem:
-        raise FacerecError(
-            f"{job.out}: one of the {count} processes died, perhaps for want of memory; run "
-            "the same command again, with fewer --processes"
-        ) from problem
+    with process_pool(count, _start_worker, (done, threads)) as pool:
+        waiting = {pool.submit(_embed_chunk, job, chunk) for chunk in chunks}
+        while waiting:
+            finished, waiting = wait(waiting, timeout=0.2)
+            for future in finished:
+                future.result()
+            progress("embedding", done.value, total)
 
 
 _done: Any

@@ -46,6 +46,12 @@ def export_onnx(
         contents: what goes into it besides the main file.
     """
     console = Console(highlight=False)
+    out = out or default_folder(model)
+    if json is not None and json.resolve().is_relative_to(out.resolve()):
+        raise ExportError(
+            f"--json {json}: lies in the bundle {out}, which holds no file but those of its "
+            "checksums; choose another place"
+        )
     loaded = load_model(model, device="cpu")
     if not isinstance(loaded, TorchModel):
         raise ExportError(
@@ -60,7 +66,7 @@ def export_onnx(
     with progress_bar(console) as progress:
         report = export_bundle(
             loaded,
-            out or default_folder(model),
+            out,
             contents,
             benches=benches,
             force=force,

@@ -587,6 +587,12 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
     from safetensors import SafetensorError, safe_open
 
     try:
+        path.open("rb").close()  # of a file without rights, safetensors says that there is none
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
+        ) from error
+    try:
         with safe_open(path, framework="pt", device="cpu") as file:
             note = (file.metadata() or {}).get("facerec")
             config, preprocessing, recipe = _parse_note(path, note)

@@ -228,9 +228,7 @@ def export_bundle(
         try:
             return _Export(model, out, folder, options, benches, thresholds, progress).run(choices)
         except FacerecError as error:
-            # The user knows nothing of the temporary name.
-            text = str(error).replace(str(folder), str(out))
-            raise type(error)(f"{text}; no bundle was written") from error
+            raise type(error)(f"{error}; no bundle was written") from error
 
 
 def _check(

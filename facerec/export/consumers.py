@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from facerec.embedding.onnx_file import (
 from facerec.embedding.trial import run_opencv
 from facerec.errors import ExportError, ModelError
 from facerec.export.graph import copy_for_export, quiet
-from facerec.export.parity import Bar, Deviation, Vectors, deviation
+from facerec.export.parity import Bar, Deviation, Vectors, deviation, judge, rounding_words
 
 Photos = npt.NDArray[np.uint8]
 Outcome = Literal["same", "not installed", "cannot load", "not suited", "not available"]
@@ -51,7 +52,7 @@ class ConsumerRow:
     """Largest difference to torch on unit-scale embeddings."""
     min_cosine: float | None = None
     note: str = ""
-    """Why it is not the same; empty otherwise."""
+    """Why it is not the same, or is so beyond the bar; empty otherwise."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def _recognition_problem(file: OnnxFile) -> str | None:
 def check_consumers(folder: Path, model: TorchModel, images: Photos) -> list[ConsumerRow]:
     """Embed photos with every consumer that is installed, and compare with the backbone.
 
-    Each gets the first photo alone and the others as one batch.
+    Each gets the first photo alone and the others as one batch. What torch itself rounds as much is
+    no difference, as in `facerec.export.parity.check_parity`.
 
     The folder holds ``model.onnx`` and insightface's ``manifest.json``; images are aligned photos
     as OpenCV reads them, uint8 BGR ``(N, 112, 112, 3)``, N ≥ 2.
@@ -124,9 +126,14 @@ def check_consumers(folder: Path, model: TorchModel, images: Photos) -> list[Con
     if stated is None:
         raise ExportError(f"{ONNX_FILE}: it normalises pixels itself, which only variants may do")
     reference = _reference(model, images)
+
+    @functools.cache  # in float64, which takes long, only where something differs
+    def noise() -> float:
+        return deviation(_reference(model, images, torch.float64), reference).max_abs
+
     rows = [_simulated_row(file, stated)]
     for consumer in _CONSUMERS:
-        rows.append(_row(consumer, _Bundle(folder, file, stated), images, reference))
+        rows.append(_row(consumer, _Bundle(folder, file, stated), images, reference, noise))
     if (rows[-1].consumer, rows[-1].outcome) == (OPENVINO, "same"):
         rows.append(_bf16_row(_Bundle(folder, file, stated), images, reference, rows[-1].version))
     return rows
@@ -154,7 +161,13 @@ class _Consumer:
     of them, the program computes the network wrongly, and the bundle is not at fault."""
 
 
-def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vectors) -> ConsumerRow:
+def _row(
+    consumer: _Consumer,
+    bundle: _Bundle,
+    images: Photos,
+    reference: Vectors,
+    noise: Callable[[], float],
+) -> ConsumerRow:
     name, where = consumer.name, bundle.file.where
     try:
         with quiet():
@@ -174,7 +187,8 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
         note = first_line(error).removeprefix(f"{where}: ")
         return ConsumerRow(name, version, "cannot load", note=note)
     measured = deviation(reference, embeddings)
-    if not consumer.bar.passes(measured):
+    passed, rounding = judge(measured, consumer.bar, noise)
+    if not passed:
         if consumer.embed_normalized is not None:
             usual = _with_engine(OnnxruntimeEngine)(bundle, images)
             apart = deviation(usual, consumer.embed_normalized(bundle, images))
@@ -188,7 +202,8 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
             f"{measured.min_cosine:.7f} (at least {consumer.bar.min_cosine:g}); its pixels go "
             "through another channel order, mean or std than the bundle states"
         )
-    return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine)
+    note = "" if rounding is None else rounding_words(rounding)
+    return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine, note)
 
 
 def _bf16_row(
@@ -239,9 +254,12 @@ def _words(preprocessing: Preprocessing) -> str:
     return f"mean {preprocessing.mean:g} and std {preprocessing.std:g}"
 
 
-def _reference(model: TorchModel, images: Photos) -> Vectors:
+def _reference(
+    model: TorchModel, images: Photos, dtype: torch.dtype = torch.float32
+) -> npt.NDArray[Any]:
+    backbone = copy_for_export(model.backbone).to(dtype)
     with torch.no_grad():
-        return copy_for_export(model.backbone)(_fed(images, model.preprocessing)).numpy()
+        return backbone(_fed(images, model.preprocessing).to(dtype)).numpy()
 
 
 def _fed(photos: Photos, preprocessing: Preprocessing) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from facerec.export.parity import rounding_words
 from facerec.report import words
 from facerec.report.table import Table, text_table
 from facerec.statistics.intervals import Interval
@@ -33,8 +34,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
     caption = "onnxruntime against torch, embeddings of length 1"
     remarks = [
-        f"{row['check']}, batch {row['batch']}: beyond the bar, but torch itself rounds by "
-        f"{words.number(row['rounding'], '.1e')} between float32 and float64"
+        f"{row['check']}, batch {row['batch']}: {rounding_words(row['rounding'])}"
         for _, row in rows
         if row.get("rounding") is not None
     ]

@@ -109,7 +109,7 @@ class FolderImages(ImageSource):
 
     Raises:
         DatasetError: the folder is not there, ids repeat, or one leaves the folder; or there is no
-            image to take.
+            image to take, or a folder that cannot be read.
     """
 
     def __init__(
@@ -175,7 +175,15 @@ def is_file(path: Path) -> bool:
 def _list_images(root: Path) -> list[str]:
     """Return the paths of all images below a folder, relative to it, sorted."""
     paths: list[str] = []
-    for folder, folders, files in os.walk(root):
+
+    def refuse(problem: OSError) -> None:
+        if root.exists():  # nobody may be missing without a word
+            raise DatasetError(
+                f"{problem.filename}: the folder cannot be read ({problem.strerror or problem}); "
+                "check its rights"
+            ) from problem
+
+    for folder, folders, files in os.walk(root, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         inside = Path(folder).relative_to(root)
         paths += [

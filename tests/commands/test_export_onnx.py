@@ -93,6 +93,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return sentence
 
 
+def test_figures_do_not_go_into_the_bundle_which_would_no_longer_load(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = workplace / "runs" / "first"
+    json_file = run / "logs" / ".." / "export" / "figures.json"
+    assert "figures.json" in refused(capsys, run, "--json", json_file)
+    assert not (run / "export").exists()
+
+
 @pytest.mark.integration
 def test_a_run_becomes_a_bundle_with_all_tables(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -138,6 +139,8 @@ def greet(name: str = "you", times: int = 1) -> None:
         raise DatasetError("[bold]people[/bold]/nobody: no such person; name another")
     if name == "interrupt":
         raise KeyboardInterrupt
+    if name == "stranger":
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "theirs/model.safetensors")
     print(f"hello {name} " * int(times))
     if name == "bug":
         raise ValueError("a fault of the program")
@@ -194,6 +197,18 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_lack_of_rights_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below a folder without rights, to ask whether a file is there raises."""
+    with pytest.raises(SystemExit) as exit_:
+        run_command(greet, ["--name", "stranger"])
+    sentence = capsys.readouterr().err
+    assert exit_.value.code == 2 and sentence.count("\n") == 1
+    assert "theirs/model.safetensors" in sentence and "rights" in sentence
+    with pytest.raises(SystemExit):
+        run_command(greet, ["--name", "stranger", "--debug"])
+    assert "PermissionError" in capsys.readouterr().err
+
+
 def test_a_fault_of_the_program_is_not_dressed_up() -> None:
     with pytest.raises(ValueError, match="a fault of the program"):
         run_command(greet, ["--name", "bug"])
@@ -205,6 +220,7 @@ def test_a_fault_of_the_program_is_not_dressed_up() -> None:
         ({"json": Path("./a.csv"), "embeddings": Path("a.csv")}, "embeddings"),
         ({"out": Path("b.csv"), "given_first": Path("a.csv")}, "given first"),
         ({"json": Path("a.csv"), "out": Path("a.csv")}, "out"),
+        ({"out": Path("new.csv"), "scores": Path("./new.csv")}, "scores"),
     ],
 )
 def test_no_file_is_written_over_one_that_is_named_too(
@@ -213,7 +229,7 @@ def test_no_file_is_written_over_one_that_is_named_too(
     monkeypatch.chdir(tmp_path)
     Path("a.csv").touch()
     Path("b.csv").symlink_to("a.csv")
-    with pytest.raises(FacerecError, match=rf"[ab]\.csv: .*{other}"):
+    with pytest.raises(FacerecError, match=rf"(a|b|new)\.csv: .*{other}"):
         check_written(flags)
     Path("c.csv").touch()
     check_written({"embeddings": Path("a.csv"), "json": Path("c.csv"), "out": Path("new.csv")})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -240,6 +241,17 @@ def test_a_broken_safetensors_is_refused(tmp_path: Path, content: bytes) -> None
         ModelError, match=r"broken.safetensors: not a whole .*; copy or save it again$"
     ):
         load_model(path)
+
+
+def test_a_model_without_rights_is_not_called_damaged(
+    saved: tuple[Path, nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:  # rights do not bind the user root
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ModelError, match=f"{saved[0]}: .*Permission denied"):
+        load_model(saved[0])
 
 
 def test_a_truncated_model_is_refused(saved: tuple[Path, nn.Module]) -> None:

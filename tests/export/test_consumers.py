@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,15 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
-from facerec.backbones import Preprocessing
+from facerec.backbones import Preprocessing, normalize
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx
 from facerec.errors import ExportError
-from facerec.export import check_consumers, consumers, legacy_router_simulation, make_variant
+from facerec.export import Bar, check_consumers, consumers, legacy_router_simulation, make_variant
 from facerec.export.graph import finish
 
 pytestmark = pytest.mark.integration
@@ -101,6 +104,21 @@ def test_every_consumer_embeds_as_the_backbone_does(
             assert row.outcome == "not installed" and row.note
     assert {rows[0].outcome, rows[1].outcome} == {"same"}
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_torch_rounds_itself_is_no_fault_of_a_consumer(
+    bundle: Path, tiny_model: TorchModel, photos: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = tuple(replace(c, bar=Bar(max_abs=0.0)) for c in consumers._CONSUMERS)
+    monkeypatch.setattr(consumers, "_CONSUMERS", strict[:1])
+    row = check_consumers(bundle, tiny_model, photos)[1]
+    x = normalize(torch.from_numpy(photos[..., ::-1].copy()), Preprocessing())
+    backbone = copy.deepcopy(tiny_model.backbone).eval()
+    with torch.no_grad():
+        single, exact = backbone(x).double(), backbone.double()(x.double())
+    rounding = ((single - exact).abs().max() / exact.norm(dim=1).mean()).item()
+    assert row.outcome == "same" and row.max_abs is not None and row.max_abs > 0
+    assert f"{rounding:.1e}" in row.note and "torch itself rounds" in row.note
 
 
 @pytest.mark.parametrize(("digits", "outcome"), [(7, "same"), (1, "not suited")])

@@ -86,6 +86,13 @@ def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -
         check_parity(other, parse_onnx(tiny_onnx, "tiny"))
 
 
+def test_too_few_bits_are_no_matter_of_the_opset(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    half = parse_onnx(make_variant("fp16", tiny_onnx), "half")
+    with pytest.raises(ExportError, match="variant") as raised:
+        check_parity(tiny_model, half, Bar(max_abs=1e-7))
+    assert "opset" not in str(raised.value)
+
+
 def test_rows_that_depend_on_the_batch_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     file = changed(tiny_onnx, add_to_batches_of_five)
     with pytest.raises(ExportError, match="differ in 6 of 15 checks"):

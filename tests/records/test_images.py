@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,24 @@ def test_folder(tmp_path: Path) -> None:
         images.encoded(1)
     with pytest.raises(DatasetError, match="no such folder"):
         FolderImages(tmp_path / "nowhere", [])
+
+
+def test_no_folder_is_passed_over_for_want_of_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(JPEG)
+    scan = os.scandir
+
+    def refuse(path: str) -> object:  # rights do not bind the user root
+        if Path(path).name == "b":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DatasetError, match=f"{tmp_path / 'b'}: .*Permission denied"):
+        FolderImages(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -224,10 +224,9 @@ class VerificationResult:
                 "failures": [asdict(failure) for failure in self.failures],
             },
             "persons": self.subjects,
-            "accuracy": _accuracy(self.accuracy, self.accuracy),
+            "accuracy": _accuracy(self.accuracy),
             "insightface": None,
-            # Its interval stands in tables alone.
-            **({self.compat: _accuracy(self.compatible, None)} if self.compat else {}),
+            **({self.compat: _accuracy(self.compatible)} if self.compat else {}),
             "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
             "auc": {"value": self.auc.value, "interval": _limits(self.auc)},
             "eer": {
@@ -647,9 +646,9 @@ def _as_json(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-def _limits(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None or estimate.interval is None else asdict(estimate.interval)
+def _limits(estimate: Estimate) -> dict[str, Any] | None:
+    return None if estimate.interval is None else asdict(estimate.interval)
 
 
-def _accuracy(accuracy: AccuracyEstimate | None, limits: Estimate | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(limits)}
+def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
+    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(accuracy)}

@@ -591,4 +591,6 @@ def test_facexzoo_accuracy_stands_beside() -> None:
     assert result.compatible.kfold.method.startswith("FaceX-Zoo")
     document = result.to_json()
     assert document["facex-zoo"]["mean"] == result.compatible.value
+    interval = document["facex-zoo"]["interval"]
+    assert (interval["low"], interval["high"]) == (result.compatible.low, result.compatible.high)
     assert document["insightface"] is None

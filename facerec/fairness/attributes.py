@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from facerec.tables import Table
 
 POOLED = "other (pooled)"
 """Name of the group that small groups are pooled into."""
+ALL_GROUPS = "all groups"
+"""Name of the row of all subjects with a group."""
+EVERYBODY = "everybody"
+"""Name of the row of all subjects, with or without a recorded group, and of their threshold."""
+OTHERS = "other people"
+"""Name of the threshold that was set on other data."""
 SMALLEST_CELL = 10
 """Subjects from which on a cell is shown."""
 MOST_GROUPS = 100
@@ -390,8 +397,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, values that differ in capitals alone, or one
-            that the audit gives itself or that means "not recorded" elsewhere.
+        DatasetError: it is empty, has too many values, values that read alike, or one that the
+            audit gives itself or that means "not recorded" elsewhere.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -401,14 +408,14 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
             f"{path}: the column {name} has {len(distinct):,} different values, more than "
             f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
         )
-    if POOLED in distinct:
-        raise DatasetError(
-            f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
-            "groups; rename it"
-        )
     written: dict[str, str] = {}
     for value in distinct.tolist():
-        folded = value.casefold()
+        folded = unicodedata.normalize("NFKC", value).casefold()
+        if folded in (POOLED, ALL_GROUPS, EVERYBODY, OTHERS):
+            raise DatasetError(
+                f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
+                "row of its own; rename the group"
+            )
         if folded in NOT_RECORDED:
             raise DatasetError(
                 f"{path}: the column {name} has the value {value!r}; leave the field empty where "
@@ -417,7 +424,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
         if folded in written:
             raise DatasetError(
                 f"{path}: the column {name} has the values {written[folded]!r} and {value!r}, "
-                "which differ in capitals alone; write one group in one way"
+                "which differ in capitals or in how letters are encoded; write one group in one "
+                "way"
             )
         written[folded] = value
 

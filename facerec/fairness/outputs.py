@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.fairness.against_page import against_table
+from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
@@ -440,7 +441,7 @@ def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
             yield {**shared, "slice": dict(of), **plain(group)}
         yield {
             **shared,
-            "name": "all groups",
+            "name": ALL_GROUPS,
             "slice": None,
             "fmr": plain(point.fmr),
             "fnmr": plain(point.fnmr),

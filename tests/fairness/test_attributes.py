@@ -90,7 +90,9 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
         (b"image_id,subject_id,race,label_source\na,b,\xff,d\n", ["line 2", "UTF-8"]),
         (b"image_id,subject_id,race,label_source\na,b,\0,d\n", ["line 2", "NUL"]),
         (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),
-        (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename it"]),
+        (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename"]),
+        (b"image_id,subject_id,race,label_source\na,b,all groups,d\n", ["all groups", "rename"]),
+        (b"image_id,subject_id,race,label_source\na,b,Everybody,d\n", ["Everybody", "rename"]),
         (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
         (b"", ["empty"]),
         (
@@ -98,6 +100,10 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
             ["race", "'NA'", "recorded"],
         ),
         (b"image_id,subject_id,race,label_source\na,b,c,d\ne,f,C,d\n", ["'C' and 'c'", "capitals"]),
+        (
+            "image_id,subject_id,race,label_source\na,b,caf\u00e9,d\ne,f,cafe\u0301,d\n".encode(),
+            ["race", "encoded"],
+        ),
     ],
 )
 def test_malformed_files_end_in_a_sentence(

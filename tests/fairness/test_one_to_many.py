@@ -9,10 +9,8 @@ import pytest
 
 from facerec.embedding import Embeddings
 from facerec.errors import DatasetError, MetricError, RecipeError
-from facerec.fairness.attributes import Joined, join, read_attributes
+from facerec.fairness.attributes import EVERYBODY, OTHERS, Joined, join, read_attributes
 from facerec.fairness.one_to_many import (
-    EVERYBODY,
-    OTHERS,
     Enrolment,
     OneToMany,
     OtherSubjects,

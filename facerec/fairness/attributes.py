@@ -152,7 +152,7 @@ class Joined:
     rows: NDArray[np.int64]
     """Row of the embeddings, ascending, ``(n,)``."""
     norms: NDArray[np.float64]
-    """Raw norm, ``(n,)``; NaN where the image was not acquired."""
+    """Raw norm, ``(n,)``; NaN or 0 where the image was not acquired."""
     subjects: NDArray[np.int64]
     """Running number of the subject, ``(n,)``, in the order of their names. Whoever has the
     attributes can undo that; nobody else can."""
@@ -171,8 +171,8 @@ class Joined:
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
-        """Whether each image has an embedding, ``(n,)``."""
-        return ~np.isnan(self.norms)
+        """Whether each image has an embedding, ``(n,)``; one of zeros has no direction."""
+        return self.norms > 0
 
     @property
     def single_images(self) -> bool:
@@ -256,7 +256,7 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
     """Refuse norms of embeddings that were normalised before they were stored.
 
     Args:
-        norms: ``(N,)``; what is not finite is passed over.
+        norms: ``(N,)``; what is zero or not finite is passed over.
         source: for the error.
 
     Raises:
@@ -264,7 +264,8 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
             fewer than two.
     """
     values = np.asarray(norms, dtype=np.float64)
-    values = values[np.isfinite(values)]
+    # Zeros stand for images without a face, and their spread would hide that others have none.
+    values = values[np.isfinite(values) & (values != 0)]
     if len(values) < 2:
         raise DatasetError(f"{source}: {len(values)} images have a norm; an audit needs many")
     if values.min() < 0:
@@ -324,7 +325,7 @@ def join(
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
-    left, subjects, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(known))
+    left, subjects, groupings = form_groupings(combinations, labels, subjects, known > 0)
     return Joined(
         rows=rows[left],
         norms=known[left],

@@ -298,7 +298,7 @@ class OtherSubjects:
         names = embeddings.subjects
         if names is None:
             names = np.full(len(embeddings.norms), "")
-        known = (names != "") & ~np.isnan(embeddings.norms)
+        known = (names != "") & (embeddings.norms > 0)
         if not known.any():
             raise DatasetError(
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "

@@ -553,7 +553,7 @@ def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
 def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     # Images count as often as pairs name them, as in insightface's "XNorm".
     items = np.concatenate([pairs.first, pairs.second])
-    items = items[np.isfinite(norms[items])]
+    items = items[norms[items] > 0]
     values = norms[items].astype(np.float64)
     clusters = items if pairs.subjects is None else pairs.subjects[items]
     return NormSummary(

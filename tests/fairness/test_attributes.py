@@ -194,7 +194,10 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
         check_raw(norms)
     with pytest.raises(DatasetError, match="already normalised"):
         check_raw(64 * norms)
+    norms[::50] = 0
     with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(norms)
+    with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
     with pytest.raises(DatasetError, match="negative"):
@@ -348,6 +351,17 @@ def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Pat
         (20, 40, 0),
         (10, 10, 0),
     ]
+
+
+def test_zeros_are_failures_to_acquire(tmp_path: Path) -> None:
+    lines = [*people("a", 30, "A"), *people("b", 20, "B")]
+    attributes = read_attributes(write(tmp_path / "a.csv", lines), ["race"])
+    norms = np.random.default_rng(0).normal(20, 2, len(lines))
+    lost = join(attributes, attributes.images, norms, failures=[0, 70])
+    norms[[0, 70]] = 0
+    zero = join(attributes, attributes.images, norms)
+    assert zero.count(zero.groupings[0]) == lost.count(lost.groupings[0])
+    assert np.array_equal(zero.acquired, lost.acquired)
 
 
 def test_intersections(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def effect_table(
         ),
         ("ω² [E]", figure_cell(association.omega2), words.NOTHING, "η² without its upward bias"),
         (
-            Cell("ε² [E]", f"without bias {association.eta2_h:.3g}"),
+            Cell("ε² [E]", f"without bias {words.number(association.eta2_h)}"),
             figure_cell(association.epsilon2),
             words.p_value(association.rank_p),
             Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {association.kruskal_h:.4g}"),

@@ -559,17 +559,17 @@ def _calibrate(
         remarks = [unknown, *(f"{note}." for note in scored.notes)]
         return calibrate_on_scores(scored, targets, name=path.name), remarks, None
     other = read_embeddings(path)
-    remarks, others = [unknown], None
     if audited is not None:
         check_alike(other, audited, f"{path} and the audited images")
-        assert other.ids is not None and audited.ids is not None  # the reader sees to that
-        shared = int(np.isin(other.ids, audited.ids).sum())
-        note = f"{shared:,} images of {path.name} are audited too; it is not disjoint."
-        remarks, others = [note] if shared else [], OtherSubjects.of(other, path.name)
     calibration = calibrate_on_embeddings(
         other, targets, name=path.name, device=device, progress=show
     )
-    return calibration, remarks, others
+    if audited is None:
+        return calibration, [unknown], None
+    assert other.ids is not None and audited.ids is not None  # the reader sees to that
+    shared = int(np.isin(other.ids, audited.ids).sum())
+    note = f"{shared:,} images of {path.name} are audited too; it is not disjoint."
+    return calibration, [note] if shared else [], OtherSubjects.of(other, path.name)
 
 
 def _embeddings_file(

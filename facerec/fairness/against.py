@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from facerec.errors import DatasetError, MetricError
+from facerec.fairness.attributes import EVERYBODY, OTHERS
 from facerec.fairness.baseline import BaselineComparison, Change
-from facerec.fairness.one_to_many import EVERYBODY, OTHERS, SearchKey, SearchPlan
+from facerec.fairness.one_to_many import SearchKey, SearchPlan
 from facerec.fairness.plain import AUDIT_SCHEMA, plain
 from facerec.files import parse_json, sha256
 from facerec.report.conclusions import (

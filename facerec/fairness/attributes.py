@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from facerec.tables import Table
 
 POOLED = "other (pooled)"
 """Name of the group that small groups are pooled into."""
+ALL_GROUPS = "all groups"
+"""Name of the row of all subjects with a group."""
+EVERYBODY = "everybody"
+"""Name of the row of all subjects, with or without a recorded group, and of their threshold."""
+OTHERS = "other people"
+"""Name of the threshold that was set on other data."""
 SMALLEST_CELL = 10
 """Subjects from which on a cell is shown."""
 MOST_GROUPS = 100
@@ -145,7 +152,7 @@ class Joined:
     rows: NDArray[np.int64]
     """Row of the embeddings, ascending, ``(n,)``."""
     norms: NDArray[np.float64]
-    """Raw norm, ``(n,)``; NaN where the image was not acquired."""
+    """Raw norm, ``(n,)``; NaN or 0 where the image was not acquired."""
     subjects: NDArray[np.int64]
     """Running number of the subject, ``(n,)``, in the order of their names. Whoever has the
     attributes can undo that; nobody else can."""
@@ -164,8 +171,8 @@ class Joined:
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
-        """Whether each image has an embedding, ``(n,)``."""
-        return ~np.isnan(self.norms)
+        """Whether each image has an embedding, ``(n,)``; one of zeros has no direction."""
+        return self.norms > 0
 
     @property
     def single_images(self) -> bool:
@@ -249,7 +256,7 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
     """Refuse norms of embeddings that were normalised before they were stored.
 
     Args:
-        norms: ``(N,)``; what is not finite is passed over.
+        norms: ``(N,)``; what is zero or not finite is passed over.
         source: for the error.
 
     Raises:
@@ -257,7 +264,8 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
             fewer than two.
     """
     values = np.asarray(norms, dtype=np.float64)
-    values = values[np.isfinite(values)]
+    # Zeros stand for images without a face, and their spread would hide that others have none.
+    values = values[np.isfinite(values) & (values != 0)]
     if len(values) < 2:
         raise DatasetError(f"{source}: {len(values)} images have a norm; an audit needs many")
     if values.min() < 0:
@@ -317,7 +325,7 @@ def join(
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
-    left, subjects, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(known))
+    left, subjects, groupings = form_groupings(combinations, labels, subjects, known > 0)
     return Joined(
         rows=rows[left],
         norms=known[left],
@@ -390,8 +398,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, values that differ in capitals alone, or one
-            that the audit gives itself or that means "not recorded" elsewhere.
+        DatasetError: it is empty, has too many values, values that read alike, or one that the
+            audit gives itself or that means "not recorded" elsewhere.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -401,14 +409,14 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
             f"{path}: the column {name} has {len(distinct):,} different values, more than "
             f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
         )
-    if POOLED in distinct:
-        raise DatasetError(
-            f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
-            "groups; rename it"
-        )
     written: dict[str, str] = {}
     for value in distinct.tolist():
-        folded = value.casefold()
+        folded = unicodedata.normalize("NFKC", value).casefold()
+        if folded in (POOLED, ALL_GROUPS, EVERYBODY, OTHERS):
+            raise DatasetError(
+                f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
+                "row of its own; rename the group"
+            )
         if folded in NOT_RECORDED:
             raise DatasetError(
                 f"{path}: the column {name} has the value {value!r}; leave the field empty where "
@@ -417,7 +425,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
         if folded in written:
             raise DatasetError(
                 f"{path}: the column {name} has the values {written[folded]!r} and {value!r}, "
-                "which differ in capitals alone; write one group in one way"
+                "which differ in capitals or in how letters are encoded; write one group in one "
+                "way"
             )
         written[folded] = value
 

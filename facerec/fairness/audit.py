@@ -430,10 +430,12 @@ class _Auditor:
         self, unit: NDArray[np.floating] | None, calibration: Calibration | None
     ) -> str | None:
         """Say why raw and unit fusion cannot be compared."""
-        if unit is None and self._embeddings.flip is False:
-            return "each embedding comes from one view; there is nothing to fuse"
         if unit is None:
-            return "the embeddings hold the sum of two views, not each of them"
+            return {
+                True: "the embeddings hold the sum of two views, not each of them",
+                False: "each embedding comes from one view; there is nothing to fuse",
+                None: "the embeddings do not say whether two views were added",
+            }[self._embeddings.flip]
         if calibration is not None:
             return "the thresholds come from other data, whose unit fusion is not known"
         return None

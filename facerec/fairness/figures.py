@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from facerec.fairness.association import Association
+from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.baseline import Change
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
@@ -281,7 +282,7 @@ def discard_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
             axes, style = drawn[group.group]
             _whisker(axes, group.pairs.value, style, group.after, upright=True)
             furthest = max(furthest, 1.05 * group.pairs.value)
-    for axes, title in ((left, "all groups"), (right, "each group")):
+    for axes, title in ((left, ALL_GROUPS), (right, "each group")):
         tidy(axes)
         axes.set_xlim(-0.01, min(1.01, furthest))
         axes.set_ylim(bottom=0)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
 from facerec.errors import MetricError
-from facerec.fairness.attributes import Grouping, Joined
+from facerec.fairness.attributes import ALL_GROUPS, Grouping, Joined
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -283,7 +283,7 @@ def norm_table(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> NormTable:
     everybody = np.arange(len(sample.groups))
     overall = _Subjects(sample, features, sum(sums, np.zeros_like(sums[0])), everybody, centre)
     below = [bootstrap.sums(g, overall.below[ids]) for g, ids in enumerate(bootstrap.members)]
-    whole = overall.summary("all groups", sum(below, np.zeros_like(below[0])), len(sums), None)
+    whole = overall.summary(ALL_GROUPS, sum(below, np.zeros_like(below[0])), len(sums), None)
     rows = []
     for g, ids in enumerate(bootstrap.members):
         group = _Subjects(sample, features, sums[g], ids, centre)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
+from facerec.fairness.attributes import EVERYBODY, OTHERS, SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.rate_results import ErrorRate, rate_of, usable_threshold
 from facerec.large_arrays import take
@@ -50,12 +50,6 @@ from facerec.verification.identification import nearest_entries
 
 FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
 """Target FPIRs; 2e-3 is that of NIST's demographic tables."""
-
-EVERYBODY = "everybody"
-"""Name of the row of all subjects, with or without a recorded group, and of their threshold."""
-
-OTHERS = "other people"
-"""Name of the threshold that was set on other data."""
 
 Template = Literal["one", "mean"]
 Figure = Literal["FPIR", "FNIR", "FNIR with failures", "rank-1 miss rate"]
@@ -304,7 +298,7 @@ class OtherSubjects:
         names = embeddings.subjects
         if names is None:
             names = np.full(len(embeddings.norms), "")
-        known = (names != "") & ~np.isnan(embeddings.norms)
+        known = (names != "") & (embeddings.norms > 0)
         if not known.any():
             raise DatasetError(
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from facerec.fairness.attributes import EVERYBODY
 from facerec.fairness.figures import search_figure
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import (
-    EVERYBODY,
     Figure,
     OneToMany,
     SearchAudit,

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from facerec.fairness.against_page import against_table
+from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
-from facerec.fairness.plain import AUDIT_SCHEMA, Json, flat, plain
+from facerec.fairness.plain import AUDIT_SCHEMA, Json, flat, flat_rows, plain
 from facerec.fairness.rate_results import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.tables import (
@@ -193,16 +194,16 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         return _each(audit, what, lambda figures: table(figures).records())
 
     def within(groupings: Iterable[Json], name: str) -> list[Json]:
-        return [
-            {"grouping": grouping["grouping"], **flat(row)}
+        return flat_rows(
+            {"grouping": grouping["grouping"], **row}
             for grouping in groupings
             for row in grouping[name]
-        ]
+        )
 
     return {
         "findings": [flat(row) for row in document["findings"]],
         "exclusions": left_out_table(audit).records(),
-        "groups": [flat(row) for row in document["groups"]],
+        "groups": flat_rows(document["groups"]),
         "norms": [
             {"grouping": row["grouping"], "group": row["name"], "figure": name, **flat(row[name])}
             for row in document["norms"]
@@ -219,11 +220,11 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             for row in document["rates"]
             for kind in ("FMR", "FNMR")
         ],
-        "own_thresholds": [
-            {**flat(row, only=("grouping", "name", "fmr_nominal")), **flat(row["own_threshold"])}
+        "own_thresholds": flat_rows(
+            {**flat(row, only=("grouping", "name", "fmr_nominal")), **row["own_threshold"]}
             for row in document["rates"]
             if row["own_threshold"] is not None
-        ],
+        ),
         "fmr_matrix": _each(
             audit,
             "rates",
@@ -440,7 +441,7 @@ def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
             yield {**shared, "slice": dict(of), **plain(group)}
         yield {
             **shared,
-            "name": "all groups",
+            "name": ALL_GROUPS,
             "slice": None,
             "fmr": plain(point.fmr),
             "fnmr": plain(point.fnmr),

@@ -75,8 +75,8 @@ _TERMS = {
     "ICC(1), design effect": "Share of the variance of norms that lies between subjects; "
     "1 + (m − 1) · ICC, by which images of one subject inflate the variance of a mean, m images a "
     "subject.",
-    "Minimum detectable effect": "The η² that the analysis of variance finds with 80 % power at "
-    "the 5 % level.",
+    "Minimum detectable effect": "The η² that Welch’s test finds with 80 % power at the 5 % level, "
+    "whichever groups differ.",
     "Area under FDR": "The mean of FDR over the targets at which it has a value.",
     "EDC": "Error versus discard: FNMR of what remains as mated pairs of the lowest norms are left "
     "out, threshold fixed; pairs of equal norms leave together.",

@@ -84,6 +84,24 @@ def flat(row: Mapping[str, Any], only: Iterable[str] | None = None) -> Json:
     return result
 
 
+def flat_rows(rows: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """Return `flat` of rows; what is an object in some of them is no column where others lack it.
+
+    Args:
+        rows: JSON types, see `plain`.
+    """
+    rows = list(rows)
+    objects = {name for row in rows for name, value in row.items() if isinstance(value, Mapping)}
+
+    def lacked(name: str, value: Any) -> bool:
+        return value is None and name in objects
+
+    return [
+        flat({name: value for name, value in row.items() if not lacked(name, value)})
+        for row in rows
+    ]
+
+
 def _names(value: Any) -> Iterator[tuple[str, str]]:
     """Yield the names in files with the attributes that they stand for."""
     names = getattr(value, "in_files", None)

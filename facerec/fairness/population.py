@@ -323,7 +323,7 @@ def from_embeddings(
         MetricError: no mated or no non-mated pair, or a subject in two groups.
     """
     subjects, codes, lengths = (np.asarray(array) for array in (subject, group, norms))
-    known = (subjects >= 0) & (codes >= 0) & np.isfinite(lengths)
+    known = (subjects >= 0) & (codes >= 0) & np.isfinite(lengths) & (lengths > 0)
     sample = SubjectNorms.from_images(lengths[known], subjects[known], codes[known])
     table = norm_table(sample, SubjectBootstrap(sample.groups, 1))
     sources = dict.fromkeys(("norms", "false_matches", "misses"), source)

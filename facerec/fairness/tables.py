@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from facerec.fairness.association import Association, PairDifference, SpreadTest
-from facerec.fairness.attributes import Exclusion, GroupCount
+from facerec.fairness.attributes import ALL_GROUPS, Exclusion, GroupCount
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.channels import (
     Channel,
@@ -35,7 +35,6 @@ from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.table import Cell, Column, Spanning, Table, text_table
 
-_ALL = "all groups"
 SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
 """Why figures of a group are not shown."""
 
@@ -178,7 +177,7 @@ def effect_table(
         ),
         ("ω² [E]", figure_cell(association.omega2), words.NOTHING, "η² without its upward bias"),
         (
-            Cell("ε² [E]", f"without bias {association.eta2_h:.3g}"),
+            Cell("ε² [E]", f"without bias {words.number(association.eta2_h)}"),
             figure_cell(association.epsilon2),
             words.p_value(association.rank_p),
             Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {association.kruskal_h:.4g}"),
@@ -266,7 +265,7 @@ def discard_table(channels: NormChannels) -> Table[Sequence[Cell | str]]:
     """Return the share of the images of each group that common norm cuts discard."""
     cuts = channels.cuts
     rows = [
-        (groups[0].group or _ALL, *(_cut(group.images) for group in groups))
+        (groups[0].group or ALL_GROUPS, *(_cut(group.images) for group in groups))
         for groups in _all_last([*zip(*(cut.groups for cut in cuts), strict=True)])
     ]
     norms = ", ".join(f"{cut.norm:.4g}" for cut in cuts)
@@ -278,7 +277,7 @@ def discard_table(channels: NormChannels) -> Table[Sequence[Cell | str]]:
 def cut_table(channels: NormChannels) -> Table[tuple[CommonCut, GroupCut]]:
     """Return the FNMR of each group before and after each common norm cut."""
     columns: list[Column[tuple[CommonCut, GroupCut]]] = [
-        Column("group", lambda row: Cell(row[1].group or _ALL, _cut_name(row[0]))),
+        Column("group", lambda row: Cell(row[1].group or ALL_GROUPS, _cut_name(row[0]))),
         Column("mated pairs discarded", lambda row: _cut(row[1].pairs)),
         Column("FNMR before", lambda row: rate_cell(row[1].before)),
         Column("FNMR after", lambda row: rate_cell(row[1].after)),
@@ -312,7 +311,7 @@ def standardised_table(gap: StandardisedGap) -> Table[Sequence[Cell | str]] | No
 def correlation_table(channels: NormChannels) -> Table[NormCorrelation]:
     """Return the rank correlation of norm and score by group."""
     columns: list[Column[NormCorrelation]] = [
-        Column("group", lambda row: row.group or _ALL),
+        Column("group", lambda row: row.group or ALL_GROUPS),
         Column("Spearman’s ρ [E]", lambda row: figure_cell(row, ".3g")),
         Column("mated pairs", lambda row: f"{row.total:,}"),
         Column("subjects", lambda row: f"{row.subjects:,}"),
@@ -327,7 +326,7 @@ def fusion_table(changes: Sequence[FusionChange]) -> Table[FusionChange]:
     columns: list[Column[FusionChange]] = [
         Column(
             "group",
-            lambda row: Cell(row.group or _ALL, f"{row.of} at target {row.target}"),
+            lambda row: Cell(row.group or ALL_GROUPS, f"{row.of} at target {row.target}"),
             lambda row: row.target,
             "fmr_nominal",
         ),
@@ -398,7 +397,7 @@ def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
     caption = f"Rates at the global threshold of FMR {point.threshold.target}"
     if not point.threshold.resolvable:
         few = f"not resolvable with {point.threshold.non_mated:,} non-mated pairs"
-        rows, remarks = [Spanning(_ALL, Cell(few, withheld=True))], []
+        rows, remarks = [Spanning(ALL_GROUPS, Cell(few, withheld=True))], []
     elif point.threshold.value is not None:
         caption += f" ({words.threshold(point.threshold.value)})"
     return Table(caption, columns, rows, remarks)

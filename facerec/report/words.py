@@ -19,10 +19,10 @@ def percent(value: float | None, decimals: int = 2) -> str:
     """Return a share as percent, such as ``98.70 %``.
 
     Examples:
-        >>> percent(0.987).replace("\N{NO-BREAK SPACE}", " "), percent(None)
-        ('98.70 %', '–')
+        >>> percent(0.987).replace("\N{NO-BREAK SPACE}", " "), percent(-0.5, 0)[:3], percent(None)
+        ('98.70 %', '−50', '–')
     """
-    return NOTHING if value is None else f"{100 * value:.{decimals}f} %"
+    return NOTHING if value is None else f"{number(100 * value, f'.{decimals}f')} %"
 
 
 def number(value: float | None, form: str = ".3g") -> str:

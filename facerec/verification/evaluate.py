@@ -224,10 +224,9 @@ class VerificationResult:
                 "failures": [asdict(failure) for failure in self.failures],
             },
             "persons": self.subjects,
-            "accuracy": _accuracy(self.accuracy, self.accuracy),
+            "accuracy": _accuracy(self.accuracy),
             "insightface": None,
-            # Its interval stands in tables alone.
-            **({self.compat: _accuracy(self.compatible, None)} if self.compat else {}),
+            **({self.compat: _accuracy(self.compatible)} if self.compat else {}),
             "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
             "auc": {"value": self.auc.value, "interval": _limits(self.auc)},
             "eer": {
@@ -554,7 +553,7 @@ def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
 def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     # Images count as often as pairs name them, as in insightface's "XNorm".
     items = np.concatenate([pairs.first, pairs.second])
-    items = items[np.isfinite(norms[items])]
+    items = items[norms[items] > 0]
     values = norms[items].astype(np.float64)
     clusters = items if pairs.subjects is None else pairs.subjects[items]
     return NormSummary(
@@ -647,9 +646,9 @@ def _as_json(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-def _limits(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None or estimate.interval is None else asdict(estimate.interval)
+def _limits(estimate: Estimate) -> dict[str, Any] | None:
+    return None if estimate.interval is None else asdict(estimate.interval)
 
 
-def _accuracy(accuracy: AccuracyEstimate | None, limits: Estimate | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(limits)}
+def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
+    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(accuracy)}

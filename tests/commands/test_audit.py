@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -372,6 +373,13 @@ def test_calibration_of_another_model(workplace: Path, capsys: pytest.CaptureFix
     write_embeddings(workplace / "C.npz", other)
     error = refused_run(capsys, "--embeddings", "E.npz", "--threshold-from", "C.npz")
     assert "mirror images took part in one" in error
+
+
+def test_calibration_on_nobody_known(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_embeddings(workplace / "E.npz")
+    write_embeddings(workplace / "C.npz", replace(found, subjects=None))
+    error = refused_run(capsys, "--embeddings", "E.npz", "--threshold-from", "C.npz")
+    assert "C.npz" in error and "threshold" in error and "scores" in error
 
 
 def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

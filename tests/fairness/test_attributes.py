@@ -90,7 +90,9 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
         (b"image_id,subject_id,race,label_source\na,b,\xff,d\n", ["line 2", "UTF-8"]),
         (b"image_id,subject_id,race,label_source\na,b,\0,d\n", ["line 2", "NUL"]),
         (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),
-        (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename it"]),
+        (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename"]),
+        (b"image_id,subject_id,race,label_source\na,b,all groups,d\n", ["all groups", "rename"]),
+        (b"image_id,subject_id,race,label_source\na,b,Everybody,d\n", ["Everybody", "rename"]),
         (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
         (b"", ["empty"]),
         (
@@ -98,6 +100,10 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
             ["race", "'NA'", "recorded"],
         ),
         (b"image_id,subject_id,race,label_source\na,b,c,d\ne,f,C,d\n", ["'C' and 'c'", "capitals"]),
+        (
+            "image_id,subject_id,race,label_source\na,b,caf\u00e9,d\ne,f,cafe\u0301,d\n".encode(),
+            ["race", "encoded"],
+        ),
     ],
 )
 def test_malformed_files_end_in_a_sentence(
@@ -188,7 +194,10 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
         check_raw(norms)
     with pytest.raises(DatasetError, match="already normalised"):
         check_raw(64 * norms)
+    norms[::50] = 0
     with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(norms)
+    with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
     with pytest.raises(DatasetError, match="negative"):
@@ -342,6 +351,17 @@ def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Pat
         (20, 40, 0),
         (10, 10, 0),
     ]
+
+
+def test_zeros_are_failures_to_acquire(tmp_path: Path) -> None:
+    lines = [*people("a", 30, "A"), *people("b", 20, "B")]
+    attributes = read_attributes(write(tmp_path / "a.csv", lines), ["race"])
+    norms = np.random.default_rng(0).normal(20, 2, len(lines))
+    lost = join(attributes, attributes.images, norms, failures=[0, 70])
+    norms[[0, 70]] = 0
+    zero = join(attributes, attributes.images, norms)
+    assert zero.count(zero.groupings[0]) == lost.count(lost.groupings[0])
+    assert np.array_equal(zero.acquired, lost.acquired)
 
 
 def test_intersections(tmp_path: Path) -> None:

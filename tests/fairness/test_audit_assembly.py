@@ -330,6 +330,9 @@ def test_unit_fusion_is_compared_where_both_views_are_known(tmp_path: Path) -> N
     summed = replace(made.embeddings, flip=True)
     (part,) = audit(summed, made.attributes(), **FAST).groupings
     assert isinstance(part.fusion, NoComparison) and "sum of two views" in part.fusion.reason
+    silent = replace(made.embeddings, flip=None)
+    (part,) = audit(silent, made.attributes(), **FAST).groupings
+    assert isinstance(part.fusion, NoComparison) and "do not say" in part.fusion.reason
     unit = 3 * made.embeddings.vectors
     found = audit(summed, made.attributes(), unit=unit, **FAST)
     assert not isinstance(found.groupings[0].fusion, NoComparison)

@@ -9,10 +9,8 @@ import pytest
 
 from facerec.embedding import Embeddings
 from facerec.errors import DatasetError, MetricError, RecipeError
-from facerec.fairness.attributes import Joined, join, read_attributes
+from facerec.fairness.attributes import EVERYBODY, OTHERS, Joined, join, read_attributes
 from facerec.fairness.one_to_many import (
-    EVERYBODY,
-    OTHERS,
     Enrolment,
     OneToMany,
     OtherSubjects,
@@ -286,10 +284,10 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
     vectors, joined = people(tmp_path)
     other, known = people(tmp_path, persons=70, seed=4)
     names = np.array([f"p{one}" for one in known.subjects])
-    names[5], other[9] = "", np.nan
+    names[5], other[9], other[11] = "", np.nan, 0
     norms = np.linalg.norm(other, axis=1)
     others = OtherSubjects.of(Embeddings(other, norms, True, subjects=names), "C.npz")
-    used = ~np.isin(np.arange(len(names)), (5, 9))
+    used = ~np.isin(np.arange(len(names)), (5, 9, 11))
     assert len(others.vectors) == used.sum() and others.count == len(set(names[used]))
     plan = replace(PLAN, template=template)  # type: ignore[arg-type]
     found = audit_searches(vectors, joined, joined.groupings, plan, others=others)

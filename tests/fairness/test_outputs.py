@@ -30,6 +30,7 @@ from facerec.fairness.outputs import (
     to_json,
     write_audit,
 )
+from facerec.fairness.plain import flat_rows
 from facerec.fairness.rate_results import GroupRates
 from facerec.fairness.result import Audit
 
@@ -201,6 +202,18 @@ def test_csv_keeps_values_and_holds_no_formula(rows: list[dict[str, Any]]) -> No
         assert line[0][:1] not in ("=", "+", "-", "@", "\t")
         # Numbers are no formulas, with a minus or without.
         assert line[1] == ("" if row["=b"] is None else str(row["=b"]))
+
+
+def test_objects_that_some_rows_lack_are_no_columns(found: Audit) -> None:
+    tables = csv_tables(found, to_json(found))
+    columns = {name: {key for row in rows for key in row} for name, rows in tables.items()}
+    assert columns["groups"] >= {"slice_race", "fta_k", "suppressed"}
+    assert not columns["groups"] & {"slice", "fta"}
+    rows = [{"a": 1, "ratio": {"value": 2, "ci": [1, 3]}}, {"a": None, "ratio": None}]
+    assert flat_rows(rows) == [
+        {"a": 1, "ratio_value": 2, "ratio_ci_low": 1, "ratio_ci_high": 3},
+        {"a": None},
+    ]
 
 
 def test_names_cannot_break_the_model_card(found: Audit) -> None:

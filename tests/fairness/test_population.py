@@ -104,6 +104,27 @@ def test_one_image_a_person_leaves_the_rest_to_the_defaults() -> None:
     assert "LFW" in found.source["misses"]
 
 
+def test_embeddings_of_zeros_are_left_out() -> None:
+    rng = np.random.default_rng(5)
+    person = np.repeat(np.arange(30), 3)
+    vectors = rng.standard_normal((90, 8)) + 2 * rng.standard_normal((30, 8))[person]
+    vectors[::10] = 0
+    kept = vectors.any(axis=1)
+    zero, without = (
+        from_embeddings(
+            vectors[rows],
+            np.linalg.norm(vectors[rows], axis=1),
+            person[rows],
+            np.zeros(rows.sum(), int),
+            ["all"],
+            source="these",
+            fmr=("1e-1",),
+        )
+        for rows in (np.ones(90, bool), kept)
+    )
+    assert zero == without
+
+
 def test_components_of_an_audit() -> None:
     document = to_json(default_audit())
     found = from_audit(document, source="audit.json")

@@ -517,6 +517,16 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert result.subjects == 120 and "same pairs" in result.basis
 
 
+def test_norms_are_of_images_with_a_direction() -> None:
+    matrix = np.random.default_rng(3).normal(size=(40, 8)).astype(np.float32)
+    matrix[6] = 0
+    result = run(matrix, np.arange(20) % 2 == 0)
+    norms = np.linalg.norm(np.delete(matrix, 6, axis=0), axis=1)
+    assert [failure.pair for failure in result.failures] == [3]
+    assert result.norms is not None and result.norms.values.size == 39
+    assert result.norms.mean.value == pytest.approx(norms.mean())
+
+
 def test_norms_are_the_mean_over_both_views(path: Path, bench: Bench) -> None:
     result = evaluate_bench(PixelModel(), bench, replicates=0)
     # Mirroring moves pixels but keeps their norm here.
@@ -591,4 +601,6 @@ def test_facexzoo_accuracy_stands_beside() -> None:
     assert result.compatible.kfold.method.startswith("FaceX-Zoo")
     document = result.to_json()
     assert document["facex-zoo"]["mean"] == result.compatible.value
+    interval = document["facex-zoo"]["interval"]
+    assert (interval["low"], interval["high"]) == (result.compatible.low, result.compatible.high)
     assert document["insightface"] is None

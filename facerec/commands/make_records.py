@@ -34,7 +34,8 @@ def make_records(
     """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
 
     Images are stored byte for byte; identities become classes in the order of their names. With
-    --apply the source may be a record file too, and its labels are changed as proposed.
+    --apply the source may be a record file too, and its labels are changed as proposed; images stay
+    as they are, of whatever size.
 
     Args:
         folder: Holds identity/image.jpg (or .png); with --apply, or a record file or its folder.
@@ -52,6 +53,11 @@ def make_records(
     if (out / "train.rec").exists() and not force:
         raise DatasetError(
             f"{out}: holds a train.rec already; choose another --out, or replace it by --force"
+        )
+    if apply is not None and (size != 112 or resize or quality != 95):
+        raise DatasetError(
+            "--apply stores images as they are and takes no --size, --resize or --quality; leave "
+            "these out, or scale the images before they are embedded"
         )
     summary: MakeSummary | ApplySummary
     bar = progress_bar(Console(stderr=True))

@@ -25,7 +25,8 @@ def repair_records(
 
     Without --out, FILE.idx is written beside FILE.rec; an index that is there already is kept as
     FILE.idx.old. With --out, records around the damage are copied and what was passed over is
-    listed; the damaged file stays as it is.
+    listed; InsightFace's header and identity records go where others are lost, as the labels are in
+    the images too. The damaged file stays as it is.
 
     Args:
         records: A .rec file.
@@ -68,18 +69,31 @@ def _salvage(records: Path, out: Path, keys: Literal["ids", "order"]) -> None:
     if out.exists():
         raise RecordError(f"{out}: this file is there already; choose another name")
     file = RecordFile(records)
-    count = 0
+    count = sum(1 for _ in file.scan_offsets(salvage=True))
+    if not count:
+        raise _no_record(records)
+    # Header and identity records announce every key that there was. Where one is lost they would
+    # make the file contradict itself, and the labels of its images say the same.
+    lost = bool(file.damages)
+    ranges = 0
     with RecordWriter(out) as writer:
         for offset, payload in file.scan(salvage=True):
-            where = f"{records}, offset {offset}"
-            writer.write(payload, unpack(payload, where).id if keys == "ids" else None)
-            count += 1
-        if not count:
-            raise _no_record(records)
+            key = None
+            if keys == "ids":
+                record = unpack(payload, f"{records}, offset {offset}")
+                if lost and record.flag == 2 and not record.image:
+                    ranges += 1
+                    continue
+                key = record.id
+            writer.write(payload, key)
     for damage in file.damages:
-        lost = damage.stop - damage.start
-        print(f"passed over {lost:,} bytes from offset {damage.start:,}: {damage.reason}")
-    print(f"{out}: {count:,} whole records, {len(file.damages)} damaged places passed over")
+        size = damage.stop - damage.start
+        print(f"passed over {size:,} bytes from offset {damage.start:,}: {damage.reason}")
+    if ranges:
+        print(f"left out {ranges:,} records without an image, which announce keys that are lost")
+    print(
+        f"{out}: {count - ranges:,} whole records, {len(file.damages)} damaged places passed over"
+    )
 
 
 def _no_record(records: Path) -> RecordError:

@@ -55,7 +55,7 @@ class RecordFile:
     Attributes:
         path: the file.
         size: its length in bytes.
-        damages: what the last ``scan(salvage=True)`` passed over.
+        damages: what the last scan with ``salvage=True`` passed over.
         nonzero_paddings: chunks read so far whose padding was not zero (accepted all the same).
     """
 
@@ -126,13 +126,16 @@ class RecordFile:
         for offset, ranges in self._spans(salvage):
             yield offset, self._join(ranges)
 
-    def scan_offsets(self) -> Iterator[int]:
+    def scan_offsets(self, salvage: bool = False) -> Iterator[int]:
         """Yield the offsets of all records in file order, without reading their data.
 
+        Args:
+            salvage: as for `scan`.
+
         Raises:
-            RecordError: the file is damaged.
+            RecordError: as for `scan`.
         """
-        for offset, _ in self._spans(salvage=False):
+        for offset, _ in self._spans(salvage):
             yield offset
 
     def words(self) -> np.ndarray:

@@ -76,6 +76,16 @@ def test_lines_that_are_not_accepted_change_nothing(workplace):
     assert np.bincount(RecordDataset("new").labels).tolist() == [6] * 14
 
 
+@pytest.mark.parametrize("more", [["--size", "96"], ["--resize"], ["--quality", "80"]])
+def test_images_are_not_scaled_where_labels_change(workplace, capsys, more):
+    main(["e.npz", "--out", "p.csv", "--device", "cpu"])
+    with pytest.raises(SystemExit) as exit_:
+        make(["faces", "--apply", "p.csv", "--out", "new", *more])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and "--apply" in error and more[0] in error
+    assert not Path("new").exists()
+
+
 def test_a_page_shows_faces_only_if_asked(workplace):
     arguments = ["faces", "--embeddings", "e.npz", "--out", "p.csv", "--device", "cpu"]
     main([*arguments, "--page", "plain.html"])

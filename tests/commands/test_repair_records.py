@@ -77,6 +77,34 @@ def test_whole_records_of_damaged_files(
     assert "passed over" in printed and f"{len(expected)} whole records" in printed
 
 
+@pytest.mark.parametrize("lost", [(2,), (0, 3), (6,), (1, 8)])
+def test_whole_images_of_a_damaged_insightface_file_are_read_again(
+    train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: tuple[int, ...]
+) -> None:
+    # Six images, three identity records, and the header, whose place in the file is the last.
+    dataset = open_dataset(Data(tmp_path), 0)
+    left = [dataset.sample(i) for i in range(6) if i not in lost]
+    offsets = list(RecordFile(train).scan_offsets())
+    content = bytearray(train.read_bytes())
+    for i in lost:
+        content[offsets[i]] ^= 1
+    train.write_bytes(content)
+    whole = tmp_path / "whole" / "whole.rec"
+    whole.parent.mkdir()
+    main([str(train), "--out", str(whole)])
+    assert f"{len(left)} whole records" in capsys.readouterr().out
+    saved = open_dataset(Data(whole), 0)
+    assert [saved.sample(i) for i in range(len(saved))] == left
+    assert saved.ids.tolist() == [str(i + 1) for i in range(6) if i not in lost]
+
+
+def test_an_undamaged_insightface_file_is_copied_whole(train: Path, tmp_path: Path) -> None:
+    main([str(train), "--out", str(tmp_path / "copy.rec")])
+    for suffix in (".rec", ".idx"):
+        copy = (tmp_path / "copy.rec").with_suffix(suffix)
+        assert copy.read_bytes() == train.with_suffix(suffix).read_bytes()
+
+
 def test_refusals(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(train, tmp_path / "there.rec")
     for out, sentence in (("there.rec", "is there already"), ("x.dat", "is called X.rec")):

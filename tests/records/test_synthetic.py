@@ -204,6 +204,21 @@ def test_landmarks_of_frontal_faces_lie_near_the_template() -> None:
     assert np.max(errors) < 7.0
 
 
+def test_a_photo_does_not_depend_on_where_its_arrays_lie() -> None:
+    head = build_head(draw_identity(np.random.default_rng(0)))
+    rotation = renderer._rotation(Nuisance(yaw=20.0))
+    alignment = renderer._alignment(head.landmarks @ rotation.T, Nuisance())
+    generator = np.random.default_rng(1)
+    marches = set()
+    for _ in range(30):
+        # What is held meanwhile pushes the arrays of each march to other addresses.
+        held = [np.empty(size, np.uint8) for size in generator.integers(1, 200_000, 40)]
+        found = renderer._march(head, rotation, alignment)
+        marches.add(b"".join(array.tobytes() for array in found))
+        del held
+    assert len(marches) == 1
+
+
 @pytest.mark.parametrize("yaw", [-70.0, -25.0, 0.0, 40.0])
 def test_the_fast_march_finds_what_a_naive_one_finds(yaw: float) -> None:
     head = build_head(draw_identity(np.random.default_rng(int(abs(yaw)))))

@@ -185,7 +185,8 @@ def _march(
         x += start[0]
         row += start[1]
         z += start[2]
-        rho = cv2.magnitude(x, z)
+        # cv2.magnitude rounds by where its arrays lie in memory, which differs from call to call.
+        rho = cv2.sqrt(x * x + z * z)
         # sin(phi / 2) = x / sqrt(2 rho (rho + z)); the map's columns run in it.
         behind = np.maximum(rho + z, np.float32(1e-6))
         column = x * centre / cv2.sqrt(rho * behind * 2) + shift

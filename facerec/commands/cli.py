@@ -15,6 +15,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args
@@ -199,15 +200,15 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def listed_rates(values: Iterable[str]) -> tuple[str, ...]:
-    """Return rates that spaces or commas part.
+    """Return rates that spaces or commas part, each once, as it was written first.
 
     Raises:
         MetricError: one that is no rate.
     """
-    rates = listed(values)
-    for rate in rates:
-        parse_rate(rate)
-    return rates
+    spelled: dict[Fraction, str] = {}
+    for rate in listed(values):
+        spelled.setdefault(parse_rate(rate), rate)
+    return tuple(spelled.values())
 
 
 @contextlib.contextmanager

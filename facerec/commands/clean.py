@@ -172,6 +172,21 @@ def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embedd
             f"is {missing[0]!r}; make it with facerec embed --records"
         )
     rows = np.array([row_of[name] for name in dataset.ids.tolist()])
+    if embeddings.subjects is not None:
+        # Images of record files are called by numbers, which every record file has.
+        label_of: dict[str, str] = {}
+        subject_of: dict[str, str] = {}
+        subjects, labels = embeddings.subjects[rows].tolist(), dataset.label_names().tolist()
+        for name, subject, label in zip(dataset.ids.tolist(), subjects, labels, strict=True):
+            if not subject or not label:
+                continue
+            others = label_of.setdefault(subject, label), subject_of.setdefault(label, subject)
+            if others != (label, subject):
+                raise DatasetError(
+                    f"{path}: is of another set: image {name!r} is of {subject!r} there and under "
+                    f"{label!r} here, which does not hold for all images of either; make it of "
+                    "these images with facerec embed --records"
+                )
     return replace(
         embeddings,
         vectors=take(embeddings.vectors, rows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -13,7 +14,7 @@ from facerec.commands.clean import main
 from facerec.commands.embed import main as embed
 from facerec.commands.make_records import main as make
 from facerec.embedding.extract import Embeddings
-from facerec.embedding.file import write_embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.dataset import RecordDataset
 
 
@@ -66,6 +67,22 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     make(["faces", "--apply", "p.csv", "--out", "new"])
     new = RecordDataset("new")
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
+
+
+def test_embeddings_of_another_set_are_refused(workplace, capsys):
+    make(["faces", "--out", "records"])
+    keys = RecordDataset("records").ids
+    known = read_embeddings("e.npz")
+    # The keys of a record file without the first image: everybody else has moved by one.
+    write_embeddings("own.npz", replace(known, ids=keys))
+    subjects = np.append(known.subjects[1:], known.subjects[0])
+    write_embeddings("other.npz", replace(known, ids=keys, subjects=subjects))
+    main(["records", "--embeddings", "own.npz", "--out", "p.csv", "--device", "cpu"])
+    with pytest.raises(SystemExit) as exit_:
+        main(["records", "--embeddings", "other.npz", "--out", "q.csv", "--device", "cpu"])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and "other.npz" in error and "p01" in error
+    assert not Path("q.csv").exists()
 
 
 def test_lines_that_are_not_accepted_change_nothing(workplace):

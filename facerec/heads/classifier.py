@@ -132,6 +132,8 @@ class MarginClassifier(nn.Module):
         num_local: how many classes this rank holds; may be 0.
         classes: the local classes that take part, ``(n,)``; all if None. See ``draw``.
         num_visited: how many classes take part over all ranks.
+        labelled: if `unlabelled`, how many images of the coming passes have a label, and how many
+            there are, over all ranks; None counts those of each pass alone. See ``draw``.
         kernel: what computes the tiles of classes; see ``choose_kernel``.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
@@ -190,6 +192,7 @@ class MarginClassifier(nn.Module):
         self.centers_per_class = centers_per_class
         self.classes: Tensor | None = None
         self.num_visited = num_classes
+        self.labelled: tuple[Tensor, int] | None = None
         self.group = group
         self.kernel: Kernel = "torch"
         self.class_offset, self.num_local = shard_bounds(
@@ -251,7 +254,9 @@ class MarginClassifier(nn.Module):
     def draw(self, labels: Tensor, number: int) -> None:
         """Choose the classes that take part in the coming passes; a collective.
 
-        Every rank draws on its own; at a ``sample_rate`` of 1 there is nothing to choose.
+        Every rank draws on its own; at a ``sample_rate`` of 1 there is nothing to choose. If
+        `unlabelled`, the labelled images are counted, so that losses of the passes, averaged, are
+        the loss of all of them, however many labels each pass has.
 
         Args:
             labels: classes of this rank's images in all of these passes, ``(B,)``.
@@ -260,6 +265,9 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: as ``forward`` for labels.
         """
+        if self.unlabelled:
+            known = all_gather(labels, self.group) >= 0
+            self.labelled = known.sum(), len(known)
         if self.sample_rate == 1:  # now; the rate may change from step to step
             self.classes, self.num_visited = None, self.num_classes
             return
@@ -303,7 +311,9 @@ class MarginClassifier(nn.Module):
             known = weights = None
             if self.unlabelled:
                 labelled = all_gather(labels, self.group) >= 0
-                known = labelled.sum().clamp(min=1)
+                count, images = self.labelled or (labelled.sum(), len(labelled))
+                # Of the passes of a step, each takes the mean over its share of their labels.
+                known = count.clamp(min=1) * (len(labelled) / images)
                 weights = labelled.to(dtype) / known
             sums = margin_softmax(
                 batch,
@@ -324,11 +334,11 @@ class MarginClassifier(nn.Module):
             )
         # The cosine of an unlabelled image to its class is 0.
         rows, own = len(column), sums.target_cosine.sum()
-        count = rows if known is None else known
-        pairs = rows * self.num_visited - count if rows * (self.num_visited - 1) else math.nan
+        targets = rows if known is None else known
+        pairs = rows * self.num_visited - targets if rows * (self.num_visited - 1) else math.nan
         return ClassifierOutput(
             loss=sums.loss,
-            target_cosine=own / count,
+            target_cosine=own / targets,
             other_cosine=(sums.cosine_sum - own) / pairs,
             center_norm=sums.norm_sum / (self.num_visited * self.centers_per_class),
             filtered=sums.filtered / pairs,

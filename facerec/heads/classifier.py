@@ -86,19 +86,22 @@ class NormAverage(nn.Module):
         self.register_buffer("pending", torch.zeros(3), persistent=False)
 
     @torch.no_grad()
-    def forward(self, embeddings: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, labelled: Tensor | None = None) -> Tensor:
         """Return the figures to compare norms with, ``(2,)``.
 
         Args:
             embeddings: raw embeddings of the global batch, ``(N, D)``, alike on all ranks; in
                 training mode they count.
+            labelled: which of them do, ``(N,)`` bool; all if None.
         """
         if not self.training:
             return self.average.clone()
         deviation = self.margin.clip(embeddings.norm(dim=1)) - self.average[0]
-        self.pending += torch.stack(
-            [deviation.new_full((), len(deviation)), deviation.sum(), deviation.square().sum()]
-        )
+        count = deviation.new_full((), len(deviation))
+        if labelled is not None:  # weights, as picking them would wait for their number
+            deviation = deviation * labelled
+            count = labelled.sum().to(count)
+        self.pending += torch.stack([count, deviation.sum(), deviation.square().sum()])
         return self._moved()
 
     @torch.no_grad()
@@ -308,13 +311,14 @@ class MarginClassifier(nn.Module):
             if self.classes is not None:
                 column = position_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
-            known = weights = None
+            labelled = known = weights = None
             if self.unlabelled:
                 labelled = all_gather(labels, self.group) >= 0
                 count, images = self.labelled or (labelled.sum(), len(labelled))
                 # Of the passes of a step, each takes the mean over its share of their labels.
                 known = count.clamp(min=1) * (len(labelled) / images)
                 weights = labelled.to(dtype) / known
+            average = None if self.norm_average is None else self.norm_average(batch, labelled)
             sums = margin_softmax(
                 batch,
                 self.weight,
@@ -325,7 +329,7 @@ class MarginClassifier(nn.Module):
                 precision=self.precision,
                 chunk=self.chunk,
                 interclass_filter=self.interclass_filter,
-                norm_average=None if self.norm_average is None else self.norm_average(batch),
+                norm_average=average,
                 rows=self._rows(),
                 update=update,
                 kernel=self.kernel,

@@ -30,7 +30,7 @@ from facerec.errors import (
     RecipeError,
     TrainingError,
 )
-from facerec.heads import SEC, ArcFace, MagFace, MarginClassifier, SphereFace2017
+from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
 from facerec.training import Balanced, Distillation, Finetune, Head, Recipe
@@ -428,7 +428,7 @@ def test_the_margin_sees_labelled_images_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     labels = torch.tensor([2, -1, 0, -1, -1, 3])
-    for margin in (ArcFace(), MagFace(), SphereFace2017()):
+    for margin in (ArcFace(), MagFace(), SphereFace2017(), AdaFace(t_alpha=0.5)):
         for rate in (1.0, 0.9):
             results = []
             for kept in (torch.arange(6), torch.tensor([0, 2, 5])):

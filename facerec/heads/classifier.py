@@ -86,19 +86,22 @@ class NormAverage(nn.Module):
         self.register_buffer("pending", torch.zeros(3), persistent=False)
 
     @torch.no_grad()
-    def forward(self, embeddings: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, labelled: Tensor | None = None) -> Tensor:
         """Return the figures to compare norms with, ``(2,)``.
 
         Args:
             embeddings: raw embeddings of the global batch, ``(N, D)``, alike on all ranks; in
                 training mode they count.
+            labelled: which of them do, ``(N,)`` bool; all if None.
         """
         if not self.training:
             return self.average.clone()
         deviation = self.margin.clip(embeddings.norm(dim=1)) - self.average[0]
-        self.pending += torch.stack(
-            [deviation.new_full((), len(deviation)), deviation.sum(), deviation.square().sum()]
-        )
+        count = deviation.new_full((), len(deviation))
+        if labelled is not None:  # weights, as picking them would wait for their number
+            deviation = deviation * labelled
+            count = labelled.sum().to(count)
+        self.pending += torch.stack([count, deviation.sum(), deviation.square().sum()])
         return self._moved()
 
     @torch.no_grad()
@@ -132,6 +135,8 @@ class MarginClassifier(nn.Module):
         num_local: how many classes this rank holds; may be 0.
         classes: the local classes that take part, ``(n,)``; all if None. See ``draw``.
         num_visited: how many classes take part over all ranks.
+        labelled: if `unlabelled`, how many images of the coming passes have a label, and how many
+            there are, over all ranks; None counts those of each pass alone. See ``draw``.
         kernel: what computes the tiles of classes; see ``choose_kernel``.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
@@ -190,6 +195,7 @@ class MarginClassifier(nn.Module):
         self.centers_per_class = centers_per_class
         self.classes: Tensor | None = None
         self.num_visited = num_classes
+        self.labelled: tuple[Tensor, int] | None = None
         self.group = group
         self.kernel: Kernel = "torch"
         self.class_offset, self.num_local = shard_bounds(
@@ -251,7 +257,9 @@ class MarginClassifier(nn.Module):
     def draw(self, labels: Tensor, number: int) -> None:
         """Choose the classes that take part in the coming passes; a collective.
 
-        Every rank draws on its own; at a ``sample_rate`` of 1 there is nothing to choose.
+        Every rank draws on its own; at a ``sample_rate`` of 1 there is nothing to choose. If
+        `unlabelled`, the labelled images are counted, so that losses of the passes, averaged, are
+        the loss of all of them, however many labels each pass has.
 
         Args:
             labels: classes of this rank's images in all of these passes, ``(B,)``.
@@ -260,6 +268,9 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: as ``forward`` for labels.
         """
+        if self.unlabelled:
+            known = all_gather(labels, self.group) >= 0
+            self.labelled = known.sum(), len(known)
         if self.sample_rate == 1:  # now; the rate may change from step to step
             self.classes, self.num_visited = None, self.num_classes
             return
@@ -300,11 +311,14 @@ class MarginClassifier(nn.Module):
             if self.classes is not None:
                 column = position_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
-            known = weights = None
+            labelled = known = weights = None
             if self.unlabelled:
                 labelled = all_gather(labels, self.group) >= 0
-                known = labelled.sum().clamp(min=1)
+                count, images = self.labelled or (labelled.sum(), len(labelled))
+                # Of the passes of a step, each takes the mean over its share of their labels.
+                known = count.clamp(min=1) * (len(labelled) / images)
                 weights = labelled.to(dtype) / known
+            average = None if self.norm_average is None else self.norm_average(batch, labelled)
             sums = margin_softmax(
                 batch,
                 self.weight,
@@ -315,7 +329,7 @@ class MarginClassifier(nn.Module):
                 precision=self.precision,
                 chunk=self.chunk,
                 interclass_filter=self.interclass_filter,
-                norm_average=None if self.norm_average is None else self.norm_average(batch),
+                norm_average=average,
                 rows=self._rows(),
                 update=update,
                 kernel=self.kernel,
@@ -324,11 +338,11 @@ class MarginClassifier(nn.Module):
             )
         # The cosine of an unlabelled image to its class is 0.
         rows, own = len(column), sums.target_cosine.sum()
-        count = rows if known is None else known
-        pairs = rows * self.num_visited - count if rows * (self.num_visited - 1) else math.nan
+        targets = rows if known is None else known
+        pairs = rows * self.num_visited - targets if rows * (self.num_visited - 1) else math.nan
         return ClassifierOutput(
             loss=sums.loss,
-            target_cosine=own / count,
+            target_cosine=own / targets,
             other_cosine=(sums.cosine_sum - own) / pairs,
             center_norm=sums.norm_sum / (self.num_visited * self.centers_per_class),
             filtered=sums.filtered / pairs,

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -29,7 +30,7 @@ from facerec.errors import (
     RecipeError,
     TrainingError,
 )
-from facerec.heads import SEC, ArcFace, MagFace, MarginClassifier, SphereFace2017
+from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
 from facerec.training import Balanced, Distillation, Finetune, Head, Recipe
@@ -427,7 +428,7 @@ def test_the_margin_sees_labelled_images_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     labels = torch.tensor([2, -1, 0, -1, -1, 3])
-    for margin in (ArcFace(), MagFace(), SphereFace2017()):
+    for margin in (ArcFace(), MagFace(), SphereFace2017(), AdaFace(t_alpha=0.5)):
         for rate in (1.0, 0.9):
             results = []
             for kept in (torch.arange(6), torch.tensor([0, 2, 5])):
@@ -459,6 +460,20 @@ def test_unlabelled_images_count_alike_on_any_number_of_ranks(place: Path, tmp_p
     penalty = SEC(weight=0.5)
     recipe = unlabelled(place, tmp_path / "c", backbone=backbone, regularizer=penalty)
     assert_close(weights(trained(recipe)), joined(over_ranks(2, tmp_path / "two", recipe)))
+
+
+@pytest.mark.parametrize("margin", [ArcFace(scale=16.0), MagFace(scale=16.0, l_a=0.5)], ids=str)
+def test_micro_batches_with_unequal_numbers_of_labels_equal_the_whole(
+    place: Path, tmp_path: Path, margin: ArcFace | MagFace
+) -> None:
+    backbone = Backbone(name="tiny_linear", embedding_size=16)
+    recipe = unlabelled(place, tmp_path, backbone=backbone, margin=margin, clip_norm=None)
+    kept = []
+    for accumulation in (1, 6):  # pairs of images: with two labels, with one, with none
+        trainer = make_trainer(replace(recipe, accumulation=accumulation))
+        figures = [trainer.train_step(batch) for batch in islice(trainer._batches(), 3)]
+        kept.append((weights(trainer), figures))
+    torch.testing.assert_close(kept[1], kept[0], rtol=1e-4, atol=1e-5)
 
 
 def test_unlabelled_images_need_a_teacher_and_an_order_that_visits_them(

@@ -274,10 +274,10 @@ class Trainer(Learner):
                 self._writer.wait()
         last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-        raise TrainingError(
-            f"step {step}: {what}; {kept}; lower the learning rate, lengthen the warm-up or use "
-            "precision fp32"
-        )
+        advice = "lower the learning rate or lengthen the warm-up"
+        if self.precision != "fp32":
+            advice = "lower the learning rate, lengthen the warm-up or use precision fp32"
+        raise TrainingError(f"step {step}: {what}; {kept}; {advice}")
 
     # ---------------------------------------------------------------- signals
 

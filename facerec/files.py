@@ -176,6 +176,22 @@ def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = Fa
         raise error(f"{path}: this is a link to itself; name the file to write")
 
 
+def check_place(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
+    """Refuse a file or folder that cannot be made where it is to be, best before the work for it.
+
+    Raises:
+        FacerecError: there are no rights to write beside it, or what is above it is no folder.
+    """
+    above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
+    if not above.is_dir():
+        raise error(f"{path}: cannot be written, as {above} is no folder; choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise error(
+            f"{path}: cannot be written, there are no rights to write into {above}; choose another "
+            "place or change these"
+        )
+
+
 @contextlib.contextmanager
 def atomic_path(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
@@ -352,7 +368,7 @@ def check_replaceable(
     """Refuse a folder that a report may not replace, before the work that it would show is done.
 
     A folder may be missing, empty, or hold an earlier report and nothing else. No disk may be
-    mounted there.
+    mounted there, and what is beside it may be written.
 
     Args:
         folder: of the report.
@@ -360,12 +376,13 @@ def check_replaceable(
         kind: of report, such as "an audit".
 
     Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else or cannot be
-            looked through.
+        FacerecError: there is a file of that name, or the folder holds anything else, cannot be
+            looked through or cannot be replaced.
     """
     folder = Path(folder)
     _check_no_mount(folder, FacerecError)
     try:
+        check_place(folder)
         if not folder.exists():
             return
         if not folder.is_dir():

@@ -23,6 +23,7 @@ from facerec.errors import FacerecError, PackError
 from facerec.files import (
     atomic_folder,
     atomic_path,
+    check_place,
     check_replaceable,
     parse_json,
     sha256,
@@ -183,6 +184,30 @@ def test_a_folder_without_rights_is_a_sentence(
     monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
     with pytest.raises(FacerecError, match=r"out\.json: cannot be written \(Permission denied\)"):
         write_json(tmp_path / "out.json", {})
+
+
+def test_a_place_without_rights_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "report").mkdir()
+    (tmp_path / "link").symlink_to("theirs/new")
+    may = os.access
+
+    def refuse(path: Path, mode: int) -> bool:  # rights do not bind the user root
+        return Path(path) != Path(os.path.realpath(tmp_path / "theirs")) and may(path, mode)
+
+    monkeypatch.setattr(os, "access", refuse)
+    for name in ("theirs/a", "theirs/b/c", "theirs/report", "link"):
+        with pytest.raises(FacerecError, match=f"{name}: .*rights to write into .*theirs"):
+            check_place(tmp_path / name)
+    with pytest.raises(FacerecError, match=r"x: .*file is no folder"):
+        check_place(tmp_path / "file" / "x")
+    for name in ("theirs/report/a", "a/b/c", "file"):
+        check_place(tmp_path / name)
+    with pytest.raises(FacerecError, match=r"report: .*rights"):
+        check_replaceable(tmp_path / "theirs" / "report", lambda folder: set(), "a report")
 
 
 def test_write_json_writes_readable_text_and_refuses_nan(tmp_path: Path) -> None:

@@ -176,6 +176,22 @@ def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = Fa
         raise error(f"{path}: this is a link to itself; name the file to write")
 
 
+def check_place(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
+    """Refuse a file or folder that cannot be made where it is to be, best before the work for it.
+
+    Raises:
+        FacerecError: there are no rights to write beside it, or what is above it is no folder.
+    """
+    above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
+    if not above.is_dir():
+        raise error(f"{path}: cannot be written, as {above} is no folder; choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise error(
+            f"{path}: cannot be written, there are no rights to write into {above}; choose another "
+            "place or change these"
+        )
+
+
 @contextlib.contextmanager
 def atomic_path(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
@@ -235,22 +251,28 @@ def _check_no_mount(path: str | os.PathLike[str], error: type[FacerecError]) -> 
 
 @contextlib.contextmanager
 def _temporary_folder(
-    path: str | os.PathLike[str], error: type[FacerecError]
+    path: str | os.PathLike[str], error: type[FacerecError], *, inside: str | None = None
 ) -> Iterator[tuple[Path, Path]]:
     """Give ``path`` and a temporary folder beside it, which goes at the end if it is still there.
 
     Errors of the block name ``path`` where they would name the temporary folder.
 
+    Args:
+        path: a folder that is written.
+        error: the class raised in place of an ``OSError``.
+        inside: a file of the folder, to have the temporary one beside that.
+
     Raises:
-        FacerecError: an ``OSError`` of the block, another process is writing ``path``, or a disk is
-            mounted there.
+        FacerecError: an ``OSError`` of the block, or another process is writing ``path``.
     """
-    _check_no_mount(path, error)
-    with exclusive(path, error) as final:
+    guarded = Path(path) if inside is None else Path(path, inside)
+    with exclusive(guarded, error) as written:
+        final = written if inside is None else Path(path)
         temporary: Path | None = None
         try:
+            parent = final.parent if inside is None else final
             temporary = Path(
-                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+                tempfile.mkdtemp(dir=parent, prefix=f".{guarded.name}.", suffix=".tmp")
             )
             yield final, temporary
         except FacerecError as problem:
@@ -276,8 +298,10 @@ def atomic_folder(
         replace: take the place of whatever is there, which is back if that fails.
 
     Raises:
-        FacerecError: the folder cannot be written, or another process is writing it.
+        FacerecError: the folder cannot be written, another process is writing it, or a disk is
+            mounted there.
     """
+    _check_no_mount(path, error)
     with _temporary_folder(path, error) as (final, temporary):
         temporary.chmod(0o755)
         yield temporary
@@ -298,7 +322,7 @@ def atomic_folder(
 def staged_folder(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, last: str
 ) -> Iterator[Path]:
-    """Give a temporary folder whose files move into ``path`` when the block succeeds.
+    """Give a temporary folder inside ``path`` whose files move into that when the block succeeds.
 
     Args:
         path: the folder; files of the same names are replaced, others stay.
@@ -309,9 +333,8 @@ def staged_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    with _temporary_folder(path, error) as (final, temporary):
+    with _temporary_folder(path, error, inside=last) as (final, temporary):
         yield temporary
-        final.mkdir(exist_ok=True)
         (final / last).unlink(missing_ok=True)
         names = [file.name for file in temporary.iterdir() if file.name != last]
         for name in [*names, last]:
@@ -345,7 +368,7 @@ def check_replaceable(
     """Refuse a folder that a report may not replace, before the work that it would show is done.
 
     A folder may be missing, empty, or hold an earlier report and nothing else. No disk may be
-    mounted there.
+    mounted there, and what is beside it may be written.
 
     Args:
         folder: of the report.
@@ -353,12 +376,13 @@ def check_replaceable(
         kind: of report, such as "an audit".
 
     Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else or cannot be
-            looked through.
+        FacerecError: there is a file of that name, or the folder holds anything else, cannot be
+            looked through or cannot be replaced.
     """
     folder = Path(folder)
     _check_no_mount(folder, FacerecError)
     try:
+        check_place(folder)
         if not folder.exists():
             return
         if not folder.is_dir():

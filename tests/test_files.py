@@ -23,6 +23,7 @@ from facerec.errors import FacerecError, PackError
 from facerec.files import (
     atomic_folder,
     atomic_path,
+    check_place,
     check_replaceable,
     parse_json,
     sha256,
@@ -185,6 +186,30 @@ def test_a_folder_without_rights_is_a_sentence(
         write_json(tmp_path / "out.json", {})
 
 
+def test_a_place_without_rights_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "report").mkdir()
+    (tmp_path / "link").symlink_to("theirs/new")
+    may = os.access
+
+    def refuse(path: Path, mode: int) -> bool:  # rights do not bind the user root
+        return Path(path) != Path(os.path.realpath(tmp_path / "theirs")) and may(path, mode)
+
+    monkeypatch.setattr(os, "access", refuse)
+    for name in ("theirs/a", "theirs/b/c", "theirs/report", "link"):
+        with pytest.raises(FacerecError, match=f"{name}: .*rights to write into .*theirs"):
+            check_place(tmp_path / name)
+    with pytest.raises(FacerecError, match=r"x: .*file is no folder"):
+        check_place(tmp_path / "file" / "x")
+    for name in ("theirs/report/a", "a/b/c", "file"):
+        check_place(tmp_path / name)
+    with pytest.raises(FacerecError, match=r"report: .*rights"):
+        check_replaceable(tmp_path / "theirs" / "report", lambda folder: set(), "a report")
+
+
 def test_write_json_writes_readable_text_and_refuses_nan(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     write_json(path, {"μ": [1, None, "é"]})
@@ -283,14 +308,15 @@ def test_a_second_writer_is_refused_and_the_next_sweeps_what_a_killed_one_left(
     try:
         with pytest.raises(FacerecError, match=rf"result.*process {process.pid} on .*is writing"):
             rewrite(kind, final)
-        assert not final.exists()
+        assert kind == "staged" or not final.exists()
     finally:
         process.kill()
         process.wait()
-    assert len(names(final.parent)) == 2  # the lock and what was written
+    assert len(names(final if kind == "staged" else final.parent)) == 2  # the lock, and what it is
     rewrite(kind, final)
     assert names(final.parent) == ["result"]
     assert (final if kind == "file" else final / "inside").read_text() == "whole"
+    assert kind != "staged" or names(final) == ["inside", "last"]
 
 
 def test_writers_of_small_files_take_turns(tmp_path: Path) -> None:
@@ -322,7 +348,6 @@ def test_a_folder_moved_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> N
     "use",
     [
         atomic_folder,
-        partial(staged_folder, last="last"),
         lambda path: check_replaceable(path, lambda folder: set(), "a report"),
     ],
 )
@@ -347,6 +372,30 @@ def test_errors_name_the_folder_and_not_the_temporary_one(
     with pytest.raises(PackError) as caught, use(tmp_path / "out") as temporary:
         raise PackError(f"{temporary / 'train.rec'}: broken")
     assert str(caught.value) == f"{tmp_path / 'out' / 'train.rec'}: broken"
+
+
+def test_staged_files_need_no_rights_beside_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container has a volume mounted, which nothing beside it shares a disk with."""
+    (tmp_path / "disk").mkdir()
+    mounted = os.path.realpath(tmp_path / "disk")
+    monkeypatch.setattr(os.path, "ismount", lambda path: os.fspath(path) == mounted)
+    with staged_folder(tmp_path / "disk", last="last") as temporary:
+        assert names(tmp_path) == ["disk"] and temporary.parent == tmp_path / "disk"
+        (temporary / "last").write_text("all")
+    assert names(tmp_path / "disk") == ["last"]
+
+
+def test_staged_files_take_the_place_of_links(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "last").write_text("old")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "last").symlink_to("../far/last")
+    rewrite("staged", tmp_path / "out")
+    assert names(tmp_path / "far") == ["last"] and (tmp_path / "far" / "last").read_text() == "old"
+    assert (tmp_path / "out" / "last").read_text() == "all"
+    assert names(tmp_path / "out") == ["inside", "last"]
 
 
 def test_staged_files_leave_strangers_and_the_last_one_tells_that_all_are_there(

@@ -15,7 +15,7 @@ import facerec
 from facerec.commands.cli import Console, listed_rates, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
-from facerec.files import parse_json, write_json
+from facerec.files import check_place, parse_json, write_json
 from facerec.large_arrays import take
 from facerec.records.images import text_array
 from facerec.report import words
@@ -77,6 +77,8 @@ def all_pairs(
         device: where to compute: auto, cpu, cuda, cuda:1, mps.
     """
     fpr = listed_rates(fpr)  # before minutes of work
+    if out is not None:
+        check_place(out / FIGURES)
     with launched(device) as ranks:
         console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
         file = read_embeddings(embeddings)

@@ -30,7 +30,7 @@ from tyro.constructors import (
 )
 
 from facerec.errors import FacerecError, RecipeError, printable
-from facerec.files import check_file_name
+from facerec.files import check_file_name, check_place
 from facerec.limits import check_flags
 from facerec.statistics.operating_points import parse_rate
 
@@ -149,8 +149,8 @@ def check_written(flags: Mapping[str, Any]) -> None:
     """Refuse to write a file where none can be, and over one that another flag names.
 
     Raises:
-        FacerecError: a folder, a device or a pipe stands there, or one flag would replace what
-            another names or writes.
+        FacerecError: a folder, a device or a pipe stands there, its folder cannot be written, or
+            one flag would replace what another names or writes.
     """
     paths: dict[str, Path] = {}
     for name, value in flags.items():
@@ -164,6 +164,7 @@ def check_written(flags: Mapping[str, Any]) -> None:
             check_file_name(path)
         if path.is_dir():
             continue
+        check_place(path)
         for other, given in paths.items():
             if other != name and _is_same(given, path):
                 raise FacerecError(

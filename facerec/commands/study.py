@@ -159,7 +159,7 @@ def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
         raise RecipeError(
             f"{folder}: holds faces of another configuration; choose another folder with --out"
         )
-    return True
+    return (folder / "train.rec").is_file()  # which comes last
 
 
 def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:

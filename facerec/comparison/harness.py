@@ -391,7 +391,7 @@ class Harness:
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
             with self.worker.turn():
-                if not (folder / "dataset.json").is_file():
+                if not (folder / "train.rec").is_file():  # which comes last
                     write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
         self._path = data.path

@@ -40,7 +40,7 @@ from facerec.embedding.onnx_file import (
     printable,
     read_onnx,
 )
-from facerec.embedding.state_dict import read_state_dict
+from facerec.embedding.state_dict import check_readable, read_state_dict
 from facerec.errors import ImageError, ModelError, RecipeError, message_line
 from facerec.files import atomic_path, parse_json, sha256
 from facerec.recipe import from_dict, to_dict
@@ -586,12 +586,7 @@ def newest_run(runs: str | Path = "runs") -> Path:
 def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        path.open("rb").close()  # of a file without rights, safetensors says that there is none
-    except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
-        ) from error
+    check_readable(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             note = (file.metadata() or {}).get("facerec")

@@ -226,19 +226,17 @@ def _read_chunk(
     if columns.listed:
         present, vectors = _lists(pa, path, batch.column(columns.values[0]))
     else:
-        held = np.stack(
-            [np.asarray(batch.column(name).is_valid()) for name in columns.values], axis=1
-        )
-        present = np.asarray(held.any(axis=1))
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = np.stack(
                 [
-                    # A missing number among others becomes NaN, which is refused.
+                    # What is missing becomes NaN, which is refused beside numbers.
                     batch.column(name).to_numpy(zero_copy_only=False).astype(np.float32)
                     for name in columns.values
                 ],
                 axis=1,
-            )[present]
+            )
+        present = np.asarray(~np.isnan(vectors).all(axis=1))
+        vectors = vectors[present]
     count = batch.num_rows
     ids = _text_column(batch.column(columns.image)) if columns.image else None
     subjects = _text_column(batch.column(columns.subject)) if columns.subject else None
@@ -274,17 +272,15 @@ def _lists(
 
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
     present = lengths > 0
-    values = column.flatten()
-    valid = np.asarray(values.is_valid())
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = column.flatten().to_numpy(zero_copy_only=False)
     sizes = np.unique(lengths[present])
     if len(sizes) > 1:
         raise _Ragged(int(np.flatnonzero(present & (lengths != lengths[present][0]))[0]), lengths)
     size = int(sizes[0]) if len(sizes) else 0
     with np.errstate(over="ignore", invalid="ignore"):
         vectors = numbers.astype(np.float32).reshape(int(present.sum()), size)
-    # Lists of nothing but nulls are how some writers say that there is no embedding.
-    some = valid.reshape(vectors.shape).any(axis=1)
+    # Lists of nothing but nulls or NaN are how some writers say that there is no embedding.
+    some = ~np.isnan(vectors).all(axis=1)
     present[present] = some
     return present, vectors[some]
 

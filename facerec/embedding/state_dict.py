@@ -24,8 +24,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     holds the same numbers.
 
     Raises:
-        ModelError: missing, damaged, compressed, with anything but plain tensors in it, or with
-            code to run.
+        ModelError: missing, without rights, damaged, compressed, with anything but plain tensors in
+            it, or with code to run.
     """
     # Imported here so that a step needs nothing of it.
     from safetensors.torch import load_file
@@ -33,6 +33,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"{path}: no such file of weights")
+    check_readable(path)
     try:
         _check_archive(path)
         with warnings.catch_warnings():
@@ -70,6 +71,20 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         tensors = {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()}
     half = (torch.float16, torch.bfloat16)
     return {name: t.float() if t.dtype in half else t for name, t in tensors.items()}
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a file that cannot be opened, of which the libraries say that it is damaged or gone.
+
+    Raises:
+        ModelError: for want of rights, for example.
+    """
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
+        ) from error
 
 
 def _check_archive(path: Path) -> None:

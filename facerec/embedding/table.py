@@ -2,8 +2,8 @@
 
 One row an image: ``image_id``, then ``e0`` … ``eD-1``, or one column ``embedding`` with a list, and
 perhaps ``subject_id``, or the other names below. Other columns are passed over. A row whose
-embedding is empty is a failure to acquire; anything else that is no finite number is refused by its
-line.
+embedding is empty, or nothing but NaN, is a failure to acquire; anything else that is no finite
+number is refused by its line.
 """
 
 from __future__ import annotations
@@ -191,6 +191,8 @@ def _vector(fields: Sequence[str], where: str, columns: Columns) -> npt.NDArray[
         raise DatasetError(
             f"{where}: {columns.values[number]} is {field[:60]!r}, {what}; mend it"
         ) from None
+    if np.isnan(numbers).all():  # as of a list: [], [null, null], [NaN, NaN]
+        return None
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
 

@@ -45,11 +45,12 @@ from facerec.export.consumers import (
     bar_row,
     check_consumers,
 )
-from facerec.export.graph import OPSET, export_graph
+from facerec.export.graph import OPSET, export_graph, graph_preprocessing
 from facerec.export.manifest import (
     MANIFEST_FILE,
     SERVER_FOLDER,
     SERVER_REMARK,
+    check_server_scaling,
     model_id,
     package_manifest,
     server_manifest,
@@ -220,7 +221,7 @@ def export_bundle(
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
             written then, and an earlier bundle is still there.
     """
-    choices = _check(options, benches, out, force)
+    choices = _check(model, options, benches, out, force)
     thresholds = (
         [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
     )
@@ -232,7 +233,7 @@ def export_bundle(
 
 
 def _check(
-    options: BundleOptions, benches: Sequence[Bench], out: Path, force: bool
+    model: TorchModel, options: BundleOptions, benches: Sequence[Bench], out: Path, force: bool
 ) -> list[Choice]:
     """Refuse what cannot end well, before minutes of work; return the variants."""
     choices = [parse_variant(text) for text in options.variant]
@@ -248,6 +249,8 @@ def _check(
         raise ExportError(
             f"max_loss must be 0 or more, in points of percent, found {options.max_loss:g}"
         )
+    if options.insightface_server:
+        check_server_scaling(model.name, graph_preprocessing(model.preprocessing))
     for bench in benches:
         if bench.pairs.folds is None:
             raise ExportError(

@@ -93,12 +93,8 @@ def server_manifest(
     Raises:
         ExportError: the server cannot feed such a model.
     """
-    scaling = _rgb_scaling(file, preprocessing)
-    if scaling != {"mean": 127.5, "std": 127.5}:
-        raise ExportError(
-            f"{name}: InsightFace's server always scales by mean 127.5 and std 127.5, the model "
-            f"wants {scaling}; leave out --insightface-server"
-        )
+    _rgb_scaling(file, preprocessing)
+    check_server_scaling(name, preprocessing)
     side, dimension = _sizes(file)
     return {
         "manifest_version": 1,
@@ -114,6 +110,20 @@ def server_manifest(
         },
         "license": LICENSE_FILE,
     }
+
+
+def check_server_scaling(name: str, preprocessing: Preprocessing | None) -> None:
+    """Refuse pixels that InsightFace's server cannot make; arguments as of `server_manifest`.
+
+    Raises:
+        ExportError: the model wants others.
+    """
+    if preprocessing is None or (preprocessing.mean, preprocessing.std) != (127.5, 127.5):
+        wanted = "its pixels as they are" if preprocessing is None else str(preprocessing)
+        raise ExportError(
+            f"{name}: InsightFace's server always scales by mean 127.5 and std 127.5, the model "
+            f"wants {wanted}; leave out --insightface-server"
+        )
 
 
 def _sizes(file: OnnxFile) -> tuple[int, int]:

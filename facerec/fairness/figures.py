@@ -460,7 +460,8 @@ def score_figure(histograms: Sequence[ScoreHistogram], rates: GroupRates) -> Fig
 def differential_figure(differentials: Differentials) -> Figure | None:
     """Draw all ratios, and all measures between 0 and 1, at every target; None without any.
 
-    A tick is what groups of equal rates exceed (FDR: fall below) in 5 % of cases.
+    A tick is what groups of equal rates exceed (FDR: fall below) in 5 % of cases. An arrow stands
+    for a ratio of 0, which no axis of ratios has: WERM without a single error of one kind.
     """
     rows = [row for row in differentials.rows if row.measure in (*_RATIOS, *_SHARES)]
     targets = list(dict.fromkeys(row.target for row in rows if row.value is not None))
@@ -470,12 +471,19 @@ def differential_figure(differentials: Differentials) -> Figure | None:
         list(dict.fromkeys((row.measure, row.of) for row in rows if row.measure in scale))
         for scale in (_RATIOS, _SHARES)
     ]
+    ends = [
+        end
+        for row in rows
+        if row.measure in _RATIOS and row.value is not None
+        for end in (row.value, row.value if row.interval is None else row.interval.low)
+    ]
+    floor = min([1.0, *(end for end in ends if end > 0)]) / 2
     slot = 0.16 * len(targets) + 0.16
     figure = Figure(figsize=(_WIDTH, 1.3 + slot * sum(map(len, kinds))), layout="constrained")
     ratios, shares = panels = figure.subplots(2, height_ratios=list(map(len, kinds)))
     ratios.set_xscale("log")
     shown = styles(targets)
-    for axes, of_panel in zip(panels, kinds, strict=True):
+    for axes, of_panel, least in zip(panels, kinds, (floor, -math.inf), strict=True):
         tidy(axes)
         axes.grid(False, axis="y")
         for row in rows:
@@ -484,7 +492,7 @@ def differential_figure(differentials: Differentials) -> Figure | None:
                 continue
             turn = targets.index(row.target)
             at, style = of_panel.index(kind) + _dodge(turn, len(targets), 0.7), shown[turn]
-            _whisker(axes, at, style, Estimate(row.value, row.interval))
+            _whisker(axes, at, style, Estimate(row.value, row.interval), floor=least)
             if row.value is None:
                 axes.text(
                     0.99,

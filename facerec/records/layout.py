@@ -632,9 +632,9 @@ def write_image_records(
         # The header record also holds last + 1, which must be exact as well.
         if grouped and (last := key + len(groups) - 1) >= EXACT_KEYS:
             if wanted == "insightface":
-                raise RecordError(_too_many_keys(path, last) + '; choose layout="im2rec"')
+                raise RecordError(f"{path}: {_too_many_keys(last)}" + '; choose layout="im2rec"')
             chosen = "im2rec"
-            notes.append(_too_many_keys(path, last) + "; the im2rec layout was written instead")
+            notes.append(_too_many_keys(last) + "; the im2rec layout was written instead")
         if chosen == "insightface":
             _write_identities(writer, groups, key)
         num_classes = largest + 1 if num_classes is None else num_classes
@@ -669,9 +669,9 @@ def _check_item(
         )
 
 
-def _too_many_keys(path: Path, last: int) -> str:
+def _too_many_keys(last: int) -> str:
     return (
-        f"{path}: the insightface layout would need keys up to {last:,}, and float32 key ranges "
+        f"the insightface layout would need keys up to {last:,}, and float32 key ranges "
         f"are exact only up to {EXACT_KEYS:,}"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
-from facerec.files import atomic_folder, atomic_path
+from facerec.files import atomic_folder, atomic_path, staged_folder
 from facerec.libraries import cv2
 from facerec.processes import process_pool
 from facerec.progress import Progress
@@ -26,7 +26,7 @@ from facerec.records.dataset import (
     Skipped,
 )
 from facerec.records.decode import decode_image, image_size, image_suffix
-from facerec.records.layout import Layout, write_image_records
+from facerec.records.layout import Layout, WriteSummary, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
 
 _CHUNK = 64
@@ -133,16 +133,7 @@ def make_records(
                 progress("images", i + 1, len(dataset))
         _check_some_left(skipped, len(dataset))
 
-    # The names take their place right after the records, and not at all if those fail.
-    with atomic_path(out / CLASSES_FILE, DatasetError) as names:
-        written = write_image_records(
-            out / "train",
-            items(),
-            num_classes=dataset.num_classes,
-            image_size=(size, size),
-            layout=layout,
-        )
-        names.write_text("".join(f"{name}\n" for name in dataset.class_names), encoding="utf-8")
+    written = _write_set(out, items(), dataset.class_names, (size, size), layout)
     empty = dataset.num_classes - len(filled)
     note = f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes stay"
     return MakeSummary(
@@ -256,15 +247,7 @@ def apply_proposals(
         _check_some_left(skipped, len(order))
 
     size = dataset.records.image_size if isinstance(dataset, RecordDataset) else None
-    with atomic_path(out / CLASSES_FILE, DatasetError) as temporary:
-        written = write_image_records(
-            out / "train",
-            items(),
-            num_classes=len(classes),
-            image_size=size or dataset.image_size,
-            layout=layout,
-        )
-        temporary.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
+    written = _write_set(out, items(), classes, size or dataset.image_size, layout)
     ids = dataset.ids.tolist()
     return ApplySummary(
         path=written.path,
@@ -279,6 +262,27 @@ def apply_proposals(
         merged=len(changes.merged),
         refused=changes.refused,
     )
+
+
+def _write_set(
+    out: Path,
+    items: Iterable[tuple[int, str, bytes]],
+    classes: Sequence[str],
+    image_size: tuple[int, int],
+    layout: Literal["auto", "insightface", "im2rec"],
+) -> WriteSummary:
+    """Write the files of a set, of which ``train.rec`` comes last: without it there is no set."""
+    with staged_folder(out, DatasetError, last="train.rec") as folder:
+        written = write_image_records(
+            folder / "train",
+            items,
+            num_classes=len(classes),
+            image_size=image_size,
+            layout=layout,
+        )
+        with atomic_path(folder / CLASSES_FILE) as names:
+            names.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
+    return replace(written, path=out / "train.rec")
 
 
 def _check_some_left(skipped: Sequence[Skipped], total: int) -> None:

@@ -189,8 +189,8 @@ def write_synthetic(
     photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
     each in ten folds of mated pairs followed by as many non-mated pairs, with ``NAME_images.csv``
     (index, image_id) beside it; ``attributes.csv`` for every image, with the planted ``group`` and
-    a ``control``, which a coin decided; ``dataset.json``, written last. Nobody is in two folds, two
-    packs, or in a pack and the training set. The files appear together when all of them are drawn.
+    a ``control``, which a coin decided; ``dataset.json``. Nobody is in two folds, two packs, or in
+    a pack and the training set. The files appear together when all are drawn, ``train.rec`` last.
 
     Args:
         out: the folder; files of the same names are replaced, others stay.
@@ -204,7 +204,7 @@ def write_synthetic(
     """
     if processes < 1:
         raise DatasetError(f"processes: found {processes}, give at least 1")
-    with staged_folder(out, DatasetError, last=DATASET_FILE) as folder:
+    with staged_folder(out, DatasetError, last="train.rec") as folder:
         return replace(_write_set(folder, config, processes, progress), path=Path(out))
 
 

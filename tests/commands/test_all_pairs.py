@@ -279,6 +279,8 @@ def test_what_is_missing_is_said_before_the_work(
     )
     write_toy(workplace / "some.npz", np.where(np.arange(120) < 3, "", SUBJECTS))
     assert "some.npz: of 3 of 120 images" in refused(capsys, "--embeddings", "some.npz")
+    Path("report").touch()
+    assert "report is no folder" in refused(capsys, "--embeddings", "gone.npz", "--out", "report")
     assert "--group sex: name the table" in refused(
         capsys, "--embeddings", "e.npz", "--group", "sex"
     )

@@ -231,6 +231,9 @@ def test_no_file_is_written_over_one_that_is_named_too(
     Path("b.csv").symlink_to("a.csv")
     with pytest.raises(FacerecError, match=rf"(a|b|new)\.csv: .*{other}"):
         check_written(flags)
+    for name in ("out", "json"):
+        with pytest.raises(FacerecError, match=r"x: .*a\.csv is no folder"):
+            check_written({name: Path("a.csv/x")})
     Path("c.csv").touch()
     check_written({"embeddings": Path("a.csv"), "json": Path("c.csv"), "out": Path("new.csv")})
     check_written({"embeddings": Path("a.csv"), "baseline": Path("a.csv")})  # both are read

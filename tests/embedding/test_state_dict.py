@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import pickle
 import pickletools
 import zipfile
@@ -126,6 +128,20 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
             archive.writestr(member, source.read(member), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 1 << 14
     assert "its parts are compressed or overlap" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+def test_a_file_without_rights_is_not_called_damaged_or_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:  # rights do not bind the user root
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    torch.save(TENSORS, tmp_path / name)
+    monkeypatch.setattr(Path, "open", refuse)
+    sentence = refusal(tmp_path / name)
+    assert "Permission denied" in sentence and "rights" in sentence
+    assert "state_dict" not in sentence and sentence.count(name) == 1
 
 
 def test_half_a_download_is_to_be_fetched_again(tmp_path: Path) -> None:

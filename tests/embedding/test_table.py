@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,37 @@ def test_empty_embeddings_are_failures_to_acquire(tmp_path: Path) -> None:
     found = read_embeddings(table(tmp_path, "image_id,e0,e1\na,1,2\nb,,\nc,nan,NaN\nd,3,4\n"))
     assert sorted(found.failures) == [1, 2] and "line 3" in found.failures[1]
     assert np.isnan(found.vectors[1:3]).all() and np.isnan(found.norms[1:3]).all()
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("nothing", [[NAN, NAN], [None, None], [NAN, None], [], None])
+@pytest.mark.parametrize("form", ["csv", "listed csv", "npz", "parquet", "listed parquet"])
+def test_rows_of_nothing_are_failures_in_every_form(
+    form: str, nothing: list[float | None] | None, tmp_path: Path
+) -> None:
+    rows, ids = [[1.0, 2.0], nothing, [3.0, 4.0]], ["a", "b", "c"]
+    two = [[NAN if x is None else x for x in row or [NAN, NAN]] for row in rows]
+    path = tmp_path / f"e.{form.split()[-1]}"
+    if form == "npz":
+        np.savez(path, ids=ids, embeddings=np.array(two, np.float32))
+    elif form == "csv":
+        lines = (f"{name},{row[0]},{row[1]}\n" for name, row in zip(ids, two, strict=True))
+        path.write_text("image_id,e0,e1\n" + "".join(lines))
+    elif form == "listed csv":
+        cells = ("" if row is None else json.dumps(row) for row in rows)
+        lines = (f'{name},"{cell}"\n' for name, cell in zip(ids, cells, strict=True))
+        path.write_text("image_id,embedding\n" + "".join(lines))
+    else:
+        pa = pytest.importorskip("pyarrow")
+        listed = {"embedding": pa.array(rows, pa.list_(pa.float32()))}
+        both = {f"e{k}": [(row or [None] * 2)[k] for row in rows] for k in range(2)}
+        content = pa.table({"image_id": ids, **(listed if "listed" in form else both)})
+        pytest.importorskip("pyarrow.parquet").write_table(content, path)
+    found = read_embeddings(path)
+    assert list(found.failures) == [1] and np.isnan(found.vectors[1]).all()
+    np.testing.assert_array_equal(found.vectors[[0, 2]], np.array([[1, 2], [3, 4]], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +200,8 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
     refused("row 1: value 0 of the embedding", image_id=["a", "b"], e0=[1.0, float("inf")])
     refused("row 1: 1 values where", image_id=["a", "b"], embedding=[[1.0, 2.0], [1.0]])
     refused("row 0: value 1", image_id=["a"], embedding=[[1.0, None]])
+    refused("row 0: value 1", image_id=["a"], embedding=[[1.0, NAN]])
+    refused("row 1: value 0", image_id=["a", "b"], e0=[1.0, None], e1=[1.0, 2.0])
     refused("holds string", image_id=["a"], embedding=["[1]"])
     refused("e0 holds string", image_id=["a"], e0=["1"])
     refused("has the columns image_id", e0=[1.0])

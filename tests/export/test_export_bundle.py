@@ -24,7 +24,7 @@ from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums, read_bundle
 from facerec.embedding.engines import openvino_core
-from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx, read_onnx
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
 from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle, parse_variant
@@ -715,22 +715,13 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
 # --- other models --------------------------------------------------------------------------------
 
 
-def test_the_server_folder_needs_its_scaling(
-    untouched: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch, quick: None
+def test_the_server_folder_needs_its_scaling_and_is_refused_before_any_work(
+    untouched: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = bundle.export_graph
-
-    def other(*arguments: Any, **options: Any) -> bytes:
-        model = onnx.load_from_string(graph(*arguments, **options))
-        note = json.loads(model.metadata_props[0].value)
-        note["preprocessing"] = {"channels": "rgb", "mean": 0.0, "std": 255.0}
-        assert model.metadata_props[0].key == METADATA_KEY
-        model.metadata_props[0].value = json.dumps(note)
-        return bytes(model.SerializeToString())
-
-    monkeypatch.setattr(bundle, "export_graph", other)
+    monkeypatch.setattr(bundle, "export_graph", lambda *_, **__: pytest.fail("too late"))
+    model = TorchModel(saved.backbone, Preprocessing("rgb", 0.0, 255.0))
     with pytest.raises(ExportError, match="leave out --insightface-server"):
-        export_bundle(saved, untouched / "b", BundleOptions(insightface_server=True))
+        export_bundle(model, untouched / "b", BundleOptions(insightface_server=True))
 
 
 def test_a_model_in_memory_can_be_exported(

@@ -40,6 +40,7 @@ from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rate_results import SCORE_EDGES, GroupRates
 from facerec.fairness.result import GroupAudit
 from facerec.report.figures import draw, label, styles
+from facerec.statistics.intervals import Interval
 
 
 @pytest.fixture(scope="module")
@@ -372,6 +373,29 @@ def test_measures_are_drawn_or_said_to_lack(grouping: GroupAudit) -> None:
     nothing = replace(found, rows=tuple(replace(row, value=None) for row in found.rows))
     assert differential_figure(nothing) is None
     assert differential_figure(replace(found, rows=())) is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("others", [False, True])
+def test_a_ratio_of_0_is_an_arrow(grouping: GroupAudit, others: bool) -> None:
+    """As WERM is where no group has a false non-match, whatever the other measures are."""
+    found = grouping.differentials
+    assert isinstance(found, Differentials)
+    rows = [
+        replace(row, value=0.0, interval=Interval(0.0, 0.0), at_parity=None)
+        if row.measure == "WERM"
+        else (row if others else replace(row, value=None))
+        for row in found.rows
+    ]
+    figure = differential_figure(replace(found, rows=tuple(rows)))
+    assert figure is not None
+    draw(figure, "png")
+    axes = figure.axes[0]
+    least, high = axes.get_xlim()
+    arrows = [place(mark)[0] for mark in markers(axes) if mark.get_marker() == "<"]
+    values = [place(mark)[0] for mark in markers(axes) if mark.get_marker() != "<"]
+    assert len(arrows) == sum(row.measure == "WERM" for row in rows)
+    assert all(0 < least <= arrow < min([1.0, *values]) <= high for arrow in arrows)
 
 
 def test_changes_keep_their_sign_and_their_place_against_zero() -> None:

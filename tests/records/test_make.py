@@ -314,6 +314,39 @@ def test_the_commands_go_round(tmp_path: Path) -> None:
     assert run("make_records", folder, "--out", records, "--force")[0] == 0
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set is there when its records are: never without its names, nor beside those of another."""
+    old = write_folder(tmp_path / "old", {"x/1.jpg": encode(5), "y/1.jpg": encode(6)})
+    new = write_folder(tmp_path / "new", {f"{c}/1.jpg": encode(ord(c)) for c in "abc"})
+    make_records(new, tmp_path / "whole")
+    whole = read_folder(tmp_path / "whole")
+    move, done, limit = Path.replace, 0, 0
+
+    def stopped(self: Path, target: Path) -> Path:
+        nonlocal done
+        if target.parent == out:
+            if done == limit:
+                raise KeyboardInterrupt
+            done += 1
+        return move(self, target)
+
+    for limit in range(len(whole)):
+        out, done = tmp_path / f"out{limit}", 0
+        if there:
+            make_records(old, out)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                make_records(new, out)
+        assert done == limit and not (out / "train.rec").exists()
+        status, _, errors = run("make_records", new, "--out", out, "--processes", 1)
+        assert status == 0, errors
+        assert read_folder(out) == whole
+
+
 def test_the_commands_end_with_one_sentence(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", {"a/1.jpg": b"text", "a/2.jpg": encode(0)})
     arguments = (folder, "--out", tmp_path / "out", "--processes", 1)

@@ -79,6 +79,28 @@ def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path
     assert seen[-1] == ("drawing faces", total, total) and total == SMALL.total_images
 
 
+def test_killed_before_its_last_move_it_leaves_no_training_set(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then `synthesize` and studies write the folder again instead of taking it for whole."""
+    write_synthetic(tmp_path, replace(SMALL, seed=1))
+    moved = Path.replace
+
+    def stopped(self: Path, target: Path) -> Path:
+        if target == tmp_path / "train.rec":
+            raise KeyboardInterrupt
+        return moved(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            write_synthetic(tmp_path, SMALL)
+    assert {**contents(tmp_path), "train.rec": contents(small)["train.rec"]} == contents(small)
+    assert "train.rec" not in contents(tmp_path)
+    write_synthetic(tmp_path, SMALL)
+    assert contents(tmp_path) == contents(small)
+
+
 def test_another_seed_gives_other_people() -> None:
     sheets = [contact_sheet(replace(SMALL, seed=seed), subjects=1) for seed in (0, 0, 1)]
     assert sheets[0] == sheets[1] != sheets[2]

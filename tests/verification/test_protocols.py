@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import hashlib
 import io
 import tempfile
@@ -631,7 +632,7 @@ WORDS = [("0", "1"), ("-1", "1"), ("false", "True"), ("different", "same"), ("No
 def test_flat_reads_what_was_written(
     pairs: list[NamedPair], mark: str, label_first: bool, words: tuple[str, str], header: bool
 ) -> None:
-    forbidden = {" ": [*" \u00a0\u2003,;\t"], ",": [",", '"', "\t"], "\t": ["\t"]}[mark]
+    forbidden = {" ": [*" \u00a0\u2003,;\t"], ",": [",", '"', "\t"], "\t": ['"', "\t"]}[mark]
     names = [name for first, second, _ in pairs for name in (first, second)]
     assume(not any(char in name for name in names for char in forbidden))
     assume(mark != " " or all(len(name.split()) == 1 for name in names))
@@ -658,6 +659,18 @@ def test_flat_reads_what_was_written(
 def test_a_quoted_comma_is_part_of_the_name(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", '"a, b.jpg",c.jpg,1\nc.jpg,d.jpg,0\n')
     assert named_pairs(read_pairs(path, "flat"))[0] == ("a, b.jpg", "c.jpg", True)
+
+
+@pytest.mark.parametrize("mark", ["\t", ",", ";"])
+def test_fields_that_a_spreadsheet_quotes_are_read_as_they_were(mark: str, tmp_path: Path) -> None:
+    rows = [("Smith, Al/1.jpg", 'the "best";.jpg', "1"), ("a b.jpg", "Smith, Al/1.jpg", "0")]
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
+        text = io.StringIO()
+        csv.writer(text, delimiter=mark, quoting=quoting).writerows(rows)
+        bench = read_pairs(write(tmp_path / "p.txt", text.getvalue()), "flat")
+        assert named_pairs(bench) == [
+            (first, second, label == "1") for first, second, label in rows
+        ]
 
 
 def test_an_image_whose_path_is_written_in_several_ways_is_one(tmp_path: Path) -> None:
@@ -712,6 +725,7 @@ def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
         ("a /etc/passwd 1\n", "line 1: '/etc/passwd' is no path inside a folder of images"),
         ("a b 1\na x/../../b 1\n", "line 2: 'x/../../b' is no path inside a folder of images"),
         ("a,b,label\n", "there are no pairs in it"),
+        ('a\tb\t1\n"a\tb\t0\n', "line 2: '\"a\\tb\\t0' is not 'image image label'"),
     ],
 )
 def test_bad_flat_lists(tmp_path: Path, text: str, sentence: str) -> None:

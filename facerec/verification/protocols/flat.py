@@ -27,10 +27,11 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     """Read two image paths and a label a line, with ten contiguous folds in the order of lines.
 
     The label is the first or the last field: the one that is 0 or 1, -1 or 1, or such a word (see
-    `LABELS`) in all lines. Names may hold blanks where TAB, comma or semicolon separates. A first
-    line with ``label``, ``target``, ``issame`` or ``Decision`` in that place is a header, and so is
-    one with ``same`` above labels that are numbers. Where no name has a slash, backslashes are
-    taken for slashes, as Windows writes paths.
+    `LABELS`) in all lines. Names may hold blanks where TAB, comma or semicolon separates, and then
+    may be quoted, as spreadsheets do with commas even between TABs. A first line with ``label``,
+    ``target``, ``issame`` or ``Decision`` in that place is a header, and so is one with ``same``
+    above labels that are numbers. Where no name has a slash, backslashes are taken for slashes, as
+    Windows writes paths.
 
     Raises:
         DatasetError: a line with other fields, or no place that holds labels only.
@@ -74,13 +75,10 @@ def _split(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
     """Split all lines by the separator that fits the first."""
     first = lines[0][1]
     split: Callable[[str], list[str]] = str.split
-    if "\t" in first:
-        split = _by_tab
-    else:
-        for separator in ",;":
-            if len(_quoted(first, separator)) == 3:
-                split = partial(_quoted, separator=separator)
-                break
+    for separator in "\t,;":
+        if separator in first and (separator == "\t" or len(_quoted(first, separator)) == 3):
+            split = partial(_quoted, separator=separator)
+            break
     rows = []
     for line, text in lines:
         fields = split(text)
@@ -92,10 +90,6 @@ def _split(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
             )
         rows.append((line, fields))
     return rows
-
-
-def _by_tab(text: str) -> list[str]:
-    return [field.strip() for field in text.split("\t")]
 
 
 def _quoted(text: str, separator: str) -> list[str]:

@@ -250,37 +250,32 @@ def _check_no_mount(path: str | os.PathLike[str], error: type[FacerecError]) -> 
 
 
 @contextlib.contextmanager
-def _temporary_folder(
-    path: str | os.PathLike[str], error: type[FacerecError], *, inside: str | None = None
-) -> Iterator[tuple[Path, Path]]:
-    """Give ``path`` and a temporary folder beside it, which goes at the end if it is still there.
+def _temporary_folder(guarded: Path, folder: Path, error: type[FacerecError]) -> Iterator[Path]:
+    """Give a temporary folder beside ``guarded``, which goes at the end if it is still there.
 
-    Errors of the block name ``path`` where they would name the temporary folder.
+    Errors of the block name ``folder`` where they would name the temporary folder.
 
     Args:
-        path: a folder that is written.
+        guarded: the file or folder that one process at a time writes.
+        folder: what is written.
         error: the class raised in place of an ``OSError``.
-        inside: a file of the folder, to have the temporary one beside that.
 
     Raises:
-        FacerecError: an ``OSError`` of the block, or another process is writing ``path``.
+        FacerecError: an ``OSError`` of the block, or another process is writing ``guarded``.
     """
-    guarded = Path(path) if inside is None else Path(path, inside)
-    with exclusive(guarded, error) as written:
-        final = written if inside is None else Path(path)
+    with exclusive(guarded, error):
         temporary: Path | None = None
         try:
-            parent = final.parent if inside is None else final
             temporary = Path(
-                tempfile.mkdtemp(dir=parent, prefix=f".{guarded.name}.", suffix=".tmp")
+                tempfile.mkdtemp(dir=guarded.parent, prefix=f".{guarded.name}.", suffix=".tmp")
             )
-            yield final, temporary
+            yield temporary
         except FacerecError as problem:
             if temporary is None or str(temporary) not in str(problem):
                 raise
-            raise type(problem)(str(problem).replace(str(temporary), str(final))) from problem
+            raise type(problem)(str(problem).replace(str(temporary), str(folder))) from problem
         except OSError as problem:
-            raise error(full_disk_sentence(final, problem)) from problem
+            raise error(full_disk_sentence(folder, problem)) from problem
         finally:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -302,7 +297,8 @@ def atomic_folder(
             mounted there.
     """
     _check_no_mount(path, error)
-    with _temporary_folder(path, error) as (final, temporary):
+    final = Path(os.path.realpath(path))
+    with _temporary_folder(final, final, error) as temporary:
         temporary.chmod(0o755)
         yield temporary
         old = temporary.with_suffix(".old")
@@ -333,7 +329,8 @@ def staged_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    with _temporary_folder(path, error, inside=last) as (final, temporary):
+    final = Path(os.path.realpath(path))
+    with _temporary_folder(final / last, final, error) as temporary:
         yield temporary
         (final / last).unlink(missing_ok=True)
         names = [file.name for file in temporary.iterdir() if file.name != last]

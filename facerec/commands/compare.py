@@ -24,6 +24,7 @@ from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
 from facerec.devices import choose_device
 from facerec.errors import RecipeError
+from facerec.limits import Count
 from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -38,13 +39,13 @@ def compare(
     second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
-    trials: int | None = None,
-    repetitions: int | None = None,
+    trials: Count | None = None,
+    repetitions: Count | None = None,
     metrics: tuple[ClusterMetric, ...] | None = None,
-    recalls: tuple[int, ...] | None = None,
+    recalls: tuple[Count, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-    processes: int = 1,
+    processes: Count = 1,
     write_features: Path | None = None,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
@@ -103,8 +104,6 @@ def compare(
         files = " and ".join(str(file) for file in (write_features, second_views) if file)
         console.print(f"features of {count:,} images: {files}", soft_wrap=True, markup=False)
         return
-    if processes < 1:
-        raise RecipeError(f"--processes is 1 or more, found {processes}")
     make = partial(_plan, recipe, data, features, second_views, smoke, changes)
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
@@ -152,10 +151,7 @@ def _plan(
         raise RecipeError("--second-views goes with --features")
     if smoke:
         plan = smaller(plan)
-    try:
-        return replace(plan, **changes)
-    except ValueError as error:
-        raise RecipeError(f"{recipe}: {error}") from error
+    return replace(plan, **changes)
 
 
 @contextmanager

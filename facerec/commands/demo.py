@@ -23,6 +23,7 @@ from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
 from facerec.fairness.outputs import PAGE, Json
 from facerec.files import atomic_path
+from facerec.limits import Count
 from facerec.progress import section
 from facerec.recipe import load_recipe
 from facerec.records.synthetic import (
@@ -81,7 +82,7 @@ class NormAudit:
         return self.p is not None and self.p < ALPHA
 
 
-def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 2) -> None:
+def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count = 2) -> None:
     """Generate faces, train ArcFace without and with SEC, verify, export, audit, write a page.
 
     The photos of half of the people are poor, which the audit should find; a coin divides them

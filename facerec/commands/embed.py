@@ -29,6 +29,7 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
+from facerec.limits import Count
 from facerec.processes import process_pool
 from facerec.progress import Progress, section
 from facerec.records.images import FolderImages, ImageSource, PackImages
@@ -125,7 +126,7 @@ class Worker:
         self.writer.write(chunk, embeddings)
 
 
-def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
+def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
     """Embed the images of a record file, a folder or a bench into an .npz file.
 
     The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, and
@@ -136,8 +137,6 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
         job: what is to be embedded.
         processes: processes on this machine that share the work, all on the same device.
     """
-    if processes < 1:
-        raise FacerecError("--processes is 1 or more")
     check_file_name(job.out, DatasetError)
     with (
         launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks,

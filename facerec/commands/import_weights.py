@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import torch
 import tyro
-from safetensors import SafetensorError, safe_open
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
 from facerec.embedding.model import load_state_dict_file, save_model
 from facerec.embedding.onnx_file import guess_preprocessing, read_onnx
 from facerec.embedding.onnx_weights import load_onnx_weights
+from facerec.embedding.state_dict import own_note
 from facerec.errors import ModelError
 from facerec.files import sha256
 
@@ -82,8 +82,11 @@ def import_weights(
             if file.note is not None:
                 stated = guess_preprocessing(file).preprocessing or stated
     else:
-        if weights.suffix == ".safetensors":
-            _refuse_own(weights)
+        if own_note(weights) is not None:
+            raise ModelError(
+                f"{weights}: facerec wrote it, with its architecture and preprocessing, which "
+                "would be lost; give it to the other commands as it is"
+            )
         check_torch(weights, torch.__version__, trust)
         load_state_dict_file(module, weights)
     preprocessing = replace(stated, **given)
@@ -91,20 +94,6 @@ def import_weights(
     save_model(out, module, config, preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
-
-
-def _refuse_own(weights: Path) -> None:
-    """Refuse a .safetensors that says what it is, which would be lost."""
-    try:
-        with safe_open(weights, framework="pt") as file:
-            own = "facerec" in (file.metadata() or {})
-    except (OSError, SafetensorError):
-        return  # told of when it is read
-    if own:
-        raise ModelError(
-            f"{weights}: facerec wrote it, with its architecture and preprocessing; give it to "
-            "the other commands as it is"
-        )
 
 
 def check_torch(weights: Path, version: str, trust: bool) -> None:

@@ -12,6 +12,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
 from facerec.errors import DatasetError
+from facerec.limits import Count
 from facerec.records.dataset import FolderDataset, Skipped
 from facerec.records.make import ApplySummary, MakeSummary, apply_proposals
 from facerec.records.make import make_records as write_records
@@ -22,7 +23,7 @@ from facerec.report.progress import progress_bar
 def make_records(
     folder: tyro.conf.Positional[Path],
     out: Path,
-    processes: int | None = None,
+    processes: Count | None = None,
     size: int = 112,
     resize: bool = False,
     quality: int = 95,

@@ -34,6 +34,7 @@ from facerec.galleries.overlap_report import (
     write_facts,
     write_page,
 )
+from facerec.limits import Fraction
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.records.tar_shards import is_tar_shards
@@ -63,7 +64,7 @@ def overlap(
     csv: Path | None = None,
     page: Path | None = None,
     images: bool = False,
-    share: float = SHARE,
+    share: Fraction = SHARE,
     flip: bool = True,
     align: str | None = None,
     on_error: Literal["error", "skip"] = "error",
@@ -93,8 +94,6 @@ def overlap(
             out.
         network: how the network is loaded.
     """
-    if not 0 < share < 1:
-        raise FacerecError(f"--share is above 0 and below 1, found {share}")
     if images and page is None:
         raise FacerecError("--images shows pictures on the page; give --page too")
     if model is None:

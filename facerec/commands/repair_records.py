@@ -14,6 +14,7 @@ from facerec.files import full_disk_sentence
 from facerec.records.image_record import unpack
 from facerec.records.layout import index_from_ids
 from facerec.records.recordio import RecordFile, RecordWriter, rebuild_index, write_index
+from facerec.report.words import counted
 
 
 def repair_records(
@@ -90,9 +91,12 @@ def _salvage(records: Path, out: Path, keys: Literal["ids", "order"]) -> None:
         size = damage.stop - damage.start
         print(f"passed over {size:,} bytes from offset {damage.start:,}: {damage.reason}")
     if ranges:
-        print(f"left out {ranges:,} records without an image, which announce keys that are lost")
+        print(
+            f"left out {counted(ranges, 'record')} without an image, announcing keys that are lost"
+        )
     print(
-        f"{out}: {count - ranges:,} whole records, {len(file.damages)} damaged places passed over"
+        f"{out}: {counted(count - ranges, 'whole record')}, "
+        f"{counted(len(file.damages), 'damaged place')} passed over"
     )
 
 

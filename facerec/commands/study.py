@@ -41,7 +41,7 @@ from facerec.fairness.study import (
 )
 from facerec.fairness.study_answer import answer, answer_page
 from facerec.files import atomic_path, parse_json, write_json
-from facerec.limits import Seed
+from facerec.limits import Count, Seed
 from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict
 from facerec.records import Part
@@ -79,7 +79,7 @@ def study(
     seeds: tuple[Seed, ...] | None = None,
     smoke: bool = False,
     real: Real = Real(),
-    processes: int = 2,
+    processes: Count = 2,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> None:
     """Train with and without SEC over several seeds, audit and compare, and write the answer.

@@ -11,6 +11,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.errors import DatasetError
 from facerec.files import atomic_path
+from facerec.limits import Count
 from facerec.records import synthetic
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.progress import progress_bar
@@ -19,7 +20,7 @@ from facerec.report.progress import progress_bar
 def synthesize(
     out: Path,
     config: Annotated[SyntheticSet, tyro.conf.arg(name="")] = SyntheticSet(),  # noqa: B008
-    processes: int = 2,
+    processes: Count = 2,
     contact_sheet: Path | None = None,
 ) -> None:
     """Generate faces: a training set, three verification packs and attributes.

@@ -42,6 +42,7 @@ from facerec.errors import (
     message_line,
 )
 from facerec.heads import classifier, margins
+from facerec.limits import Checked, Count, Positive
 
 CenterInit = Literal["unit", "normal", "xavier", "standard_normal"]
 """How class centres and proxies start. ``unit``: random directions of norm 1; ``normal``:
@@ -63,14 +64,9 @@ _FACTOR = _range(1.0, 100.0, log=True)
 _EXPONENT = _range(0.01, 100.0, log=True)
 
 
-def _setting(default: float, search: Range | None, positive: bool | None = None) -> Any:
-    """Declare a hyper-parameter of the formula: its default, and where a search looks for it.
-
-    It must be above 0 where its range is, unless ``positive`` says otherwise.
-    """
-    if positive is None:
-        positive = search is not None and search.low > 0
-    return field(default=default, metadata={"search": search, "positive": positive})
+def _setting(default: float, search: Range | None) -> Any:
+    """Declare a hyper-parameter of the formula: its default, and where a search looks for it."""
+    return field(default=default, metadata={"search": search})
 
 
 Formula = Callable[[Tensor, Tensor], Tensor]
@@ -82,7 +78,7 @@ def _optimum(**values: float) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(Checked):
     """What all losses share: each is a row of a table, made by the one `build` where it can be.
 
     Of the search ranges the Reality Check's authors published those of multi-similarity (in
@@ -113,11 +109,6 @@ class _Config:
 
     factor: ClassVar[str] = "scale"
     """Name of the setting that multiplies cosines, where it is no temperature and there is one."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.metadata.get("positive") and not getattr(self, each.name) > 0:
-                raise RecipeError(f"{self}: {each.name} must be positive; change it in the recipe")
 
     @property
     def search(self) -> Mapping[str, Range]:
@@ -243,7 +234,7 @@ class NTXent(_Config):
 
     mlrc = _optimum(temperature=0.0091)
 
-    temperature: float = _setting(0.07, _TEMPERATURE)
+    temperature: Positive = _setting(0.07, _TEMPERATURE)
     """Temperature τ (pytorch-metric-learning; SimCLR with SEC: 0.5)."""
 
     views: Literal[1, 2] = 1
@@ -266,7 +257,7 @@ class SupCon(_Config):
 
     library = "SupConLoss"
 
-    temperature: float = _setting(0.1, _TEMPERATURE)
+    temperature: Positive = _setting(0.1, _TEMPERATURE)
     """Temperature τ (pytorch-metric-learning)."""
 
     views: Literal[1, 2] = 1
@@ -285,7 +276,7 @@ class ProxyNCA(_WithCenters):
     mlrc = _optimum(softmax_scale=13.98)
     mlrc_lr = 6.04e-3
 
-    softmax_scale: float = _setting(1.0, _FACTOR)
+    softmax_scale: Positive = _setting(1.0, _FACTOR)
     """Factor s (pytorch-metric-learning)."""
 
     @property
@@ -339,7 +330,7 @@ class NormalizedSoftmax(_WithCenters):
     mlrc = _optimum(temperature=0.1087)
     mlrc_lr = 4.46e-3
 
-    temperature: float = _setting(0.05, _range(0.01, 1.0, log=True))
+    temperature: Positive = _setting(0.05, _range(0.01, 1.0, log=True))
     """Temperature τ (pytorch-metric-learning)."""
 
 
@@ -353,10 +344,10 @@ class PmlSphereFace(_WithCenters):
 
     library = "SphereFaceLoss"
 
-    margin: int = _setting(4, _range(1, 5, integer=True))
+    margin: Count = _setting(4, _range(1, 5, integer=True))
     """Factor m on the target angle (pytorch-metric-learning; the paper)."""
 
-    scale: float = _setting(1.0, _range(0.1, 100.0, log=True))
+    scale: Positive = _setting(1.0, _range(0.1, 100.0, log=True))
     """Factor on all logits besides the norm (pytorch-metric-learning)."""
 
 
@@ -371,7 +362,7 @@ class PmlCosFace(_WithCenters):
     margin: float = _setting(0.35, _MARGIN)
     """Margin m (pytorch-metric-learning; the paper)."""
 
-    scale: float = _setting(64.0, _SCALE)
+    scale: Positive = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
 
@@ -389,7 +380,7 @@ class PmlArcFace(_WithCenters):
     margin: float = _setting(28.6, _range(0.0, 60.0))
     """Margin m in degrees (pytorch-metric-learning 2; version 3 and the paper: 0.5 radians)."""
 
-    scale: float = _setting(64.0, _SCALE)
+    scale: Positive = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
     @property
@@ -414,7 +405,7 @@ class FastAP(_Config):
     library = "FastAPLoss"
     mlrc = _optimum(num_bins=17)
 
-    num_bins: int = _setting(10, _range(2, 100, log=True, integer=True))
+    num_bins: Count = _setting(10, _range(2, 100, log=True, integer=True))
     """Bins of the histograms (pytorch-metric-learning)."""
 
 
@@ -449,10 +440,10 @@ class MultiSimilarity(_Config):
     library = "MultiSimilarityLoss"
     mlrc = _optimum(alpha=0.01, beta=50.60, base=0.56)
 
-    alpha: float = _setting(2.0, _EXPONENT)
+    alpha: Positive = _setting(2.0, _EXPONENT)
     """Exponent α of positives (pytorch-metric-learning)."""
 
-    beta: float = _setting(50.0, _EXPONENT)
+    beta: Positive = _setting(50.0, _EXPONENT)
     """Exponent β of negatives (pytorch-metric-learning)."""
 
     base: float = _setting(0.5, _MARGIN)
@@ -491,13 +482,13 @@ class SoftTriple(_WithCenters):
     mlrc = _optimum(la=78.02, gamma=58.95, reg_weight=0.3754, margin=0.4307)
     mlrc_lr = 5.37e-5
 
-    centers_per_class: int = _setting(10, None, positive=True)
+    centers_per_class: Count = _setting(10, None)
     """Centres of each class (pytorch-metric-learning)."""
 
-    la: float = _setting(20.0, _FACTOR)
+    la: Positive = _setting(20.0, _FACTOR)
     """Factor on similarities (pytorch-metric-learning)."""
 
-    gamma: float = _setting(0.1, _EXPONENT)
+    gamma: Positive = _setting(0.1, _EXPONENT)
     """Softness of the choice among a class's centres (pytorch-metric-learning). At the
     Reality Check's 59 the centres act as their mean."""
 
@@ -534,7 +525,7 @@ class Angular(_Config):
     library = "AngularLoss"
     unit = True
 
-    alpha: float = _setting(40.0, _range(10.0, 60.0))
+    alpha: Positive = _setting(40.0, _range(10.0, 60.0))
     """Angle α in degrees (pytorch-metric-learning)."""
 
 
@@ -584,7 +575,7 @@ class NPairNormalized(_Config):
 
     formula = staticmethod(pair_losses.npair_normalized)
 
-    scale: float = _setting(25.0, _FACTOR)
+    scale: Positive = _setting(25.0, _FACTOR)
     """Factor s on cosines (Dyfine/SphericalEmbedding, which multiplies unit vectors by 5)."""
 
 
@@ -597,7 +588,7 @@ class NPairInnerProductL2(_Config):
 
     formula = staticmethod(pair_losses.npair_inner_product_l2)
 
-    l2_weight: float = _setting(1e-3, _range(1e-5, 0.1, log=True), positive=False)
+    l2_weight: float = _setting(1e-3, _range(1e-5, 0.1, log=True))
     """Factor λ on the mean squared norm (tf.contrib's npairs_loss: 0.002 · 0.25 for each side)."""
 
 
@@ -613,7 +604,7 @@ class TupletMargin(_Config):
     margin: float = _setting(5.73, _range(0.0, 30.0))
     """Slack m in degrees (pytorch-metric-learning; 0.1 radians)."""
 
-    scale: float = _setting(64.0, _SCALE)
+    scale: Positive = _setting(64.0, _SCALE)
     """Factor s on cosines (pytorch-metric-learning)."""
 
     @property
@@ -635,7 +626,7 @@ class Circle(_Config):
     m: float = _setting(0.4, _MARGIN)
     """Relaxation m (pytorch-metric-learning; the paper: 0.25 for faces)."""
 
-    gamma: float = _setting(80.0, _range(10, 500, log=True))
+    gamma: Positive = _setting(80.0, _range(10, 500, log=True))
     """Scale γ (pytorch-metric-learning; the paper: 256 for faces)."""
 
 
@@ -650,7 +641,7 @@ class ProxyAnchor(_WithCenters):
     margin: float = _setting(0.1, _MARGIN)
     """Margin on cosines (pytorch-metric-learning)."""
 
-    alpha: float = _setting(32.0, _FACTOR)
+    alpha: Positive = _setting(32.0, _FACTOR)
     """Factor in the exponents (pytorch-metric-learning)."""
 
 
@@ -680,10 +671,10 @@ class MultiSimilaritySEC(_Config):
 
     formula = staticmethod(pair_losses.multi_similarity)
 
-    alpha: float = _setting(2.0, _EXPONENT)
+    alpha: Positive = _setting(2.0, _EXPONENT)
     """Exponent α of positives (Dyfine/SphericalEmbedding)."""
 
-    beta: float = _setting(40.0, _EXPONENT)
+    beta: Positive = _setting(40.0, _EXPONENT)
     """Exponent β of negatives (Dyfine/SphericalEmbedding)."""
 
     base: float = _setting(0.5, _MARGIN)
@@ -783,9 +774,11 @@ class MarginHead(_Config):
 def setting(default: float, low: float, high: float, log: bool = False) -> Any:
     """Declare a hyper-parameter of a loss of one's own, and where a search looks for it.
 
+    What may be set besides is said by the field's type, such as `facerec.limits.Positive`.
+
     Args:
         default: its value where nothing is searched.
-        low: smallest value that a search tries; if it is above 0, the setting must be.
+        low: smallest value that a search tries.
         high: largest one.
         log: whether to search on a logarithmic scale.
     """

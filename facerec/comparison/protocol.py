@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
@@ -22,6 +22,17 @@ from facerec.comparison.transforms import CropTransform, FaceTransform
 from facerec.comparison.trunks import FEATURES, Trunk
 from facerec.errors import RecipeError
 from facerec.heads import NormPenalty
+from facerec.limits import (
+    MOST,
+    Checked,
+    Count,
+    CountOrNone,
+    Fraction,
+    Limits,
+    NonNegative,
+    Positive,
+    Seed,
+)
 from facerec.recipe import differences, to_dict
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Cosine, MultiStep, Optimizer, Polynomial, RMSprop
@@ -62,22 +73,21 @@ WEIGHT = "regularizer.weight"
 T = TypeVar("T")
 
 
+_TwoOrMore = Annotated[int, Limits(2, MOST)]
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(Checked):
     """Images of a training step: ``classes`` × ``per_class``."""
 
-    classes: int = 8
+    classes: _TwoOrMore = 8
     """Classes in a batch, C."""
-    per_class: int = 4
+    per_class: Count = 4
     """Images of each, M."""
-
-    def __post_init__(self) -> None:
-        if self.classes < 2 or self.per_class < 1:
-            raise ValueError(f"{self}: a batch needs at least two classes and an image of each")
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Protocol(Checked):
     """Everything that is equal for all arms, unless it is declared."""
 
     trunk: Trunk = field(default_factory=Trunk)
@@ -87,40 +97,36 @@ class Protocol:
     schedule: Polynomial | Cosine | MultiStep | None = None
     """Of all learning rates; None keeps them, and early stopping ends training."""
     batch: Batch = field(default_factory=Batch)
-    steps_per_epoch: int = 100
+    steps_per_epoch: Count = 100
     """Optimizer steps between two validations."""
-    epochs: int = 40
+    epochs: Count = 40
     """Upper limit of epochs."""
-    patience: int = 9
+    patience: Count = 9
     """Epochs without a better validation score after which training ends."""
-    remine_every: int = 0
+    remine_every: CountOrNone = 0
     """Epochs after which batches are made anew of classes that the present model confuses (offline
     hard mining); 0 draws classes at random."""
-    probe_every: int = 0
+    probe_every: CountOrNone = 0
     """Epochs between two measurements of gradients and angular steps; 0 makes none."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Largest gradient norm of all parameters together; None does not clip."""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     """Autocast of the trunk; auto is bf16 where the device computes in it. Losses are float32."""
-    folds: int = 4
+    folds: _TwoOrMore = 4
     """Class-disjoint parts of the first half of the classes; each validates once."""
     numbering: Numbering = "kfold"
     """Which classes make a fold: scikit-learn's KFold without shuffling, or as in the Reality
     Check."""
 
     def __post_init__(self) -> None:
-        _refuse_below(
-            self, steps_per_epoch=1, epochs=1, patience=1, remine_every=0, probe_every=0, folds=2
-        )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, or None, found {self.clip_norm}")
+        super().__post_init__()
         if (self.transform is None) != (self.trunk.name == FEATURES):
-            raise ValueError(
+            raise RecipeError(
                 f"the trunk {FEATURES} needs transform=None, and only that one does; found "
                 f"{self.trunk.name} with {self.transform}"
             )
         if self.transform is not None and self.transform.size != self.trunk.image_size:
-            raise ValueError(
+            raise RecipeError(
                 f"the transform gives images of {self.transform.size}×{self.transform.size} "
                 f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
             )
@@ -172,14 +178,14 @@ Setting = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Arm:
+class Arm(Checked):
     """One contestant: a loss, perhaps with a penalty on the embeddings' norms."""
 
     name: str
     """Short and unique; names files too."""
     loss: Loss
     regularizer: NormPenalty | None = None
-    loss_lr: float = 1e-2
+    loss_lr: NonNegative = 1e-2
     """Learning rate of the loss's own parameters, if it has some."""
     against: str | None = None
     """Name of the arm that this one is compared with."""
@@ -194,12 +200,11 @@ class Arm:
     def __post_init__(self) -> None:
         allowed = all(c.isalnum() or c in "+-_.=" for c in self.name)
         if not self.name.strip(".") or not allowed:  # of dots alone it would be another folder
-            raise ValueError(
+            raise RecipeError(
                 f"an arm is named {self.name!r}; use letters, digits and + - _ . = only, and not "
                 "dots alone"
             )
-        if not self.loss_lr >= 0:
-            raise ValueError(f"loss_lr must be at least 0, found {self.loss_lr}")
+        super().__post_init__()
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -232,7 +237,7 @@ class Arm:
                 whole = next((r.integer for r in self.ranges if r.field == name), False)
                 try:
                     arm = _set(arm, name, int(value) if whole else value)
-                except (ValueError, RecipeError) as error:
+                except RecipeError as error:
                     raise RecipeError(f"arm {self.name}: {error}") from error
         return arm
 
@@ -243,7 +248,7 @@ def shared_ranges(arm: Arm, other: Arm) -> tuple[Range, ...]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Checked):
     """Arms under one protocol, and how much is spent on each."""
 
     name: str
@@ -256,9 +261,9 @@ class Comparison:
     protocol: Protocol = field(default_factory=Protocol)
     declared: tuple[str, ...] = ()
     """Fields of the protocol that are the subject of the study, in which arms may differ."""
-    trials: int = 50
+    trials: Count = 50
     """Settings tried for each arm."""
-    repetitions: int = 10
+    repetitions: Count = 10
     """Fresh seeds that the best setting of each arm is trained with; the same for all arms."""
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
@@ -269,42 +274,36 @@ class Comparison:
     Then trials pair, and a weight of 0 need not be part of the search."""
     metrics: tuple[ClusterMetric, ...] = ()
     """What is reported besides retrieval, at the price of a k-means a model of every final run."""
-    recalls: tuple[int, ...] = RECALLS
-    """The K of Recall@K, each at least 1; those not among 1, 2, 4 and 8 have a column of the first
+    recalls: tuple[Count, ...] = RECALLS
+    """The K of Recall@K; those not among 1, 2, 4 and 8 have a column of the first
     table."""
-    confidence: float = 0.95
+    confidence: Fraction = 0.95
     """Of all intervals."""
-    replicates: int = 2000
+    replicates: Count = 2000
     """Resamples of the test classes."""
-    seed: int = 0
+    seed: Seed = 0
     """Source of all seeds."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = [arm.name for arm in self.arms]
         if not names:
-            raise ValueError("a comparison needs at least one arm")
+            raise RecipeError("a comparison needs at least one arm")
         if UNTRAINED in names:
-            raise ValueError(f"no arm can be named {UNTRAINED!r}, the name of a baseline")
+            raise RecipeError(f"no arm can be named {UNTRAINED!r}, the name of a baseline")
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise ValueError(f"two arms are named {twice[0]!r}; names must be unique")
+            raise RecipeError(f"two arms are named {twice[0]!r}; names must be unique")
         for arm in self.arms:
             if arm.against is not None and (arm.against == arm.name or arm.against not in names):
-                raise ValueError(
+                raise RecipeError(
                     f"arm {arm.name!r} is compared with {arm.against!r}; arms are "
                     f"{', '.join(names)}"
                 )
-        _refuse_below(self, trials=1, repetitions=1, replicates=1, seed=0)
-        if not 0 < self.confidence < 1:
-            raise ValueError(
-                f"confidence lies between 0 and 1 and is usually 0.95, found {self.confidence}"
-            )
         if len(set(self.metrics)) < len(self.metrics):
-            raise ValueError(f"metrics are different figures, found {self.metrics}")
-        if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):
-            raise ValueError(
-                f"recalls are different numbers of neighbours from 1 on, found {self.recalls}"
-            )
+            raise RecipeError(f"metrics are different figures, found {self.metrics}")
+        if len(set(self.recalls)) < len(self.recalls):
+            raise RecipeError(f"recalls are different numbers of neighbours, found {self.recalls}")
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -450,13 +449,6 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
         return replace(protocol, trunk=bare, transform=None)
 
     return replace(comparison.with_protocols(changed), data=data)
-
-
-def _refuse_below(config: Protocol | Comparison, **least: int) -> None:
-    """Refuse numbers, by the names of their fields, that are less than makes sense."""
-    for name, low in least.items():
-        if getattr(config, name) < low:
-            raise ValueError(f"{name} must be at least {low}, found {getattr(config, name)}")
 
 
 def _get(root: Any, name: str, where: str = "") -> Any:

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from facerec.errors import RecipeError
+from facerec.limits import Checked
+
 _FLOOR = 1e-4
 """Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Checked):
     """A searched parameter and its bounds."""
 
     field: str
@@ -26,13 +29,14 @@ class Range:
     """Whole numbers only."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         name = self.field or "a range"
         if not self.low < self.high:
-            raise ValueError(f"{name}: low {self.low} must lie below high {self.high}")
+            raise RecipeError(f"{name}: low {self.low} must lie below high {self.high}")
         if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"{name}: a log scale needs low > 0, found {self.low}")
+            raise RecipeError(f"{name}: a log scale needs low > 0, found {self.low}")
         if self.scale == "log_with_zero" and (self.low != 0 or self.integer):
-            raise ValueError(f"{name}: log_with_zero starts at 0 and has no whole numbers")
+            raise RecipeError(f"{name}: log_with_zero starts at 0 and has no whole numbers")
 
     def value(self, position: float) -> float:
         """Return the value at the position that a search sees.

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from facerec.backbones import Preprocessing, normalize
 from facerec.comparison.image_sets import ImageSet
-from facerec.errors import ImageError
+from facerec.errors import ImageError, RecipeError
+from facerec.limits import Checked, Count, Number, Positive, Share
 from facerec.records.augment import Augmentation, sample_generator
 
 Image = NDArray[np.uint8]
@@ -70,23 +71,17 @@ class Transform(ABC):
 
 
 @dataclass(frozen=True)
-class FaceTransform(Transform):
+class FaceTransform(Checked, Transform):
     """Aligned faces, which stay where they are."""
 
-    size: int = 112
+    size: Count = 112
     """Height and width of what the trunk sees, in pixels."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of the random changes of training images."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """Channel order and scaling of pixels."""
-    shrink: int = 1
+    shrink: Count = 1
     """The images are this many times as high and wide, and shrunk by averaging; 4 for small_cnn."""
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.shrink < 1:
-            raise ValueError(
-                f"size and shrink must be at least 1, found {self.size}, {self.shrink}"
-            )
 
     def prepare(self, image: Image, where: str) -> Image:
         """Return the image, shrunk; it must have the size for that."""
@@ -112,17 +107,18 @@ class FaceTransform(Transform):
 
 
 @dataclass(frozen=True)
-class SideCrop:
+class SideCrop(Checked):
     """Crops by the length of their side, as the Reality Check's text says."""
 
-    smallest: float = 40.0
+    smallest: Positive = 40.0
     """Smallest side of a crop in pixels: the square root of its area."""
-    largest: float = 256.0
+    largest: Positive = 256.0
     """Largest side."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.smallest <= self.largest < math.inf:
-            raise ValueError(
+        super().__post_init__()
+        if self.smallest > self.largest:
+            raise RecipeError(
                 f"crop sides from {self.smallest:g} to {self.largest:g} pixels are no range"
             )
 
@@ -132,21 +128,22 @@ class SideCrop:
 
 
 @dataclass(frozen=True)
-class AreaCrop:
+class AreaCrop(Checked):
     """Crops by their share of the image's area, as torchvision and the published code do.
 
     Of 256×256 pixels a share of 0.16 is a side of 102 pixels, where the text says 40.
     """
 
-    smallest: float = 0.16
+    smallest: Share = 0.16
     """Smallest share."""
-    largest: float = 1.0
+    largest: Share = 1.0
     """Largest share."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.smallest <= self.largest <= 1:
-            raise ValueError(
-                f"crops of {self.smallest:g} to {self.largest:g} of the area are no range in (0, 1]"
+        super().__post_init__()
+        if self.smallest > self.largest:
+            raise RecipeError(
+                f"crops of {self.smallest:g} to {self.largest:g} of the area are no range"
             )
 
     def draw_area(self, image_area: int, generator: np.random.Generator) -> float:
@@ -155,7 +152,7 @@ class AreaCrop:
 
 
 @dataclass(frozen=True)
-class CropTransform(Transform):
+class CropTransform(Checked, Transform):
     """Photos of things: the shorter side to 256 pixels, a random crop to 227, a flip.
 
     The defaults are those of *A Metric Learning Reality Check* (ECCV 2020), section 3.1; scored is
@@ -163,9 +160,9 @@ class CropTransform(Transform):
     enlarges. For SimCLR's two views add photometric changes and blur to ``augmentation``.
     """
 
-    resize: int = 256
+    resize: Count = 256
     """Shorter side of the whole image, in pixels."""
-    size: int = 227
+    size: Count = 227
     """Height and width of what the trunk sees, in pixels."""
     crop: SideCrop | AreaCrop = field(default_factory=SideCrop)
     """How large the random crops are."""
@@ -173,18 +170,15 @@ class CropTransform(Transform):
     """Probabilities of random changes after the crop."""
     channels: Literal["rgb", "bgr"] = "rgb"
     """Channel order that the trunk takes."""
-    mean: tuple[float, float, float] = (123.675, 116.28, 103.53)
+    mean: tuple[Number, Number, Number] = (123.675, 116.28, 103.53)
     """Subtracted from the 0…255 values of red, green and blue; by default ImageNet's."""
-    std: tuple[float, float, float] = (58.395, 57.12, 57.375)
+    std: tuple[Positive, Positive, Positive] = (58.395, 57.12, 57.375)
     """Divides the result."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= self.resize:
-            raise ValueError(
-                f"size must lie between 1 and resize ({self.resize}), found {self.size}"
-            )
-        if not all(0 < value < math.inf for value in self.std):
-            raise ValueError(f"std must be three positive numbers, found {self.std}")
+        super().__post_init__()
+        if self.size > self.resize:
+            raise RecipeError(f"size must be at most resize ({self.resize}), found {self.size}")
 
     def prepare(self, image: Image, where: str) -> Image:
         """Scale the shorter side."""

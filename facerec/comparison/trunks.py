@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,9 +24,9 @@ from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbo
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
 from facerec.comparison.efficientnet import EfficientNetLite0
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
-from facerec.embedding.onnx_file import first_line
-from facerec.embedding.state_dict import read_state_dict
+from facerec.embedding.state_dict import own_note, read_state_dict
 from facerec.errors import ModelError, RecipeError
+from facerec.limits import Checked, Count, CountOrNone, Positive
 
 SMALL_CNN = "small_cnn"
 EFFICIENTNET = "efficientnet_lite0"
@@ -39,7 +37,7 @@ FACE_SIZE = 112
 
 
 @dataclass(frozen=True)
-class Trunk:
+class Trunk(Checked):
     """The network from an image to its raw embedding."""
 
     name: str = "iresnet18"
@@ -47,9 +45,9 @@ class Trunk:
     efficientnet_lite0, small_cnn, for smoke tests and quick studies on generated faces, or
     features: no trunk, but the features of a
     frozen network (`FeatureData`), on which an embedder is trained."""
-    embedding_size: int = 128
+    embedding_size: Count = 128
     """Dimensions D of the embedding."""
-    width: float = 1.0
+    width: Positive = 1.0
     """Factor on all channel counts; 1 for timm's models."""
     embedding_bn: Literal["none", "frozen_gamma", "affine"] = "none"
     """Batch norm after the last linear layer, as in `Backbone`; none leaves the norm free."""
@@ -64,35 +62,33 @@ class Trunk:
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
     timm's models and efficientnet_lite0 it holds the trunk alone, with or without its
     classifier."""
-    hidden: int = 0
+    hidden: CountOrNone = 0
     """Units of a hidden layer with ReLU in the embedder on features; 0 makes it linear."""
     freeze_bn: bool = False
     """Keep statistics, γ and β of the trunk's batch norms as the weights have them. The one after
     the last linear layer is not part of the trunk."""
-    image_size: int = FACE_SIZE
+    image_size: Count = FACE_SIZE
     """Height and width of the images in pixels; facerec's backbones take 112, and small_cnn is
     meant for 28."""
 
     def __post_init__(self) -> None:
-        for name in ("embedding_size", "image_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.hidden < 0 or (self.hidden and self.name != FEATURES):
-            raise ValueError(
-                f"hidden must be 0, or with the trunk {FEATURES} more, found {self.hidden} with "
+        super().__post_init__()
+        if self.hidden and self.name != FEATURES:
+            raise RecipeError(
+                f"hidden must be 0 but for the trunk {FEATURES}, found {self.hidden} with "
                 f"{self.name}"
             )
         if self.name == FEATURES:
             if self.weights is not None or self.freeze_bn or self.width != 1:
-                raise ValueError(
+                raise RecipeError(
                     f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, "
                     "width and freeze_bn out"
                 )
         elif self.name.startswith(TIMM) or self.name == EFFICIENTNET:
             if self.width != 1:
-                raise ValueError(f"width must be 1 for {self.name}, found {self.width:g}")
+                raise RecipeError(f"width must be 1 for {self.name}, found {self.width:g}")
         elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
-            raise ValueError(
+            raise RecipeError(
                 f"image_size must be {FACE_SIZE} for {self.name}, found {self.image_size}"
             )
 
@@ -246,7 +242,7 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
-            _load(trunk, _read_tensors(config.weights), config.weights, config.name)
+            _load(trunk, read_state_dict(config.weights), config.weights, config.name)
     elif is_backbone(config.name):
         trunk = create_backbone(backbone, seed=seed)
         if config.weights is not None:
@@ -266,17 +262,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: a model file of facerec that is damaged.
     """
-    if path.suffix != ".safetensors" or "facerec" not in _metadata(path):
-        return {}
-    return load_model(path).recipe
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: no weights that can be read ({first_line(error)})") from error
+    return {} if own_note(path) is None else load_model(path).recipe
 
 
 def _seeded(build: Callable[[], Any], seed: int) -> Any:
@@ -297,7 +283,7 @@ def _pooled(config: Trunk, backbone: Backbone) -> Embedder:
         network = TimmBackbone(backbone, config.image_size)
         trunk, head = network.trunk, network.head
     if config.weights is not None:
-        tensors = _without_classifier(_read_tensors(config.weights), trunk)
+        tensors = _without_classifier(read_state_dict(config.weights), trunk)
         _load(trunk, tensors, config.weights, config.name)
     return Embedder(trunk, head, config)
 
@@ -326,17 +312,6 @@ def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
                 f"has {wanted}; set trunk.{field} to {given} or take other weights"
             )
     trunk.load_state_dict(model.backbone.state_dict())
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix != ".safetensors":
-        return read_state_dict(path)
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file of weights")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
-        raise ModelError(f"{path}: no weights that can be read ({first_line(error)})") from error
 
 
 def _load(trunk: nn.Module, tensors: dict[str, Tensor], path: Path, name: str) -> None:

@@ -73,6 +73,22 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     return {name: t.float() if t.dtype in half else t for name, t in tensors.items()}
 
 
+def own_note(path: Path) -> str | None:
+    """Return what a ``.safetensors`` that facerec wrote says of itself, as JSON; None for others.
+
+    None also for a file that cannot be read, which is told of when it is.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("facerec")
+    except (OSError, SafetensorError):
+        return None
+
+
 def check_readable(path: Path) -> None:
     """Refuse a file that cannot be opened, of which the libraries say that it is damaged or gone.
 

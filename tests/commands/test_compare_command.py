@@ -73,7 +73,7 @@ def test_a_comparison_from_the_command_line(
     ("arguments", "words"),
     [
         (["nowhere.py"], "nowhere.py: no such recipe file"),
-        (["RECIPE", "--trials", "0"], "trials must be at least 1, found 0"),
+        (["RECIPE", "--trials", "0"], "--trials must be at least 1 and at most"),
         (
             ["RECIPE", "--storage", "sqlite:////nowhere/x.db"],
             "the storage of trials cannot be used",

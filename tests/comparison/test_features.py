@@ -197,9 +197,9 @@ def test_recipes_that_make_no_sense_on_features_are_refused(path: Path) -> None:
         replace(plan_on(path), data=comparison(Path()).data).check()
     with pytest.raises(RecipeError, match="with --features"):
         create_trunk(Trunk("features"), seed=0)
-    with pytest.raises(ValueError, match="hidden"):
+    with pytest.raises(RecipeError, match="hidden"):
         Trunk("mbf", hidden=4)
-    with pytest.raises(ValueError, match="transform=None"):
+    with pytest.raises(RecipeError, match="transform=None"):
         replace(plan_on(path).protocol, transform=protocol().transform)
 
 

@@ -58,6 +58,7 @@ from facerec.comparison.losses import (
 from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
 from facerec.errors import MissingExtraError, RecipeError, TrainingError
 from facerec.heads import margins
+from facerec.limits import Positive
 
 pml_losses = pytest.importorskip("pytorch_metric_learning.losses")
 from pytorch_metric_learning import distances, miners, reducers, regularizers  # noqa: E402
@@ -787,15 +788,17 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(RecipeError, match="temperature must be positive"):
+    with pytest.raises(RecipeError, match="temperature must be above 0"):
         NTXent(temperature=0.0)
-    with pytest.raises(RecipeError, match="num_bins must be positive"):
+    with pytest.raises(RecipeError, match=r"Triplet\.margin must be at least .* found nan"):
+        Triplet(margin=math.nan)
+    with pytest.raises(RecipeError, match="num_bins must be at least 1"):
         FastAP(num_bins=0)
     with pytest.raises(RecipeError, match="must be int"):
         recipe.check(Loss, PmlSphereFace(margin=1.5), "here")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"a range: low .* must lie below high"):
+    with pytest.raises(RecipeError, match=r"a range: low .* must lie below high"):
         setting(0.5, 1.0, 0.0)
-    with pytest.raises(ValueError, match="a log scale needs low > 0"):
+    with pytest.raises(RecipeError, match="a log scale needs low > 0"):
         setting(0.5, 0.0, 1.0, log=True)
 
 
@@ -876,7 +879,7 @@ def far_apart(embeddings: Tensor, labels: Tensor, scale: float) -> Tensor:
 @dataclasses.dataclass(frozen=True)
 class FarApart(OwnLoss):
     formula = staticmethod(far_apart)
-    scale: float = setting(2.0, 0.5, 8.0, log=True)
+    scale: Positive = setting(2.0, 0.5, 8.0, log=True)
 
 
 def test_a_loss_of_ones_own_is_like_any_other() -> None:
@@ -922,7 +925,7 @@ def test_what_is_wrong_with_a_loss_of_ones_own_is_said() -> None:
         create_loss(Bare(), CLASSES, SIZE, 0)
     with pytest.raises(TrainingError, match=r"PerSample returned \(12,\)"):
         create_loss(PerSample(), CLASSES, SIZE, 0)(embeddings, labels)
-    with pytest.raises(RecipeError, match="scale must be positive"):
+    with pytest.raises(RecipeError, match="scale must be above 0"):
         FarApart(scale=-1.0)
     config = FarApart()
     object.__setattr__(config, "scale", "2")

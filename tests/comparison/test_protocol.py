@@ -58,8 +58,8 @@ def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> Non
         (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
         (lambda: comparison(Path("x"), trials=0), "trials must be at least 1"),
         (lambda: comparison(Path("x"), metrics=("f1", "f1")), "metrics are different figures"),
-        (lambda: comparison(Path("x"), confidence=95), "confidence lies between 0 and 1"),
-        (lambda: comparison(Path("x"), confidence=1.0), "confidence lies between 0 and 1"),
+        (lambda: comparison(Path("x"), confidence=95), "confidence must be above 0 and below 1"),
+        (lambda: comparison(Path("x"), confidence=1.0), "confidence must be above 0 and below 1"),
         (lambda: comparison(Path("x"), seed=-1), "seed must be at least 0"),
         (lambda: replace(BASE, name="a/b"), "letters, digits and"),
         (lambda: replace(BASE, name=".."), "not dots alone"),
@@ -68,6 +68,7 @@ def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> Non
         (lambda: protocol(folds=1), "folds must be at least 2"),
         (lambda: protocol(epochs=0), "epochs must be at least 1"),
         (lambda: protocol(clip_norm=-1.0), "clip_norm must be above 0"),
+        (lambda: protocol(clip_norm=math.inf), "clip_norm must be above 0 and at most"),
         (lambda: protocol(remine_every=-1), "remine_every must be at least 0"),
         (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
         (lambda: Range("x", 0, 1, "log"), "needs low > 0"),
@@ -75,12 +76,12 @@ def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> Non
     ],
 )
 def test_values_out_of_range(make: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(RecipeError, match=words):
         make()
 
 
 def test_images_must_have_the_size_of_the_trunk() -> None:
-    with pytest.raises(ValueError, match=r"gives images of 8×8 pixels, but trunk\.image_size is 9"):
+    with pytest.raises(RecipeError, match=r"images of 8×8 pixels, but trunk\.image_size is 9"):
         protocol(trunk=replace(protocol().trunk, image_size=9))
 
 

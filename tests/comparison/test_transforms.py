@@ -22,7 +22,7 @@ from facerec.comparison.transforms import (
     Transform,
     _random_box,
 )
-from facerec.errors import ImageError
+from facerec.errors import ImageError, RecipeError
 from facerec.records import Augmentation
 
 LIVELY = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)
@@ -131,13 +131,15 @@ def test_a_training_crop_is_a_scaled_part_of_the_image() -> None:
 
 
 def test_ranges_that_are_none() -> None:
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(RecipeError, match="no range"):
         SideCrop(50, 40)
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(RecipeError, match="no range"):
+        AreaCrop(0.5, 0.2)
+    with pytest.raises(RecipeError, match=r"AreaCrop\.largest must be above 0 and at most 1"):
         AreaCrop(0.2, 1.5)
-    with pytest.raises(ValueError, match="size must lie between 1 and resize"):
+    with pytest.raises(RecipeError, match=r"size must be at most resize \(200\)"):
         CropTransform(resize=200, size=227)
-    with pytest.raises(ValueError, match="std must be three positive"):
+    with pytest.raises(RecipeError, match="std must be above 0"):
         CropTransform(std=(1.0, 0.0, 1.0))
 
 
@@ -175,7 +177,7 @@ def test_faces_are_shrunk_by_averaging() -> None:
     assert np.abs(found - blocks).max() <= 0.5
     with pytest.raises(ImageError, match=r"24×24 \(height×width\) where 28×28 is needed"):
         FaceTransform(7, shrink=4).prepare(image, "x.png")
-    with pytest.raises(ValueError, match="size and shrink must be at least 1"):
+    with pytest.raises(RecipeError, match="shrink must be at least 1"):
         FaceTransform(7, shrink=0)
 
 

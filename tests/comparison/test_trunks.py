@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import json
+import math
 import sys
 import types
 from dataclasses import replace
@@ -281,7 +282,7 @@ def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
         create_trunk(with_weights(SMALL, path), 0)
     for name, words in (
         ("weights.pth", "not a state dict that loads without running code"),
-        ("weights.safetensors", "no weights that can be read"),
+        ("weights.safetensors", "not a state dict that loads without running code"),
     ):
         (tmp_path / name).write_bytes(b"nothing")
         with pytest.raises(ModelError, match=words):
@@ -317,12 +318,14 @@ def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
     [
         ({"embedding_size": 0}, "embedding_size must be at least 1"),
         ({"name": "timm:x", "width": 0.5}, "width must be 1 for timm:x"),
+        ({"width": -1.0}, "width must be above 0"),
+        ({"width": math.nan}, "width must be above 0"),
         ({"image_size": 227}, "image_size must be 112 for iresnet18"),
         ({"name": "timm:x", "image_size": 0}, "image_size must be at least 1"),
     ],
 )
 def test_fields_out_of_range(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(RecipeError, match=words):
         Trunk(**fields)
 
 

@@ -55,7 +55,7 @@ from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.fairness.tables import SUPPRESSED, norm_table, rate_table, working_point
 from facerec.files import sha256
-from facerec.limits import MOST, Limits
+from facerec.limits import MOST, Limits, Seed
 from facerec.progress import Progress, section
 from facerec.report.progress import progress_bar
 from facerec.verification.bench import Bench
@@ -78,13 +78,6 @@ _WITH_SCORES = frozenset((
     "device",
 ))  # fmt: skip
 """Flags that mean something in an audit of scores."""
-
-_NUMBERS = {
-    # The fewest with which a test can reject at 5 %, and with an order statistic in both tails.
-    "permutations": Limits(19, MOST),
-    "replicates": Limits(40, MOST),
-    "seed": Limits(0, 2**32 - 1),
-}
 
 _FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
 """What `--assert` knows of the primary attribute."""
@@ -125,9 +118,10 @@ def audit(
     align_threshold: float | None = None,
     on_error: Literal["error", "skip"] = "error",
     network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
-    permutations: int = PERMUTATIONS,
-    replicates: int = REPLICATES,
-    seed: int = 0,
+    # The fewest with which a test can reject at 5 %, and with an order statistic in both tails.
+    permutations: Annotated[int, Limits(19, MOST)] = PERMUTATIONS,
+    replicates: Annotated[int, Limits(40, MOST)] = REPLICATES,
+    seed: Seed = 0,
     delete_embeddings: bool = False,
 ) -> None:
     """Audit embedding norms and error rates by recorded groups of people.
@@ -198,9 +192,6 @@ def audit(
     # Whatever can be wrong is found before minutes of embedding.
     check_audit_folder(out)
     targets, groups = listed_rates(fmr), listed(group)
-    for name, limits in _NUMBERS.items():
-        if flags[name] not in limits:
-            raise MetricError(f"--{name} must be {limits}, found {flags[name]}")
     searches = _search_plan(flags)
     asserted = [_assertion(text) for text in assertion]
     _check_source(flags)

@@ -165,8 +165,9 @@ def overlap(
     given = sys.argv[1:]
     command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:
-        write_exclusions(csv, result)
+        # The list comes last: without its facts, verify would not know of it.
         facts = write_facts(csv, result, sources, command)
+        write_exclusions(csv, result)
         console.print(f"list: {csv}, facts: {facts}")
     if page is not None:
         pictures = (_pictures(first), _pictures(second)) if images else (None, None)

@@ -30,7 +30,7 @@ from facerec.embedding.model import (
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
-from facerec.limits import Limits
+from facerec.limits import Seed
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report.figures import check_plot_path
@@ -114,7 +114,7 @@ def verify(
     metrics: tuple[Metric, ...] = (),
     on_error: Literal["error", "skip"] = "error",
     replicates: int = REPLICATES,
-    seed: int = 0,
+    seed: Seed = 0,
     out: Path | None = None,
     with_images: bool = False,
     json: Path | None = None,
@@ -182,8 +182,6 @@ def verify(
                 f"{file}: lies in {out}, which holds the report and nothing else; choose another "
                 "folder"
             )
-    if seed not in Limits(0, 2**32 - 1):
-        raise MetricError(f"--seed is {seed}; give a whole number from 0 to {2**32 - 1}")
     if replicates and not LEAST_REPLICATES <= replicates <= MOST_REPLICATES:
         raise MetricError(
             f"--replicates is {replicates}; give {LEAST_REPLICATES} to {MOST_REPLICATES:,}, or 0 "

@@ -492,7 +492,7 @@ def make_ijb(root: Path) -> Path:
         (["--distances"], "--distances says what --scores holds"),
         (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
         (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
-        (["--seed", "-1"], "--seed is -1; give a whole number from 0"),
+        (["--seed", "-1"], "--seed must be at least 0"),
         (["--replicates", "-1"], "--replicates is -1; give 40 to 100,000, or 0"),
         (["--replicates", "1"], "--replicates is 1; give 40 to"),
         (["--replicates", "1000000000000"], "--replicates is 1000000000000; give 40 to"),

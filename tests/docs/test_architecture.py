@@ -78,6 +78,31 @@ def test_an_addition_works(add, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.integration
+def test_a_comparison_takes_the_added_loss(tmp_path: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
+    package = shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
+    loss(package)
+    recipe = tmp_path / "recipes/compare/spread.py"
+    shutil.copytree(ROOT / "recipes/compare", recipe.parent, ignore=ignore)
+    recipe.write_text(BLOCKS["spread.py"])
+    program = (
+        "import sys\nfrom facerec.comparison import Comparison\n"
+        "from facerec.recipe import load_recipe\n"
+        "print([arm.name for arm in load_recipe(sys.argv[1], Comparison).arms])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, recipe],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['Spread', 'Spread+SEC']"
+
+
 def test_every_block_is_tried() -> None:
     functions = (margin, backbone, bench, loss)
     assert {title for title in BLOCKS if title.startswith("try ")} == {

@@ -58,7 +58,7 @@ Positive = Annotated[float, Limits(0.0, LARGEST, above=True)]
 Probability = Annotated[float, Limits(0.0, 1.0)]
 Share = Annotated[float, Limits(0.0, 1.0, above=True)]
 """Of a whole, not nothing of it."""
-Fraction = Annotated[float, Limits(0.0, 1.0, above=True, below=True)]
+ProperShare = Annotated[float, Limits(0.0, 1.0, above=True, below=True)]
 """Of a whole, neither nothing nor all of it."""
 Rest = Annotated[float, Limits(0.0, 1.0, below=True)]
 """What stays from one step to the next, as a momentum; not all of it."""

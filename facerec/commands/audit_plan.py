@@ -27,7 +27,7 @@ from facerec.fairness.questions import (
     RateQuestion,
 )
 from facerec.files import parse_json, write_json
-from facerec.limits import Count, Flags, Fraction, Limits, Positive, Seed
+from facerec.limits import Count, Flags, Limits, Positive, ProperShare, Seed
 from facerec.progress import Progress
 from facerec.report.figures import check_plot_path, write_figure
 from facerec.report.progress import progress_bar
@@ -37,7 +37,7 @@ from facerec.report.progress import progress_bar
 class Effect(Flags):
     """What is to be found: give the one that belongs to the question, or --people."""
 
-    eta2: Fraction | None = None
+    eta2: ProperShare | None = None
     """norms: η² of subjects' mean norms, as the audit reports it."""
     difference: Positive | None = None
     """norms: by how much the mean norm of the last group differs, in SDs of images in a group."""

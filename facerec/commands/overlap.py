@@ -34,7 +34,7 @@ from facerec.galleries.overlap_report import (
     write_facts,
     write_page,
 )
-from facerec.limits import Fraction
+from facerec.limits import ProperShare
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.records.tar_shards import is_tar_shards
@@ -64,7 +64,7 @@ def overlap(
     csv: Path | None = None,
     page: Path | None = None,
     images: bool = False,
-    share: Fraction = SHARE,
+    share: ProperShare = SHARE,
     flip: bool = True,
     align: str | None = None,
     on_error: Literal["error", "skip"] = "error",

@@ -27,10 +27,10 @@ from facerec.limits import (
     Checked,
     Count,
     CountOrNone,
-    Fraction,
     Limits,
     NonNegative,
     Positive,
+    ProperShare,
     Seed,
 )
 from facerec.recipe import differences, to_dict
@@ -277,7 +277,7 @@ class Comparison(Checked):
     recalls: tuple[Count, ...] = RECALLS
     """The K of Recall@K; those not among 1, 2, 4 and 8 have a column of the first
     table."""
-    confidence: Fraction = 0.95
+    confidence: ProperShare = 0.95
     """Of all intervals."""
     replicates: Count = 2000
     """Resamples of the test classes."""

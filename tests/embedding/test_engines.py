@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,16 @@ def test_openvino_says_in_which_numbers_it_computes() -> None:
     same = np.array_equal(exact.run(x), half.run(x))
     assert same is not able
     np.testing.assert_allclose(half.run(x), exact.run(x), atol=0.02 * np.abs(exact.run(x)).max())
+
+
+@pytest.mark.parametrize(("able", "asked"), [(["FP32", "INT8"], "f32"), (["FP32", "BF16"], "bf16")])
+def test_bf16_is_asked_of_no_processor_that_would_emulate_it(
+    monkeypatch: pytest.MonkeyPatch, able: list[str], asked: str
+) -> None:
+    core = SimpleNamespace(get_property=lambda device, name: able)
+    monkeypatch.setattr(engines, "openvino_core", lambda: core)
+    assert engines._openvino_hints("bf16", 1)["INFERENCE_PRECISION_HINT"] == asked
+    assert engines._openvino_hints("fp32", 1)["INFERENCE_PRECISION_HINT"] == "f32"
 
 
 def test_engines_are_asked_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,7 @@ def exclusive(
     Raises:
         FacerecError: another process is writing ``path``, or the folder cannot be written.
     """
-    final = Path(path)
-    if final.is_symlink():
-        final = Path(os.path.realpath(final))
+    final = _target(path)
     made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
@@ -102,6 +100,11 @@ def exclusive(
         with contextlib.suppress(OSError):  # the first that holds something
             for folder in made:
                 folder.rmdir()
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Return ``path``, or of a symbolic link what it links to."""
+    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
 def _lock_path(final: Path) -> Path:
@@ -297,7 +300,7 @@ def atomic_folder(
             mounted there.
     """
     _check_no_mount(path, error)
-    final = Path(os.path.realpath(path))
+    final = _target(path)
     with _temporary_folder(final, final, error) as temporary:
         temporary.chmod(0o755)
         yield temporary
@@ -329,7 +332,7 @@ def staged_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    final = Path(os.path.realpath(path))
+    final = Path(path)
     with _temporary_folder(final / last, final, error) as temporary:
         yield temporary
         (final / last).unlink(missing_ok=True)

@@ -198,13 +198,13 @@ class Arm(Checked):
     """Where it differs from the common one, in declared fields; None is the common one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         allowed = all(c.isalnum() or c in "+-_.=" for c in self.name)
         if not self.name.strip(".") or not allowed:  # of dots alone it would be another folder
             raise RecipeError(
                 f"an arm is named {self.name!r}; use letters, digits and + - _ . = only, and not "
                 "dots alone"
             )
-        super().__post_init__()
 
     @property
     def ranges(self) -> tuple[Range, ...]:

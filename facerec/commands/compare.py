@@ -113,21 +113,32 @@ def compare(
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     for note in filter(None, (*harness.manifest["notes"], too_few_seeds(plan))):
         console.print(f"note: {note}", style="yellow", markup=False)
-    try:
-        with (
-            _helpers(processes - 1, make, folder, harness.device, storage),
-            Live(console=console, refresh_per_second=2) as live,
-        ):
-            results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
-    finally:
-        if not console.is_terminal:
-            console.print()  # where nothing moves, the last line of a live table has no end
+    with (
+        _helpers(processes - 1, make, folder, harness.device, storage),
+        _display(console, plan) as show,
+    ):
+        results = harness.run(show)
     paths = write_report(results, folder)
     summary = summarize(results)
     console.print(headline_table(summary).terminal())
     if summary.pairs:
         console.print(pair_table(summary).terminal())
     console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _display(console: Console, plan: Comparison) -> Iterator[Callable[[Sequence[Status]], None]]:
+    """Give what shows the states of the arms: a live table, or lines of a log file."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=2) as live:
+            yield lambda states: live.update(_table(states, plan).terminal())
+        return
+    with progress_bar(console) as show:
+        yield lambda states: show(
+            "trials and final runs",
+            sum(state.trials + state.finals for state in states),
+            sum(state.budget + plan.repetitions for state in states),
+        )
 
 
 def _plan(

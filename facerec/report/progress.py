@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,10 +13,19 @@ from rich.progress import Progress as Display
 
 from facerec.progress import Progress
 
+LOG_SECONDS = 30.0
+"""Between two lines of a log file."""
+
 
 @contextmanager
 def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
-    """Show progress on a terminal while the block runs; nothing elsewhere, and nothing stays."""
+    """Show progress while the block runs: a bar that goes at its end, or lines of a log file.
+
+    Args:
+        console: a terminal shows the bar. For another one, which is a file or a pipe, a line goes
+            to stderr every ``LOG_SECONDS``. A quiet one shows nothing.
+        unit: of what is counted, such as "images".
+    """
     display = Display(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -26,8 +37,16 @@ def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
         disable=console.quiet or not console.is_terminal,
     )
     tasks: dict[str, TaskID] = {}
+    logged = time.monotonic()
 
     def show(doing: str, done: int, total: int) -> None:
+        nonlocal logged
+        if display.disable:
+            if not console.quiet and time.monotonic() - logged >= LOG_SECONDS:
+                logged = time.monotonic()
+                counts = f"{done:,} of {total:,}" if total else f"{done:,}"
+                print(f"{doing}: {counts} {unit}".rstrip(), file=sys.stderr, flush=True)
+            return
         if doing not in tasks:
             tasks[doing] = display.add_task(doing, total=None)
         # A single step has no shares to show, only that it goes on.

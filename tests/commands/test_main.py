@@ -48,6 +48,11 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"{facerec.__version__}\n"
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "facerec", "--version"]
+    assert subprocess.check_output(command, text=True) == f"{facerec.__version__}\n"
+
+
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_debug_may_stand_anywhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int

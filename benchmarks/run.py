@@ -130,6 +130,7 @@ def run(
     compile: bool = False,
     toy: bool = False,
     minutes: float = 8.0,
+    compiled: Path | None = None,
 ) -> None:
     """Measure, and compare with the bars.
 
@@ -143,7 +144,10 @@ def run(
         compile: also measure the training step under torch.compile.
         toy: measure the suite ``gpu`` at a size at which the figures mean nothing.
         minutes: time for the suite ``gpu``; what does not fit into it is not measured.
+        compiled: take what the compiler made from this file if it is there, and write it there.
     """
+    if compiled is not None and compiled.is_file():
+        torch.compiler.load_cache_artifacts(compiled.read_bytes())
     acts = choose(what)
     for name in {"loader", "sec_weight"} & acts.keys():
         acts[name] = partial(acts[name], records)
@@ -172,6 +176,9 @@ def run(
         show(rows)
     if json is not None:
         _write(json, facts, rows, complete=True)
+    made = torch.compiler.save_cache_artifacts() if compiled is not None else None
+    if compiled is not None and made is not None:
+        compiled.write_bytes(made[0])
 
 
 def _write(path: Path, facts: dict[str, Any], rows: Sequence[Row], *, complete: bool) -> None:
@@ -325,6 +332,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--compile", action="store_true", help="also measure the step under torch.compile")
     add("--toy", action="store_true", help="gpu: a size at which the figures mean nothing")
     add("--minutes", type=float, default=8.0, help="gpu: time for the suite (8)")
+    add("--compiled", type=Path, help="file that keeps what torch.compile made for the next run")
     given = vars(parser.parse_args(argv))
     try:
         run(**given | {"what": given["what"] or PLAIN})

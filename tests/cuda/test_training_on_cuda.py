@@ -200,3 +200,44 @@ def test_a_compiled_step_equals_the_plain_one(device: torch.device, on_gpu: None
         assert relative_error(second, first) < 1e-3
     with no_host_waits(device):
         compiled.train_step(batch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16", "head": Head(precision="bf16")},
+        {"precision": "bf16", "ema": 0.9},
+        {"precision": "bf16", "compile": "reduce-overhead"},
+    ],
+    ids=["bf16", "with a moving average", "CUDA graphs"],
+)
+def test_compiled_steps_in_bf16_follow_plain_ones(
+    device: torch.device, on_gpu: None, changes: dict[str, Any]
+) -> None:
+    recipe = small_recipe(deterministic=False, **{"compile": True, **changes})
+    compiled = trainer_on(device, recipe)
+    plain = trainer_on(device, small_recipe(deterministic=False, **{**changes, "compile": False}))
+    for start in (0, 16, 32, 48, 64):
+        batch = a_batch(device, start=start)
+        first, second = (t.train_step(batch)["loss"].clone() for t in (plain, compiled))
+        assert relative_error(second, first) < 3e-2
+    changed = relative_error(compiled.head.weight, trainer_on(device, recipe).head.weight)
+    assert changed > 0 and relative_error(compiled.head.weight, plain.head.weight) < 0.3 * changed
+    with no_host_waits(device):
+        compiled.train_step(batch)
+
+
+def test_a_compiled_step_in_a_group_of_one_rank(
+    device: torch.device, on_gpu: None, tmp_path: Path
+) -> None:
+    recipe = small_recipe(compile=True)
+    alone = trainer_on(device, recipe)
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        grouped = trainer_on(device, recipe)
+        for start in (0, 16):
+            batch = a_batch(device, start=start)
+            first, second = (t.train_step(batch)["loss"].clone() for t in (alone, grouped))
+            assert relative_error(second, first) < 1e-3
+    finally:
+        dist.destroy_process_group()

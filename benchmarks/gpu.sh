@@ -9,7 +9,7 @@
 # data/cfp_train (train.rec, train.idx, property), data/lfw/lfw.bin and, where an earlier run left one,
 # compiled.bin with what the compiler made. TOTAL: seconds in all; TOY=--toy: a trial on a CPU.
 F=${1:-.}; C=$PWD/.carry; S=${SITE:-$(mktemp -d)}; R=$(mktemp -d); T=${TOTAL:-580}
-export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
+cores=$(nproc); export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores < 8 ? cores : 8))}
 : "${OUT:?set OUT to an empty folder}"
 if [ -z "${TOY:-}" ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$S" "$C"/whl/*.whl

@@ -18,32 +18,41 @@ if __name__ == "__main__":
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
+import hmac
 import json
 import logging
 import math
+import os
 import queue
+import re
 import socket
+import stat
+import sys
 import threading
 import time
 import traceback
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import tyro
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import File, FormParser, parse_options_header
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -83,11 +92,22 @@ _POINTS_BYTES = 1024
 _LARGE_PIXELS = 2_000_000
 """Photos of one request of more pixels are decoded by a thread of their own."""
 
-_LARGE_BYTES = 1 << 20
-"""A body of more bytes takes one of the ``max_large``."""
-
 _NAME_CHARACTERS = 200
 """Longest name of a person."""
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    503: {"Retry-After": "1", "Connection": "close"},
+}
+"""Of errors by their status."""
+
+_Shown = Annotated[
+    HTTPAuthorizationCredentials | None,
+    Depends(HTTPBearer(auto_error=False, description="what --token-file holds")),
+]
 
 _ENDPOINTS = (
     "/v1/embed",
@@ -109,7 +129,8 @@ class Limits:
     max_wait_ms: float = 5.0
     """How long a batch waits at most for images of requests that are on their way."""
     max_queue: int = 256
-    """Images admitted and not yet answered; beyond that requests get status 503."""
+    """Images admitted and not yet answered; beyond that requests get status 503. As many bodies of
+    one address, and twice as many of all, may be on their way."""
     max_images: int = 64
     """Images in one request."""
     max_body_bytes: int = 16 << 20
@@ -117,7 +138,8 @@ class Limits:
     max_pixels: int = 16_000_000
     """Pixels of the photos of one request together, by their headers."""
     max_large: int = 8
-    """Requests of more than 1 MiB that are read and decoded at once; others wait their turn."""
+    """Bodies of the largest size, or of as many bytes, that one address may have on their way;
+    twice as many of all are held."""
     max_people: int = 100_000
     """People in the gallery; every change writes its whole file."""
     timeout_s: float = 30.0
@@ -176,6 +198,9 @@ class Metrics:
         )
         self.admitted = Gauge(
             "facerec_admitted_images", "Images admitted and not answered", registry=self.registry
+        )
+        self.pending = Gauge(
+            "facerec_pending_bodies", "Bodies on their way", registry=self.registry
         )
 
 
@@ -463,33 +488,171 @@ def read_upload(body: bytes, content_type: str, limits: Limits, *, named: bool =
     return upload
 
 
-async def read_body(request: Request, limit: int, large: Callable[[], Awaitable[object]]) -> bytes:
-    """Return the body of a request, whatever its header says about the length.
+@dataclass(frozen=True)
+class Door:
+    """Whose requests are answered.
 
-    Args:
-        request: whose body is read.
-        limit: on its bytes.
-        large: waited for once the body has more than ``_LARGE_BYTES``.
+    A page of another site can make its visitor's browser send forms to this machine, under the name
+    of that site (``Origin``, ``Sec-Fetch-Site``) or, once its own name leads here, under that name
+    (``Host``).
+
+    Attributes:
+        hosts: names of this service beside the loopback's and the address that a client reached.
+        origins: sites whose pages may use it, such as ``https://app.example``.
+        token: what whoever changes the gallery must show.
 
     Raises:
-        Refusal: it is too large, or the client goes away.
+        FacerecError: an origin is none.
     """
-    too_large = Refusal(413, f"a request may have {limit:,} bytes; send fewer or smaller images")
-    claimed = request.headers.get("content-length", "")
-    if claimed.isdecimal() and int(claimed[:20]) > limit:
-        raise too_large
-    body, waited = bytearray(), False
+
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    token: bytes | None = None
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
+                raise FacerecError(
+                    f"--allow-origin {origin}: a site is named as browsers do it, in lower case "
+                    "without a path, for example https://app.example:8443"
+                )
+
+    async def check_site(self, request: Request) -> None:
+        """Refuse what a page of another site had its visitor's browser send."""
+        host = request.headers.get("host", "").lower()
+        own = {*_LOOPBACK, *map(_name, self.hosts), (request.scope.get("server") or [""])[0]}
+        if _name(host) not in own:
+            raise Refusal(
+                403, "the request is for a host of another name; start with --allow-host NAME"
+            )
+        origins = set(request.headers.getlist("origin")) - {f"http://{host}", f"https://{host}"}
+        sites = set(request.headers.getlist("sec-fetch-site")) - {"same-origin", "none"}
+        if not origins.issubset(self.origins) or (sites and not origins):
+            raise Refusal(
+                403, "the request is from a page of another site; start with --allow-origin ORIGIN"
+            )
+
+    async def check_token(self, shown: _Shown) -> None:
+        """Refuse whoever does not show the token."""
+        given = b"" if shown is None else shown.credentials.encode()
+        if not hmac.compare_digest(given, self.token or b""):
+            raise Refusal(401, "changes take the token: send Authorization: Bearer TOKEN")
+
+
+def _name(host: str) -> str:
+    """Return the name in a ``Host`` header, without port and brackets."""
+    return re.sub(r":\d*$", "", host.lower()).removeprefix("[").removesuffix("]")
+
+
+def read_token(path: Path) -> bytes:
+    """Return the token in a file of one line that its owner alone can read.
+
+    Raises:
+        FacerecError: it is no such file.
+    """
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise too_large
-            if len(body) > _LARGE_BYTES and not waited:
-                await large()
-                waited = True
-    except ClientDisconnect as error:
-        raise Refusal(400, "the connection closed before the body was complete") from error
-    return bytes(body)
+        # A pipe must not hang.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise FacerecError(f"{path}: the token must be in a regular file; write it to one")
+            if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o077:
+                raise FacerecError(
+                    f"{path}: others may read the token's file, or own it (mode "
+                    f"{about.st_mode & 0o777:03o}); let it be yours, with chmod 600"
+                )
+            token = file.read(4096).strip()
+    except OSError as error:
+        raise FacerecError(f"{path}: the token cannot be read ({error.strerror})") from error
+    if not re.fullmatch(rb"[!-~]{1,1000}", token):
+        raise FacerecError(
+            f"{path}: a token is one line of letters, digits and signs without spaces; write one, "
+            "for example with openssl rand -hex 32"
+        )
+    return token
+
+
+@dataclass(eq=False)
+class _Body:
+    address: str
+    content: bytearray = field(default_factory=bytearray)
+    whole: bool = False
+
+
+class Bodies:
+    """The bodies of requests, bounded in number and bytes, of one address and in all.
+
+    Where there is no room, the one of the heaviest address that has been on its way longest gives
+    way, so that whoever sends nothing, or slowly, keeps nobody out. What is whole stays until it
+    is answered.
+
+    Args:
+        limits: number, bytes and time.
+        metrics: counts those on their way.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self._limits = limits
+        self._readers: dict[_Body, asyncio.Task[None]] = {}
+        metrics.pending.set_function(lambda: sum(not body.whole for body in self._readers))
+
+    @contextlib.asynccontextmanager
+    async def whole(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+        """Give the body of a request once it is whole, whatever its header says of the length.
+
+        Raises:
+            Refusal: it is larger than ``limit`` bytes, late or in the way, or the client leaves.
+        """
+        body = _Body(request.client.host if request.client else "")
+        reader = self._readers[body] = asyncio.create_task(self._read(body, request, limit))
+        self._bound(2 * self._limits.max_queue, lambda body: not body.whole)
+        try:
+            await asyncio.wait({reader}, timeout=self._limits.timeout_s)
+            if not reader.done():
+                raise Refusal(
+                    408, f"the body did not arrive within {self._limits.timeout_s:g} seconds"
+                )
+            if reader.cancelled():
+                raise Refusal(503, "the service is busy with other bodies; try again in a second")
+            reader.result()
+            yield bytes(body.content)
+        finally:
+            reader.cancel()
+            self._readers.pop(body, None)
+
+    def let_go(self) -> None:
+        """Let all that are on their way give way."""
+        self._bound(0, lambda body: not body.whole)
+
+    async def _read(self, body: _Body, request: Request, limit: int) -> None:
+        too_large = Refusal(
+            413, f"a request may have {limit:,} bytes; send fewer or smaller images"
+        )
+        claimed = request.headers.get("content-length", "")
+        if claimed.isdecimal() and int(claimed[:20]) > limit:
+            raise too_large
+        try:
+            async for chunk in request.stream():
+                body.content += chunk
+                if len(body.content) > limit:
+                    raise too_large
+                most = 2 * self._limits.max_large * self._limits.max_body_bytes
+                self._bound(most, lambda body: len(body.content))
+        except ClientDisconnect as error:
+            raise Refusal(400, "the connection closed before the body was complete") from error
+        body.whole = True
+
+    def _bound(self, most: int, weigh: Callable[[_Body], int]) -> None:
+        """Let bodies give way until one address has at most half of ``most``, and all have it."""
+        while True:
+            pending: Tally[str] = Tally()
+            for body in self._readers:
+                pending[body.address] += 0 if body.whole else weigh(body)
+            address, heaviest = max(pending.items(), key=lambda item: item[1], default=("", 0))
+            if not heaviest or (heaviest <= most // 2 and sum(map(weigh, self._readers)) <= most):
+                return
+            own = (body for body in self._readers if body.address == address and not body.whole)
+            self._readers.pop(next(filter(weigh, own))).cancel()
 
 
 async def within(seconds: float, work: Awaitable[Answer], late: Refusal) -> Answer:
@@ -625,6 +788,7 @@ class Service:
         gallery: file of the gallery; without one its endpoints are closed.
         fpir: chance of a false alarm in a search of the whole gallery.
         identify_threshold: cosine from which on ``/v1/identify`` names somebody, in its place.
+        door: whose requests are answered.
 
     Raises:
         MetricError: a threshold, the FPR or the FPIR is no such number.
@@ -643,9 +807,11 @@ class Service:
         gallery: Path | None = None,
         fpir: str = "1e-2",
         identify_threshold: float | None = None,
+        door: Door | None = None,
     ) -> None:
         self.recognizer = recognizer
         self.limits = limits or Limits()
+        self.door = door or Door()
         self.enrolled: Enrolled | None = None
         if gallery is not None:
             if not 0 < parse_rate(fpir) < 1:
@@ -667,18 +833,14 @@ class Service:
             chosen = recognizer.verify(some, some, **self._choice)
             self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
         except ModelError as error:
-            self.no_threshold = str(error)
-            if {known.flip for known in recognizer.thresholds} == {not recognizer.flip}:
-                how = "without" if recognizer.flip else "with"
-                self.no_threshold = (
-                    f"{recognizer.model.name}: its thresholds hold for embeddings {how} the mirror "
-                    f"image added; start the service {how} --flip, or with --threshold"
-                )
+            self.no_threshold = f"{error}; start the service with --threshold COSINE"
+            if recognizer.thresholds:
+                self.no_threshold += ", or choose one of the model's by --fpr, --bench and --flip"
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
         # A large photo takes a second, so the others do not queue behind one.
         self._decoder = ThreadPoolExecutor(1, "decoder")
         self._large_decoder = ThreadPoolExecutor(1, "decoder of large photos")
-        self._large = asyncio.Semaphore(self.limits.max_large)
+        self.bodies = Bodies(self.limits, self.metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -732,9 +894,8 @@ class Service:
         """Take the person of the form's ``subject`` out of the gallery and its file."""
         enrolled = self._gallery()
         content_type = request.headers.get("content-type", "")
-        reading = read_body(request, _POINTS_BYTES * 4, _at_once)
-        body = await within(self.limits.timeout_s, reading, self._slow)
-        subject = read_subject(parse_form(body, content_type, 0, ("subject",))["subject"])
+        async with self.bodies.whole(request, _POINTS_BYTES * 4) as body:
+            subject = read_subject(parse_form(body, content_type, 0, ("subject",))["subject"])
         return await self._at_desk(lambda: enrolled.delete(subject))
 
     def _gallery(self) -> Enrolled:
@@ -763,10 +924,6 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @property
-    def _slow(self) -> Refusal:
-        return Refusal(408, f"the body did not arrive within {self.limits.timeout_s:g} seconds")
-
-    @property
     def _late(self) -> Refusal:
         return Refusal(503, "the service is too busy to answer in time; try again in a second")
 
@@ -777,8 +934,6 @@ class Service:
         size = self.recognizer.model.image_size
         content_type = request.headers.get("content-type", "")
 
-        large = contextlib.AsyncExitStack()
-
         async def answer(body: bytes) -> tuple[NDArray[np.float32], str]:
             read = functools.partial(read_upload, body, content_type, limits, named=named)
             reading = self._decoder.submit(read)
@@ -786,24 +941,13 @@ class Service:
             is_large = upload.pixels > _LARGE_PIXELS
             decoder = self._large_decoder if is_large else self._decoder
             faces = await asyncio.wrap_future(decoder.submit(upload.faces, size))
-            await large.aclose()
             with self._batcher.places(len(faces) - 1):
                 vectors = await asyncio.wrap_future(self._batcher.submit(faces))
                 return vectors, upload.subject
 
-        with self._batcher.places(1):  # before the body takes memory
-            async with large:
-                reading = read_body(
-                    request,
-                    limits.max_body_bytes,
-                    lambda: large.enter_async_context(self._large),
-                )
-                body = await within(limits.timeout_s, reading, self._slow)
+        async with self.bodies.whole(request, limits.max_body_bytes) as body:
+            with self._batcher.places(1):  # before anything is decoded
                 return await within(limits.timeout_s, answer(body), self._late)
-
-
-async def _at_once() -> None:
-    """Wait for nothing."""
 
 
 class Observer:
@@ -843,8 +987,7 @@ class Observer:
 
 def answer_error(status: int, sentence: str) -> JSONResponse:
     """Return an error as JSON."""
-    headers = {"Retry-After": "1"} if status == 503 else None
-    return JSONResponse({"error": sentence}, status, headers)
+    return JSONResponse({"error": sentence}, status, _HEADERS.get(status))
 
 
 def create_app(service: Service) -> FastAPI:
@@ -866,9 +1009,26 @@ def create_app(service: Service) -> FastAPI:
         fields = {name: _FIELDS[name] for name in required + optional}
         form = {"schema": {"type": "object", "required": required, "properties": fields}}
         body = {"required": True, "content": {"multipart/form-data": form}}
-        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra={"requestBody": body})
-    app.add_api_route("/healthz", service.healthz)
-    app.add_api_route("/metrics", service.expose)
+        checks = [Depends(service.door.check_site)]
+        if service.door.token is not None and path in ("/v1/enroll", "/v1/delete"):
+            checks.append(Depends(service.door.check_token))
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            dependencies=checks,
+            openapi_extra={"requestBody": body},
+        )
+    for path, state in (("/healthz", service.healthz), ("/metrics", service.expose)):
+        app.add_api_route(path, state)
+        app.add_api_route(path, state, methods=["HEAD"], include_in_schema=False)
+    if service.door.origins:  # so that pages of these sites may read the answers
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.door.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization"],
+        )
     app.add_middleware(Observer, metrics=service.metrics)
 
     @app.exception_handler(Refusal)
@@ -910,20 +1070,49 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def create_server(service: Service) -> uvicorn.Server:
+@contextlib.contextmanager
+def python_alone_on_stderr() -> Iterator[None]:
+    """Leave stderr to Python while the block runs, whose log then holds no text of C libraries.
+
+    Decoders write a line or more for every damaged image there, and anybody can send many.
+    """
+    sys.stderr.flush()
+    with os.fdopen(os.dup(2), "w", 1, errors="replace") as own:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        try:
+            with contextlib.redirect_stderr(own):
+                yield
+        finally:
+            os.dup2(own.fileno(), 2)
+
+
+class Server(uvicorn.Server):
+    """Does not wait for bodies on their way when it is to end; what is whole is answered."""
+
+    bodies: Bodies
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let go of these bodies, then end."""
+        self.bodies.let_go()
+        await super().shutdown(sockets)
+
+
+def create_server(service: Service) -> Server:
     """Return the HTTP server of a service, to be run with a socket of `listen`."""
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what is uploaded
     config = uvicorn.Config(
         create_app(service),
         access_log=False,
-        log_level="warning",
+        log_level="error",  # warnings tell of every request that is no HTTP
         server_header=False,
         ws="none",
         lifespan="on",
-        # A body and an answer may each take the time-out.
-        timeout_graceful_shutdown=math.ceil(2 * service.limits.timeout_s),
+        timeout_graceful_shutdown=math.ceil(service.limits.timeout_s),
     )
-    return uvicorn.Server(config)
+    server = Server(config)
+    server.bodies = service.bodies
+    return server
 
 
 @contextlib.contextmanager
@@ -932,8 +1121,8 @@ def running(service: Service) -> Iterator[str]:
 
     A `Service` serves once.
     """
-    server = create_server(service)
-    with listen("127.0.0.1", 0) as listener:
+    with python_alone_on_stderr(), listen("127.0.0.1", 0) as listener:
+        server = create_server(service)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
@@ -963,13 +1152,17 @@ def serve(
     gallery: Path | None = None,
     fpir: str = "1e-2",
     identify_threshold: float | None = None,
+    allow_origin: tuple[str, ...] = (),
+    allow_host: tuple[str, ...] = (),
+    token_file: Path | None = None,
     limits: tyro.conf.OmitArgPrefixes[Limits] = Limits(),
 ) -> None:
     """Serve embeddings and comparisons of faces over HTTP, and a gallery.
 
     POST /v1/embed and /v1/verify take multipart forms, with a gallery also /v1/enroll, /v1/identify
     and /v1/delete; GET /healthz and /metrics tell the state.
-    There is no access control: put the service behind a proxy that has one.
+    Pages of other sites are refused, and changes of the gallery may take a token. There is no other
+    access control: put the service behind a proxy that has one.
 
     Args:
         model: a bundle, an .onnx or .safetensors file, or the folder of a run.
@@ -987,8 +1180,19 @@ def serve(
         gallery: file of enrolled people, as facerec enroll writes it; made if it is not there.
         fpir: chance that a stranger is taken for somebody in the gallery, at its size.
         identify_threshold: cosine from which on somebody is identified, in place of fpir.
+        allow_origin: sites whose pages may use the service, for example https://app.example.
+        allow_host: names of this service in addresses, beside localhost and where it listens.
+        token_file: file with the token that whoever changes the gallery must show; its owner alone
+            may read it.
         limits: what the service takes.
     """
+    token = None if token_file is None else read_token(token_file)
+    door = Door((host, *allow_host), allow_origin, token)
+    if gallery is not None and token is None and host not in _LOOPBACK:
+        raise FacerecError(
+            f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
+            "listen on 127.0.0.1"
+        )
     recognizer = facerec.load(
         model,
         device=device,
@@ -1010,6 +1214,7 @@ def serve(
             gallery=gallery,
             fpir=fpir,
             identify_threshold=identify_threshold,
+            door=door,
         )
         listener = claims.enter_context(listen(host, port))
         address, port = listener.getsockname()[:2]
@@ -1022,6 +1227,8 @@ def serve(
         if endpoints.enrolled is not None:
             print(f"gallery {gallery}: {len(endpoints.enrolled.gallery):,} people")
         print(f"listening on http://{address}:{port}", flush=True)
+        claims.enter_context(python_alone_on_stderr())
+        faulthandler.enable()  # a crash of a library stays in the log
         create_server(endpoints).run([listener])
 
 

@@ -1,4 +1,4 @@
-"""Images for `facerec enroll` and `facerec identify`: a folder and a model, or embeddings."""
+"""Images for `facerec enroll` and `facerec identify`: photos and a model, or embeddings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from facerec.report.progress import progress_bar
 
 @dataclass(frozen=True)
 class Embedder(Network):
-    """How images of a folder become embeddings; embeddings files need none of it."""
+    """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors or an .onnx file; needed for a folder of images."""
+    """A run folder, a bundle, a .safetensors or an .onnx file; needed for images."""
     align: str | None = None
     """Find the face in photos of any size: a .csv of points, insightface, or a YuNet .onnx file."""
     align_threshold: float | None = None
@@ -38,7 +38,7 @@ class Embedder(Network):
         console: Console,
         space: Space | None = None,
     ) -> Embeddings:
-        """Return the embeddings of a folder's images, or those of a file.
+        """Return the embeddings of a folder's images or of one photo, or those of a file.
 
         The first folders of a folder are subjects, where no table of ``subjects`` is given. A model
         that does not embed into ``space`` is refused before it embeds anything.
@@ -59,7 +59,7 @@ class Embedder(Network):
                 "embeddings (.npz, .parquet, .csv)"
             )
         else:
-            source = FolderImages(images)
+            source = open_images(images)
             model = self.load(self.model)
             aligner = parse_align(self.align, self.align_threshold)
             print_model(model, flip, aligner, console)
@@ -84,6 +84,18 @@ class Embedder(Network):
                 embeddings, subjects=read_members(subjects, embeddings.ids, None)[0]
             )
         return embeddings
+
+
+def open_images(path: Path) -> FolderImages:
+    """Return the images of a folder, or one photo, which may be a link to it.
+
+    Raises:
+        DatasetError: there is no image, or the folder cannot be read.
+    """
+    if not path.is_file():
+        return FolderImages(path)
+    photo = path.resolve()
+    return FolderImages(photo.parent, [photo.name])
 
 
 DEFAULT = Embedder()

@@ -43,7 +43,7 @@ def identify(
     face before the camera is alive.
 
     Args:
-        images: a folder of images, or a file of embeddings (.npz, .parquet, .csv).
+        images: a photo, a folder of images, or a file of embeddings (.npz, .parquet, .csv).
         gallery: the .npz file that facerec enroll wrote.
         fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
             threshold is given.
@@ -107,7 +107,7 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
         named += answer.subject is not None
         failed += answer.failure is not None
     console.print(
-        f"{named:,} of {len(identification.answers):,} images identified, "
+        f"{named:,} of {words.counted(len(identification.answers), 'image')} identified, "
         f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )

@@ -207,6 +207,20 @@ def test_a_folder_of_images(
     identify.main(["faces/a", "--gallery", "g.npz", *embedder])
     found = json.loads(Path("a.json").read_text())
     assert [answer["subject"] for answer in found["answers"]] == ["a", "a"]
+    # A photo alone gets the answer that it has in its folder, by whatever path it is named.
+    alone = tmp_path / "elsewhere" / "me.png"
+    alone.parent.mkdir()
+    alone.symlink_to(tmp_path / "faces" / "a" / "1.png")
+    capsys.readouterr()
+    for photo in ("faces/a/1.png", tmp_path / "faces/a/1.png", "faces/../faces/a/1.png", alone):
+        identify.main([str(photo), "--gallery", "g.npz", *embedder])
+        assert "1 of 1 image identified" in capsys.readouterr().out
+        (answer,) = json.loads(Path("a.json").read_text())["answers"]
+        assert answer == found["answers"][1]
+    # One that is none is a failure with its reason.
+    identify.main(["faces/b/2.jpg", "--gallery", "g.npz", *embedder])
+    text = capsys.readouterr().out
+    assert "0 of 1" in text and "1 failure" in text and "JPEG" in text
     # What cannot be answered is refused before anything is embedded.
     write("others.npz", generator.standard_normal((2, 16)), ["u", "v"])
     enroll.main(["others.npz", "--gallery", "theirs.npz"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import logging
 import re
 import signal
 import socket
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +32,8 @@ from facerec.commands.cli import run_command
 from facerec.embedding import EmbeddingModel, load_model, save_model
 from facerec.embedding.align import align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import FacerecError, ModelError
+from facerec.errors import FacerecError, ImageError, ModelError
+from facerec.records.decode import decode_image
 
 httpx = pytest.importorskip("httpx")
 for extra in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
@@ -209,15 +213,35 @@ def test_verify_without_any_threshold(example: ModuleType, model: Patches) -> No
         answer = httpx.post(f"{url}/v1/verify", files=form(*[encode(faces(1)[0])] * 2))
     assert answer.status_code == 501
     assert answer.json()["error"].startswith("patches: no threshold for FPR 1e-3 is known; give")
+    assert "--threshold" in answer.json()["error"] and "--fpr" not in answer.json()["error"]
 
 
-def test_thresholds_with_mirror_images_ask_for_flip(example: ModuleType, model: Patches) -> None:
-    model.note = {"thresholds": [{**LFW, "flip": True}]}
-    closed = example.Service(FaceRecognizer(model)).no_threshold
-    assert "with --flip" in closed and "no threshold" not in closed
-    assert example.Service(FaceRecognizer(model, flip=True)).no_threshold is None
-    model.note = {"thresholds": [{**LFW, "flip": False}]}
-    assert "without --flip" in example.Service(FaceRecognizer(model, flip=True)).no_threshold
+@pytest.mark.parametrize(
+    ("thresholds", "flag"),
+    [
+        ([{**LFW, "fpr": "1e-2"}, {**LFW, "fpr": "1e-2", "bench": "cfp_fp"}], "--bench"),
+        ([{**LFW, "fpr": "1e-2"}], "--fpr"),
+        ([{**LFW, "flip": True}], "--flip"),
+    ],
+)
+def test_verify_names_the_flag_that_is_missing(
+    example: ModuleType, model: Patches, thresholds: list[dict[str, Any]], flag: str
+) -> None:
+    model.note = {"thresholds": thresholds}
+    asked = "1e-4" if flag == "--fpr" else None
+    service = example.Service(FaceRecognizer(model), fpr=asked)
+    with example.running(service) as url:
+        answer = httpx.post(f"{url}/v1/verify", files=form(*[encode(faces(1)[0])] * 2))
+    assert answer.status_code == 501
+    assert flag in answer.json()["error"] and "--threshold" in answer.json()["error"]
+
+
+def test_thresholds_hold_for_one_way_of_embedding(example: ModuleType, model: Patches) -> None:
+    for flip in (False, True):
+        model.note = {"thresholds": [{**LFW, "flip": flip}]}
+        assert example.Service(FaceRecognizer(model, flip=flip)).no_threshold is None
+        closed = example.Service(FaceRecognizer(model, flip=not flip)).no_threshold
+        assert f"flip={flip}" in closed and "no threshold" not in closed
 
 
 def test_health_and_interface(client: Client, service: Any) -> None:
@@ -232,6 +256,10 @@ def test_health_and_interface(client: Client, service: Any) -> None:
         "embedding_size": 16,
         "contract": service.contract,
     }
+    for path in ("/healthz", "/metrics"):
+        head = client.head(path)
+        assert head.status_code == 200 and head.text == ""
+    assert client.head("/v1/embed").status_code == 405
     assert set(client.get("/openapi.json").json()["paths"]) == {
         "/v1/embed",
         "/v1/verify",
@@ -322,7 +350,42 @@ def test_malformed_uploads(
     assert after[f'facerec_requests_total{{endpoint="/v1/embed",status="{status}"}}'] == 1
     assert after["facerec_images_total"] == 1 and after["facerec_admitted_images"] == 0
     log = "".join(capfd.readouterr())
-    assert re.fullmatch("(libpng error: [ a-zA-Z]+\n)?", log)
+    assert log == ""
+
+
+def damaged_images() -> list[bytes]:
+    """Return images of which decoders in C complain on stderr."""
+
+    def damaged(data: bytes, seed: int) -> bytes:
+        broken = bytearray(data)
+        places = np.random.default_rng(seed).integers(len(data) // 2, len(data) - 20, 3)
+        broken[places[0]] ^= 255
+        broken[places[1]] ^= 255
+        return bytes(broken)
+
+    rows = zlib.compress(bytes([77]) * (SIZE * (1 + 3 * SIZE)))  # 77 is no filter of a row
+    chunk = b"IDAT" + rows
+    bad_filter = FACE[:33] + len(rows).to_bytes(4, "big") + chunk
+    bad_filter += zlib.crc32(chunk).to_bytes(4, "big") + FACE[-12:]
+    return [bad_filter, *(damaged(JPEG, seed) for seed in range(40))]
+
+
+def test_what_decoders_say_of_damaged_images_is_not_in_the_log(
+    example: ModuleType, service: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    images = damaged_images()
+    for image in images:
+        with contextlib.suppress(ImageError):
+            decode_image(image, "it", (SIZE, SIZE))
+    said = capfd.readouterr().err
+    assert "libpng" in said and said.count("Corrupt JPEG") > 10
+    with example.running(service) as url, connect(url) as client:
+        statuses = {client.post("/v1/embed", files=form(image)).status_code for image in images}
+        assert talk(client, b"no HTTP\r\n\r\n")[0] == 400  # nor is what is no request
+        # Python's own messages stay.
+        logging.getLogger("facerec.service").error("a line of the log")
+    assert statuses == {200, 422}
+    assert capfd.readouterr().err == "a line of the log\n"
 
 
 @pytest.mark.parametrize(
@@ -427,7 +490,10 @@ def talk(client: Client, text: bytes) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
-HEAD = b"POST /v1/embed HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+HEAD = (
+    b"POST /v1/embed HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: multipart/form-data; boundary=x\r\n"
+)
 
 
 def test_a_body_larger_than_it_says_or_without_a_length(client: Client) -> None:
@@ -592,24 +658,106 @@ def test_aligned_images_do_not_wait_for_large_photos(
         assert [request.result().status_code for request in large] == [200] * 3
 
 
-def test_large_bodies_wait_their_turn(example: ModuleType, model: Patches) -> None:
-    service = example.Service(FaceRecognizer(model), example.Limits(max_large=1))
-    boundary = {"Content-Type": "multipart/form-data; boundary=x"}
+@contextlib.contextmanager
+def stalled(
+    client: Client, count: int, sent: int = 3, path: str = "/v1/embed", address: str = "127.0.0.1"
+) -> Iterator[list[socket.socket]]:
+    """Give connections with requests whose bodies stop after some bytes, and never end."""
+    head = HEAD.replace(b"/v1/embed", path.encode())
+    head += b"Content-Length: %d\r\n\r\n" % (sent + 90)
+    server = (client.base_url.host, client.base_url.port or 80)
+    with contextlib.ExitStack() as open_:
+        connections = []
+        for _ in range(count):
+            slow = socket.create_connection(server, timeout=20, source_address=(address, 0))
+            connections.append(open_.enter_context(slow))
+            slow.sendall(head + bytes(sent))
+        yield connections
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/v1/enroll", "/v1/delete"])
+def test_bodies_that_never_come_keep_nobody_out(
+    example: ModuleType, model: Patches, tmp_path: Path, path: str
+) -> None:
+    service = example.Service(FaceRecognizer(model), gallery=tmp_path / "g.npz")
     with (
         example.running(service) as url,
         connect(url) as client,
-        socket.create_connection((client.base_url.host, client.base_url.port or 80)) as slow,
-        ThreadPoolExecutor(1) as pool,
+        stalled(client, 260, path=path) as slow,
     ):
-        slow.sendall(HEAD + b"Content-Length: 3000000\r\n\r\n" + bytes(2_000_000))
-        wait_for(service._large.locked)
-        large = pool.submit(client.post, "/v1/embed", content=bytes(2_000_000), headers=boundary)
-        # A small one does not wait.
-        assert client.post("/v1/embed", files=form(FACE)).status_code == 200
-        assert not large.done()
-        slow.close()
-        assert large.result().status_code == 400
-    assert not service._large.locked()
+        wait_for(lambda: counts(client)["facerec_pending_bodies"] == 256)
+        assert counts(client)["facerec_admitted_images"] == 0
+        answer = client.post("/v1/embed", files=form(FACE), timeout=2)
+        assert answer.status_code == 200
+        # Those that came first have given way, and the others wait.
+        assert b" 503 " in slow[0].recv(99)
+        slow[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[-1].recv(1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent"),
+    [({"max_queue": 4, "max_images": 4}, 3), ({"max_large": 1, "max_body_bytes": 100_000}, 20_000)],
+    ids=["number", "bytes"],
+)
+def test_pending_bodies_are_bounded_by_address_and_in_all(
+    example: ModuleType, model: Patches, limits: dict[str, int], sent: int
+) -> None:
+    # 4 bodies of an address and 8 in all, or 100,000 and 200,000 bytes of them.
+    service = example.Service(FaceRecognizer(model), example.Limits(**limits))
+    most = 4 if sent == 3 else 5
+
+    def pending() -> float:
+        return counts(client)["facerec_pending_bodies"]
+
+    with (
+        example.running(service) as url,
+        connect(url) as client,
+        stalled(client, 1, sent, address="127.0.0.2") as first,
+    ):
+        wait_for(lambda: pending() == 1)
+        with stalled(client, 9, sent) as many:
+            # Only those of the address with most of them give way, and of those the first.
+            wait_for(lambda: pending() == 1 + most)
+            assert [b" 503 " in slow.recv(99) for slow in many[: 9 - most]] == [True] * (9 - most)
+            with stalled(client, most, sent, address="127.0.0.3"):
+                wait_for(lambda: pending() == 2 * most)
+                assert client.post("/v1/embed", files=form(FACE), timeout=2).status_code == 200
+                first[0].setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    first[0].recv(1)
+        wait_for(lambda: pending() == 1)
+    assert not service.bodies._readers
+
+
+def test_bodies_that_wait_for_an_answer_count_and_stay(example: ModuleType, model: Patches) -> None:
+    limits = example.Limits(max_large=1, max_body_bytes=len(FACE) + 400, timeout_s=20)
+    gate = Gate(model)
+    with (
+        example.running(example.Service(FaceRecognizer(model), limits)) as url,
+        connect(url) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        whole = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
+        wait_for(lambda: counts(client)["facerec_admitted_images"] == 2)
+        late = client.post("/v1/embed", files=form(FACE), timeout=2)
+        assert late.status_code == 503 and "busy with other bodies" in late.json()["error"]
+        gate.open.set()
+        assert [request.result().status_code for request in whole] == [200, 200]
+        assert client.post("/v1/embed", files=form(FACE), timeout=2).status_code == 200
+
+
+def test_bodies_on_their_way_do_not_delay_the_end(example: ModuleType, model: Patches) -> None:
+    limits = example.Limits(timeout_s=300)
+    with contextlib.ExitStack() as open_:
+        with (
+            example.running(example.Service(FaceRecognizer(model), limits)) as url,
+            connect(url) as client,
+        ):
+            (slow,) = open_.enter_context(stalled(client, 1))
+            wait_for(lambda: counts(client)["facerec_pending_bodies"] == 1)
+        assert b" 503 " in slow.recv(99)
 
 
 def test_an_answer_that_takes_too_long(example: ModuleType, model: Patches) -> None:
@@ -802,6 +950,7 @@ def save_small(folder: Path) -> Path:
 def test_the_command_serves_a_file_until_it_is_told_to_stop(tmp_path: Path) -> None:
     path = save_small(tmp_path)
     command = [sys.executable, str(EXAMPLES / "service.py"), str(path), "--port", "0"]
+    command += ["--allow-host", "a.example", "b.example:80", "--allow-origin", "https://c.example"]
     process = subprocess.Popen(
         [*command, "--max-batch", "4", "--device", "cpu", "--threshold", "0.3"],
         stdout=subprocess.PIPE,
@@ -819,7 +968,15 @@ def test_the_command_serves_a_file_until_it_is_told_to_stop(tmp_path: Path) -> N
         found = httpx.post(f"{url}/v1/embed", files=form(encode(image)), timeout=30).json()
         expected = load_model(path).embed(image[None])
         np.testing.assert_allclose(found["embeddings"], expected, rtol=1e-3, atol=1e-4)
-        assert httpx.post(f"{url}/v1/embed", files=form(b"x")).status_code == 422
+        for headers, status in (
+            ({"Host": "b.example", "Origin": "https://c.example"}, 422),
+            ({"Host": "c.example"}, 403),
+            ({"Origin": "https://b.example"}, 403),
+        ):
+            answer = httpx.post(f"{url}/v1/embed", files=form(b"x"), headers=headers)
+            assert answer.status_code == status
+        for bad in (b"x", *damaged_images()[:20]):
+            assert httpx.post(f"{url}/v1/embed", files=form(bad)).status_code in (200, 422)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     finally:
@@ -836,6 +993,9 @@ def test_the_command_serves_a_file_until_it_is_told_to_stop(tmp_path: Path) -> N
         (["absent.onnx", "--max-batch", "0"], "max_batch must be more than 0, found 0"),
         ([None, "--threshold", "nan"], "the threshold is NaN"),
         ([None, "--fpr", "often"], "target 'often' is not a rate"),
+        ([None, "--allow-origin", "*"], "--allow-origin *: a site is named"),
+        ([None, "--token-file", "absent"], "absent: the token cannot be read"),
+        ([None, "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
         ([None, "--port", "-1"], "127.0.0.1, port -1: cannot listen there"),
     ],
 )

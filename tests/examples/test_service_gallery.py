@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ import torch
 from facerec.backbones import Preprocessing
 from facerec.embedding import EmbeddingModel, Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, MetricError, ModelError
+from facerec.errors import DatasetError, FacerecError, MetricError, ModelError
 from facerec.galleries import Gallery, Space
 
 httpx = pytest.importorskip("httpx")
@@ -223,3 +224,160 @@ def test_a_gallery_of_another_model_is_refused(
     with pytest.raises(ModelError, match="flip"):
         example.Service(FaceRecognizer(Patches(), flip=True), gallery=tmp_path / "g.npz")
     assert json.dumps(Gallery.read(tmp_path / "g.npz").space.preprocessing)
+
+
+# --- who may use it --------------------------------------------------------------------------
+
+OWN = "http://127.0.0.1:{port}"
+"""The origin of the service itself; the port is filled in."""
+
+
+FOREIGN: list[list[tuple[str, str]]] = [
+    [("Host", "evil.example")],
+    [("Host", "evil.example:8000"), ("Origin", "http://evil.example:8000")],
+    [("Host", "localhost.evil.example")],
+    [("Host", "127.0.0.1.evil.example:80")],
+    [("Host", "evil@localhost")],
+    [("Host", "192.0.2.1:8000")],
+    [("Host", "")],
+    [("Origin", "https://evil.example")],
+    [("Origin", "null")],
+    [("Origin", "")],
+    [("Origin", "http://127.0.0.1")],
+    [("Origin", "http://localhost:1"), ("Sec-Fetch-Site", "same-site")],
+    [("Origin", "http://localhost.evil.example")],
+    [("Sec-Fetch-Site", "cross-site")],
+    [("Sec-Fetch-Site", "same-site")],
+    [("Origin", OWN), ("Sec-Fetch-Site", "cross-site")],
+    [("Origin", "https://evil.example"), ("Sec-Fetch-Site", "same-origin")],
+    [("Origin", OWN), ("Origin", "https://evil.example")],
+]
+"""Headers of requests that a page of another site can make a browser send."""
+
+
+def test_pages_of_other_sites_are_refused(example: ModuleType, start: Any, tmp_path: Path) -> None:
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        assert client.post("/v1/enroll", files=[*files(1), *subject("a")]).status_code == 200
+        before = (tmp_path / "g.npz").read_bytes()
+        for headers in FOREIGN:
+            sent = [(name, value.format(port=client.base_url.port)) for name, value in headers]
+            for path, content in (
+                ("/v1/enroll", [*files(2), *subject("b")]),
+                ("/v1/delete", subject("a")),
+                ("/v1/identify", files(1)),
+                ("/v1/verify", files(1, 1)),
+                ("/v1/embed", files(1)),
+            ):
+                answer = client.post(path, files=content, headers=sent)
+                assert answer.status_code == 403, (path, headers)
+                assert "--allow-" in answer.json()["error"]
+                assert "access-control-allow-origin" not in answer.headers
+        # Probes name hosts as they like.
+        assert client.get("/healthz", headers={"Host": "192.0.2.1"}).status_code == 200
+    assert (tmp_path / "g.npz").read_bytes() == before
+
+
+def test_own_pages_and_those_allowed_are_answered(example: ModuleType, start: Any) -> None:
+    app = "https://app.example"
+    door = example.Door(["faces.example"], [app])
+    with example.running(start(door=door)) as url, connect(url) as client:
+        own = OWN.format(port=client.base_url.port)
+        for headers in (
+            {},
+            {"Host": "localhost"},
+            {"Host": "LOCALHOST:8000"},
+            {"Host": "[::1]:8000"},
+            {"Host": "faces.example:8443", "Origin": "https://faces.example:8443"},
+            {"Origin": own, "Sec-Fetch-Site": "same-origin"},
+            {"Sec-Fetch-Site": "none"},
+            {"Origin": app, "Sec-Fetch-Site": "cross-site"},
+        ):
+            answer = client.post("/v1/enroll", files=[*files(1), *subject("a")], headers=headers)
+            assert answer.status_code == 200, headers
+            # Browsers let a page of another site read what names it.
+            named = answer.headers.get("access-control-allow-origin")
+            assert named == (app if headers.get("Origin") == app else None)
+        asks = {"Access-Control-Request-Method": "POST"}
+        asks["Access-Control-Request-Headers"] = "authorization"
+        for origin, status in ((app, 200), ("https://evil.example", 400)):
+            preflight = client.options("/v1/enroll", headers={**asks, "Origin": origin})
+            assert preflight.status_code == status
+
+
+def test_changes_take_the_token(example: ModuleType, start: Any, tmp_path: Path) -> None:
+    door = example.Door(token=b"open-sesame")
+    with example.running(start(door=door, identify_threshold=0.9)) as url, connect(url) as client:
+
+        def change(path: str, **headers: str) -> Any:
+            content = [*(files(1) if path == "/v1/enroll" else []), *subject("a")]
+            return client.post(path, files=content, headers=headers)
+
+        for path in ("/v1/enroll", "/v1/delete"):
+            for shown in (
+                {},
+                {"Authorization": "Bearer"},
+                {"Authorization": "Bearer open-sesam"},
+                {"Authorization": "Bearer open-sesame2"},
+                {"Authorization": "Basic open-sesame"},
+                {"Authorization": "open-sesame"},
+            ):
+                answer = change(path, **shown)
+                assert answer.status_code == 401 and "open-sesame" not in answer.text
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert not (tmp_path / "g.npz").exists()
+        token = {"Authorization": "Bearer open-sesame"}
+        other = change("/v1/enroll", **token, Origin="https://evil.example")
+        assert other.status_code == 403
+        assert change("/v1/enroll", **token).status_code == 200
+        # What changes nothing takes none.
+        assert client.post("/v1/identify", files=files(1)).status_code == 200
+        assert client.post("/v1/embed", files=files(1)).status_code == 200
+        assert change("/v1/delete", **token).status_code == 200
+
+
+def test_a_token_is_read_from_a_file_of_its_owner_alone(
+    example: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+
+    def write(content: bytes, mode: int = 0o600) -> None:
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    write(b"abc123-_.~\n")
+    assert example.read_token(path) == b"abc123-_.~"
+    for content, mode, words in (
+        (b"abc\n", 0o640, "mode 640"),
+        (b"abc\n", 0o604, "mode 604"),
+        (b"", 0o600, "one line"),
+        (b"\n\n", 0o600, "one line"),
+        (b"abc\ndef\n", 0o600, "one line"),
+        (b"two words\n", 0o600, "one line"),
+        ("é".encode(), 0o600, "one line"),
+        (b"x" * 5000, 0o600, "one line"),
+    ):
+        write(content, mode)
+        with pytest.raises(FacerecError, match=words):
+            example.read_token(path)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", "absent"):
+        with pytest.raises(FacerecError, match="token"):
+            example.read_token(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "app.example", "https://app.example/", "null", "HTTPS://a"]
+)
+def test_what_is_no_origin_does_not_start(example: ModuleType, origin: str) -> None:
+    with pytest.raises(FacerecError, match="--allow-origin"):
+        example.Door(origins=[origin])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "faces.example"])
+def test_a_gallery_that_everybody_could_change_is_not_served(
+    example: ModuleType, tmp_path: Path, host: str
+) -> None:
+    with pytest.raises(FacerecError, match="--token-file"):
+        example.serve(Path("model.onnx"), host=host, gallery=tmp_path / "g.npz")
+    with pytest.raises(ModelError, match=r"model\.onnx"):  # so it gets as far as that
+        example.serve(Path("model.onnx"), host="127.0.0.1", gallery=tmp_path / "g.npz")

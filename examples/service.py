@@ -64,6 +64,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, FacerecError, ImageError, MetricError, ModelError
 from facerec.galleries import Fpir, Gallery, Space
+from facerec.names import same_name
 from facerec.records.decode import decode_image, image_size
 from facerec.statistics.operating_points import parse_rate
 
@@ -401,7 +402,7 @@ def read_subject(found: Sequence[bytes]) -> str:
         Refusal: none, too long, or what is no text.
     """
     try:
-        name = found[0].decode("utf-8").strip() if found else ""
+        name = same_name(found[0].decode("utf-8").strip()) if found else ""
     except UnicodeDecodeError:
         name = ""
     if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
@@ -773,7 +774,14 @@ class Enrolled:
             raise
 
     def _read(self) -> Gallery:
-        return Gallery.read(self.path) if self.path.exists() else Gallery(self._space)
+        gallery = Gallery.read(self.path) if self.path.exists() else Gallery(self._space)
+        if gallery.twins:  # without their names, of which none is logged
+            _log.warning(
+                "people whom the gallery held twice, under two Unicode forms of one name, and who "
+                "are one here and in the file from the next change on: %d",
+                len(gallery.twins),
+            )
+        return gallery
 
 
 class Service:

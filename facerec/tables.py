@@ -2,7 +2,7 @@
 
 Fields are apart by commas, or where the first line has none by semicolons or TABs. The text is
 UTF-8, with a mark or not, or UTF-16 with its mark; line ends are of any kind. Blanks around fields
-do not count, and lines without any text are passed over.
+do not count, lines without any text are passed over, and text is composed (`facerec.names`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from facerec.errors import DatasetError, FacerecError
+from facerec.names import same_name
 
 MAX_LINE = 1 << 24
 """Bytes of a line; a file with a longer one is no table."""
@@ -56,6 +57,7 @@ class Table:
         Raises:
             FacerecError: a column is missing, or a line has more or fewer fields than the first.
         """
+        columns = [same_name(name) for name in columns]
         missing = [name for name in columns if name not in self.columns]
         if missing:
             listed = ", ".join(self.columns[:20])[:200] or "none"
@@ -117,4 +119,4 @@ class Table:
                 if "\0" in text:
                     raise csv.Error("a NUL byte")
                 # Ends may also be those of an old Mac.
-                yield from io.StringIO(text, newline="")
+                yield from io.StringIO(same_name(text), newline="")

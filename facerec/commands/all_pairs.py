@@ -17,6 +17,7 @@ from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import check_place, parse_json, write_json
 from facerec.large_arrays import take
+from facerec.names import is_missing
 from facerec.records.images import text_array
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
@@ -170,7 +171,7 @@ def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Member
                 f"{table.where(line)}: image {image!r} was on an earlier line already; keep one of "
                 "them"
             )
-        recorded[image] = subject, "".join(groups)
+        recorded[image] = subject, "".join(value for value in groups if not is_missing(value))
     names = ids.tolist()
     absent = [name for name in names if name not in recorded]
     if absent:

@@ -53,7 +53,7 @@ from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rate_results import TARGETS, Calibration
 from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
-from facerec.fairness.tables import SUPPRESSED, norm_table, rate_table, working_point
+from facerec.fairness.tables import SUPPRESSED, group_sizes, norm_table, rate_table, working_point
 from facerec.files import sha256
 from facerec.limits import MOST, Limits, Seed
 from facerec.progress import Progress, section
@@ -429,6 +429,8 @@ def print_audit(audit: Audit, console: Console) -> None:
     for gone in audit.exclusions:
         of = "" if gone.attribute is None else f"{gone.attribute}: "
         console.print(f"left out: {of}{gone.images:,} × {gone.reason}", style="yellow")
+    for line in group_sizes(audit):
+        console.print(line)
     console.print()
     for finding in audit.findings:
         console.print(f"• {finding.text}")

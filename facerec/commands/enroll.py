@@ -13,6 +13,7 @@ from facerec.embedding.file import is_embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
 from facerec.galleries.threshold import Calibration, Fpir
+from facerec.names import same_name
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
@@ -68,7 +69,7 @@ def enroll(
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
-        opened = Gallery.read(gallery) if gallery.exists() else None
+        opened = read_gallery(gallery, console) if gallery.exists() else None
         if opened is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
         if opened is not None and fusion not in (None, opened.fusion):
@@ -76,7 +77,7 @@ def enroll(
                 f"{gallery}: its templates are means of {opened.fusion} embeddings, not of "
                 f"{fusion} ones; leave out --fusion, or enrol everybody in a new gallery"
             )
-        for name in delete:
+        for name in dict.fromkeys(map(same_name, delete)):
             assert opened is not None
             opened.delete(name)
         enrolled = None
@@ -117,6 +118,23 @@ def enroll(
         print_thresholds(opened.calibration, len(opened), console)
     if export is not None:
         console.print(f"templates: {export}")
+
+
+def read_gallery(path: Path, console: Console) -> Gallery:
+    """Return a gallery, and say whom its file holds twice.
+
+    Raises:
+        DatasetError: the file is missing, damaged, or no gallery.
+    """
+    gallery = Gallery.read(path)
+    if gallery.twins:
+        console.print(
+            f"note: {path} holds {_people(len(gallery.twins))} twice, under two Unicode forms of "
+            f"one name ({', '.join(gallery.twins)}); the two count as one, and the file has one "
+            "when facerec enroll writes it next: enrol more images, or --delete the name",
+            style="yellow",
+        )
+    return gallery
 
 
 def _calibrate(

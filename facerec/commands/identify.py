@@ -10,7 +10,7 @@ import tyro
 
 import facerec
 from facerec.commands.cli import Console, run_command
-from facerec.commands.enroll import fpir_words
+from facerec.commands.enroll import fpir_words, read_gallery
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, write_json
@@ -60,7 +60,7 @@ def identify(
     if out is not None:
         check_file_name(out)
     console = Console(highlight=False, soft_wrap=True)
-    enrolled = Gallery.read(gallery)
+    enrolled = read_gallery(gallery, console)
     people = words.counted(len(enrolled), "person", "people")
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
     if not len(enrolled):

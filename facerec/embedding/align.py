@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import DatasetError, ImageError, MissingExtraError, ModelError
 from facerec.files import sha256
 from facerec.libraries import cv2
+from facerec.names import is_missing, same_name
 from facerec.tables import Table
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
@@ -202,7 +203,8 @@ class Aligner(ABC):
 class PointsTable(Aligner):
     """Points that a detector wrote before: ``image_id,x1,y1,x2,y2,…,x5,y5``, one line an image.
 
-    Further columns are ignored. An image without a line is a failure to acquire.
+    Further columns are ignored. An image without a line, or without any number on it, is a failure
+    to acquire.
 
     Args:
         path: CSV in UTF-8, with or without BOM, LF or CRLF.
@@ -241,8 +243,11 @@ class PointsTable(Aligner):
         self, image: NDArray[np.uint8], image_id: str, where: str
     ) -> NDArray[np.floating[Any]]:
         """Return the points of the line for ``image_id``."""
+        image_id = same_name(image_id)
         if image_id not in self._lines:
-            raise NotAcquiredError(f"{where}: {self.path} has no line for image_id {image_id!r}")
+            raise NotAcquiredError(
+                f"{where}: {self.path} has no line with points for image_id {image_id!r}"
+            )
         return self._points[self._lines[image_id]]
 
     def describe(self) -> dict[str, Any]:
@@ -253,6 +258,8 @@ class PointsTable(Aligner):
         """Yield line number, image id and ten coordinates of every line."""
         table = Table(self.path)
         for line, (image_id, *numbers) in table.rows(_COLUMNS):
+            if all(map(is_missing, numbers)):
+                continue
             try:
                 yield line, image_id, [float(text) for text in numbers]
             except ValueError as problem:

@@ -14,6 +14,7 @@ from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import ImageError, RecordError
 from facerec.large_arrays import empty
+from facerec.names import same_names
 from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
@@ -46,6 +47,12 @@ class Embeddings:
     """Failures to acquire: row → why."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """How the embeddings were made, as JSON types."""
+
+    def __post_init__(self) -> None:
+        """Compose names, as all have that are joined with them."""
+        for name in ("ids", "subjects"):
+            if (texts := getattr(self, name)) is not None:
+                object.__setattr__(self, name, same_names(texts))
 
 
 def extract(

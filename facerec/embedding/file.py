@@ -47,6 +47,7 @@ from facerec.files import (
     write_json,
 )
 from facerec.large_arrays import as_type
+from facerec.names import same_names
 from facerec.npz import ArchiveError, read_arrays
 from facerec.recipe import differences
 from facerec.records.images import check_unique
@@ -222,6 +223,7 @@ class EmbeddingsWriter:
         self.path = _npz(path)
         if not len(ids):
             raise DatasetError(f"{self.path}: there is no image to embed; check the source")
+        ids = same_names(ids)
         check_unique(ids, str(self.path))
         self.ids, self.note, self.subjects = ids, dict(note), subjects
         self.folder = self.path.with_name(f"{self.path.name}.parts")

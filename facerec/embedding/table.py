@@ -2,7 +2,7 @@
 
 One row an image: ``image_id``, then ``e0`` … ``eD-1``, or one column ``embedding`` with a list, and
 perhaps ``subject_id``, or the other names below. Other columns are passed over. A row whose
-embedding is empty, or nothing but NaN, is a failure to acquire; anything else that is no finite
+embedding is missing (`facerec.names`) is a failure to acquire; anything else that is no finite
 number is refused by its line.
 """
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError
+from facerec.names import is_missing
 from facerec.tables import Table
 
 ID, SUBJECT, LIST = "image_id", "subject_id", "embedding"
@@ -29,7 +30,6 @@ VECTORS = (LIST, "embeddings", "vectors", "features")
 """Names of columns, and of arrays in an ``.npz`` of others; the first that is there counts."""
 
 _NUMBERED = re.compile(r"e(0|[1-9]\d{0,5})")
-_NOTHING = ("", "nan", "null", "none")
 
 _LAYOUT = (
     f"a table of embeddings has the columns {ID} and e0, e1, …, or {ID} and {LIST} with a list"
@@ -178,7 +178,7 @@ def _csv_rows(path: Path, numbered: bool) -> Iterator[Row]:
 
 def _vector(fields: Sequence[str], where: str, columns: Columns) -> npt.NDArray[np.float32] | None:
     """Return the numbers of one line; None if there are none."""
-    if all(field.lower() in _NOTHING for field in fields):
+    if all(map(is_missing, fields)):
         return None
     try:
         values = _parsed(fields[0]) if columns.listed else fields

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import DatasetError, MetricError
 from facerec.files import sha256
+from facerec.names import is_missing, same_names
 from facerec.records.images import check_unique, text_array
 from facerec.tables import Table
 
@@ -45,8 +46,8 @@ INFERRED = (
 )
 """Banner of an audit with such labels."""
 
-NOT_RECORDED = frozenset(("na", "n/a", "nan", "null"))
-"""What other programs write where nothing is recorded, in small letters."""
+NO_VALUE = "no value"
+"""Why images of subjects without a recorded group are left out."""
 
 _IMAGE, _SOURCE = "image_id", "label_source"
 _POSITIONS = 10
@@ -209,9 +210,9 @@ def read_attributes(
 
     Args:
         path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
-        groups: columns of attributes; an empty value means not recorded.
+        groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
-        covariates: columns of numbers; an empty value means not recorded.
+        covariates: columns of numbers; what `is_missing` is not recorded.
         allow_inferred: take labels whose source says that they are inferred.
 
     Raises:
@@ -231,6 +232,7 @@ def read_attributes(
     table = pd.DataFrame(records, columns=["", *wanted], dtype=object)
     lines = table[""].to_numpy(np.int64)
     for column in (_IMAGE, subject, _SOURCE):
+        # Of these only an empty field is missing: None and Na are names of people.
         empty = np.flatnonzero(table[column] == "")
         if len(empty):
             raise DatasetError(
@@ -399,7 +401,7 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
 
     Raises:
         DatasetError: it is empty, has too many values, values that read alike, or one that the
-            audit gives itself or that means "not recorded" elsewhere.
+            audit gives itself.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -417,11 +419,6 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
                 f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
                 "row of its own; rename the group"
             )
-        if folded in NOT_RECORDED:
-            raise DatasetError(
-                f"{path}: the column {name} has the value {value!r}; leave the field empty where "
-                "nothing is recorded, or rename the group"
-            )
         if folded in written:
             raise DatasetError(
                 f"{path}: the column {name} has the values {written[folded]!r} and {value!r}, "
@@ -436,7 +433,7 @@ def _text(path: Path, column: pd.Series) -> NDArray[np.str_]:
 
 
 def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
-    values = _text(path, column)
+    values = _text(path, column.mask(column.map(is_missing), ""))
     check_values(path, name, values)
     return values
 
@@ -449,13 +446,13 @@ def _numbers(
 
 
 def read_number(path: Path, line: int, name: str, text: str) -> float:
-    """Return the number in a field; NaN where it is empty.
+    """Return the number in a field; NaN where none is recorded.
 
     Raises:
         DatasetError: it is no finite number.
     """
     try:
-        number = float(text or "nan")
+        number = math.nan if is_missing(text) else float(text)
     except ValueError:
         number = math.inf
     if math.isinf(number):
@@ -469,7 +466,7 @@ def read_number(path: Path, line: int, name: str, text: str) -> float:
 def _check_embeddings(
     ids: ArrayLike, norms: ArrayLike, failures: Collection[int], source: str
 ) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.bool_]]:
-    names = np.asarray(ids).astype(np.str_)
+    names = same_names(np.asarray(ids).astype(np.str_))
     values = np.asarray(norms, dtype=np.float64)
     if names.ndim != 1 or names.shape != values.shape:
         raise MetricError(
@@ -563,7 +560,7 @@ def _labels(
     empty = (labels == "") & ~conflict
     _exclude(
         exclusions,
-        "no value",
+        NO_VALUE,
         attributes.lines[chosen[empty]],
         subjects=len(np.unique(subjects[empty])),
         attribute=name,

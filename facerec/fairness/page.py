@@ -97,7 +97,7 @@ def render(audit: Audit, command: str | None = None) -> Files:
         title=f"Demographic {of}: {names}",
         verdict=verdict(audit.findings),
         lead=f"{audit.lead}, by recorded group; facerec {audit.version}. Estimates have a 95 % "
-        "interval and their counts.",
+        f"interval and their counts. Groups: {'. '.join(tables.group_sizes(audit))}.",
         findings=[_finding(finding) for finding in audit.findings],
         headline=[
             Text("Made by rule from the figures below. [E]: exploratory, not declared in advance."),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
+    NO_VALUE,
     Attributes,
     Exclusion,
     GroupCount,
@@ -215,7 +216,7 @@ class _Sides:
                     f"sides), {group}_1 and {group}_2, or bio_ref_{group} and probe_{group}; or "
                     "name a table of subjects with --attributes"
                 )
-            self._exclude("no value", values == "", group)
+            self._exclude(NO_VALUE, values == "", group)
             labels[group] = values
         return labels
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from facerec.fairness.association import Association, PairDifference, SpreadTest
-from facerec.fairness.attributes import ALL_GROUPS, Exclusion, GroupCount
+from facerec.fairness.attributes import ALL_GROUPS, NO_VALUE, Exclusion, GroupCount
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.channels import (
     Channel,
@@ -40,6 +40,31 @@ SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
 
 
 # --- composition ------------------------------------------------------------------------------
+
+
+def group_sizes(audit: Audit) -> list[str]:
+    """Return a line an attribute: its groups with their sizes, and who has no recorded value."""
+    thing, lines = "pair" if audit.of_scores else "image", []
+    for grouping in audit.groupings:
+        things = [count.images for count in grouping.composition]
+        if audit.of_scores and isinstance(grouping.rates, GroupRates):
+            things = [pairs.mated + pairs.non_mated for pairs in grouping.rates.composition]
+        counts = zip(grouping.names, grouping.composition, things, strict=True)
+        sizes = [_size(name, count.subjects, number, thing) for name, count, number in counts]
+        sizes += [f"{name} (suppressed)" for name in grouping.suppressed]
+        if grouping.name in audit.settings.groups:
+            of_it = (gone for gone in audit.exclusions if gone.attribute == grouping.name)
+            without = (gone for gone in of_it if gone.reason == NO_VALUE)
+            gone = next(without, Exclusion(NO_VALUE, 0, 0))
+            sizes.append(_size("no recorded value", gone.subjects, gone.images, thing))
+        lines.append(f"{grouping.name}: {', '.join(sizes)}")
+    return lines
+
+
+def _size(name: str, subjects: int | None, things: int | None, thing: str) -> str:
+    counts = ((subjects, "subject"), (things, thing))
+    said = [words.counted(count, noun) for count, noun in counts if count is not None]
+    return f"{name} ({', '.join(said)})" if said else name
 
 
 def left_out_table(audit: Audit) -> Table[Exclusion]:

@@ -31,6 +31,7 @@ from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelEr
 from facerec.files import atomic_path, exclusive, parse_json
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir
 from facerec.large_arrays import take
+from facerec.names import same_name, same_names
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
@@ -235,6 +236,8 @@ class Gallery:
         templates: float32 ``(N, D)`` of length 1.
         images: how many went into each template, int64 ``(N,)``.
         calibration: what FPIRs are predicted from; None where there is none.
+        twins: names under which the file held two people whose names differ in their Unicode form
+            alone; they are one here, and in a file that is written.
     """
 
     def __init__(self, space: Space, fusion: Fusion = "unit") -> None:
@@ -247,13 +250,14 @@ class Gallery:
         # A mean is length · template, so more images can join it.
         self._lengths: NDArray[np.float32] = np.empty(0, np.float32)
         self.calibration: Calibration | None = None
+        self.twins: tuple[str, ...] = ()
         self._index: Any = None
 
     def __len__(self) -> int:
         return len(self.subjects)
 
     def __contains__(self, subject: str) -> bool:
-        return bool((self.subjects == subject).any())
+        return bool((self.subjects == same_name(subject)).any())
 
     def __repr__(self) -> str:
         return (
@@ -280,7 +284,7 @@ class Gallery:
             DatasetError: nobody says who is on the images.
         """
         self.space.check(Space.of(embeddings), where)
-        known = embeddings.subjects if subjects is None else text_array(subjects, where)
+        known = _names(embeddings, subjects, where)
         count = len(embeddings.vectors)
         if known is None or known.shape != (count,):
             named = "nothing" if known is None else f"{known.size}"
@@ -357,12 +361,14 @@ class Gallery:
         Raises:
             DatasetError: there is no such subject.
         """
-        rows = np.flatnonzero(self.subjects == subject)
+        rows = np.flatnonzero(self.subjects == same_name(subject))
         if not rows.size:
             raise DatasetError(
                 f"{subject!r} is not in the gallery of {len(self):,} people; check the name"
             )
-        row = int(rows[0])
+        self._remove(int(rows[0]))
+
+    def _remove(self, row: int) -> None:
         if self.calibration is not None:
             calibration = self.calibration
             inside = row < calibration.entry_subjects.size
@@ -379,6 +385,32 @@ class Gallery:
         self._lengths, self.images = np.delete(self._lengths, row), np.delete(self.images, row)
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = None
+
+    def _join_twins(self) -> None:
+        """Make one of people whose names are one, as if they had been enrolled so.
+
+        Raises:
+            ValueError: their templates add up to nothing.
+        """
+        names = same_names(self.subjects)
+        if names is self.subjects:  # all were composed
+            return
+        self.subjects = names
+        _, firsts, of = np.unique(self.subjects, return_index=True, return_inverse=True)
+        first = firsts[of.reshape(-1)]
+        again = np.flatnonzero(first != np.arange(len(self)))
+        self.twins = tuple(np.unique(self.subjects[again]).tolist())
+        for row in again[::-1].tolist():
+            both = [int(first[row]), row]
+            weights = self._lengths[both].astype(np.float64) * self.images[both]
+            total = weights @ self.templates[both].astype(np.float64)
+            length = float(np.linalg.norm(total))
+            if not length > 1e-6 * weights.sum():
+                raise ValueError(f"the two of the name {self.subjects[row]!r} add up to nothing")
+            self.templates[both[0]] = total / length
+            self.images[both[0]] += self.images[row]
+            self._lengths[both[0]] = length / self.images[both[0]]
+            self._remove(row)
 
     def _rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
@@ -608,7 +640,7 @@ class Gallery:
             of_probe, note = probes, {"probes": "the gallery's own people"}
         else:
             self.space.check(Space.of(impostors), where)
-            names = impostors.subjects if subjects is None else text_array(subjects, where)
+            names = _names(impostors, subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = take(impostors.vectors, rows)
             if names is None:
@@ -755,6 +787,7 @@ class Gallery:
             if not np.array_equal(entries, np.arange(min(entries.size, count))):
                 raise ValueError("its calibration has other entries")
             gallery.calibration = calibration
+        gallery._join_twins()
         return gallery
 
     def export(self, path: str | Path) -> None:
@@ -856,6 +889,12 @@ def _renumbered(calibration: Calibration, row: int) -> Calibration | None:
         probe_subjects=np.where(probes > row, probes - 1, probes),
         entry_subjects=np.arange(left.entry_subjects.size),
     )
+
+
+def _names(embeddings: Embeddings, subjects: Names | None, where: str) -> NDArray[np.str_] | None:
+    """Return who is on each image, from ``subjects`` or else the embeddings, if either tells."""
+    names = embeddings.subjects if subjects is None else subjects
+    return None if names is None else text_array(names, where)
 
 
 def _longest(names: NDArray[np.str_]) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, parse_json, write_json
 from facerec.galleries.overlap import Match, Overlap, Side
+from facerec.names import same_name
 from facerec.report import words
 from facerec.report.documents import provenance_of
 from facerec.report.page import FindingLine, Listed, Page, Section, Text
@@ -251,7 +252,7 @@ def read_overlap(path: Path) -> KnownOverlap:
             file,
             a,
             b,
-            frozenset(map(str, images)),
+            frozenset(same_name(str(image)) for image in images),
             int(facts["persons_of_a"]),
             float(facts["expected_false"]),
         )

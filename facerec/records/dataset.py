@@ -28,11 +28,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
 from facerec.libraries import cv2
+from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
-from facerec.records.images import SUFFIXES, ImageSource, text_array
+from facerec.records.images import SUFFIXES, ImageSource, check_unique, text_array
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
@@ -523,7 +524,9 @@ class FolderDataset(FaceDataset):
                 )
         # One array of bytes: millions of strings would be copied by every forked worker.
         self._files = np.array(files)
-        self.class_names = identities
+        self._folders = identities
+        self.class_names = [same_name(identity) for identity in identities]
+        check_unique(np.array(self.class_names), str(given), "identity folders")
         self.num_classes = len(identities)
 
     @property
@@ -536,7 +539,7 @@ class FolderDataset(FaceDataset):
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `FaceDataset.sample`."""
-        path = self.root / self.name(i)
+        path = self.root / self._path(i)
         try:
             return path.read_bytes(), self._label(i)
         except OSError as problem:
@@ -547,16 +550,18 @@ class FolderDataset(FaceDataset):
 
     def where(self, i: int) -> str:
         """See `FaceDataset.where`."""
-        return str(self.root / self.name(i))
+        return str(self.root / self._path(i))
 
     def name(self, i: int) -> str:
         """Return ``identity/image.jpg``."""
-        assert self.class_names is not None
-        return f"{self.class_names[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
+        return same_name(self._path(i))
+
+    def _path(self, i: int) -> str:
+        return f"{self._folders[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
 
     def names_sha256(self) -> str:
         """Return a hash of the names of identities and images, in their order."""
-        digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
+        digest = hashlib.sha256("\0".join(self._folders).encode(errors="surrogateescape"))
         for array in (self._starts, self._files):
             digest.update(array.tobytes())
         return digest.hexdigest()
@@ -852,13 +857,13 @@ def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
 
 
 def read_text(path: Path) -> str:
-    """Return a small text file.
+    """Return a small text file, with its names composed.
 
     Raises:
         DatasetError: it cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return same_name(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise DatasetError(
             f"{path}: cannot be read ({problem.strerror or problem}); check the path"

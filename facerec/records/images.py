@@ -6,13 +6,14 @@ import os
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, PackError
+from facerec.names import same_name, same_names
 from facerec.records.packs import Pack
 from facerec.tables import Table
 
@@ -36,7 +37,7 @@ class ImageSource(ABC):
     """Encoded images, each with an id that is unique among them.
 
     Attributes:
-        ids: text ``(m,)``; embeddings, attributes and landmarks are joined on them.
+        ids: text ``(m,)``, composed; embeddings, attributes and landmarks are joined on them.
     """
 
     ids: NDArray[np.str_]
@@ -155,13 +156,27 @@ class FolderImages(ImageSource):
 def find_file(root: Path, name: str) -> Path:
     """Return the path of a file that a list names, which need not be there.
 
-    "é" is one character in most lists and two in names that a Mac has written: either is found.
+    Names on the disk may be in any Unicode form, and two folders of one name in two.
     """
     path = root / name
     if name.isascii() or is_file(path):
         return path
-    others = (root / unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
-    return next(filter(is_file, others), path)
+    return next(filter(is_file, _of_name(root, PurePosixPath(name).parts)), path)
+
+
+def _of_name(path: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Yield what lies under names in any form: first in the usual ones, then by looking around."""
+    if not parts:
+        yield path
+        return
+    forms = (unicodedata.normalize(form, parts[0]) for form in ("NFC", "NFD"))
+    try:
+        for entries in (lambda: map(path.joinpath, forms), path.iterdir):
+            for entry in entries():
+                if same_name(entry.name) == same_name(parts[0]):
+                    yield from _of_name(entry, parts[1:])
+    except OSError:
+        return
 
 
 def is_file(path: Path) -> bool:
@@ -223,7 +238,7 @@ class MemoryImages(ImageSource):
 
 
 def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[np.str_]:
-    """Return texts as one array, in which each takes as much memory as the longest.
+    """Return names as one array, composed, in which each takes as much memory as the longest.
 
     Raises:
         DatasetError: one is so much longer than the others that a small file would take gigabytes.
@@ -237,10 +252,10 @@ def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[n
             f"{len(lengths):,} beside it have {sum(lengths) // len(lengths):,} on average; shorten "
             "it, or check that this is the right file"
         )
-    return np.asarray(texts, dtype=np.str_).reshape(-1)
+    return same_names(np.asarray(texts, dtype=np.str_).reshape(-1))
 
 
-def check_unique(ids: NDArray[np.str_], where: str) -> None:
+def check_unique(ids: NDArray[np.str_], where: str, noun: str = "images") -> None:
     """Refuse ids that occur twice.
 
     Raises:
@@ -253,8 +268,8 @@ def check_unique(ids: NDArray[np.str_], where: str) -> None:
     first = repeated[np.argmin(index[repeated])]
     positions = np.flatnonzero(ids == values[first])[:2].tolist()
     raise DatasetError(
-        f"{where}: the id {str(values[first])!r} names two images (number {positions[0]} and "
-        f"{positions[1]}); ids must be unique"
+        f"{where}: the id {str(values[first])!r} names two {noun} (number {positions[0]} and "
+        f"{positions[1]}); ids must be unique in any Unicode form, so rename one"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from facerec.errors import DatasetError
 from facerec.files import atomic_path
+from facerec.names import is_missing
 from facerec.tables import Table
 
 Kind = Literal["wrong_label", "mixture", "merge", "duplicate"]
@@ -123,7 +124,7 @@ def _proposal(fields: Sequence[str], where: str) -> Proposal:
     if accept.lower() not in (*_YES, *_NO):
         raise DatasetError(f"{where}: accept is {accept[:60]!r}; write yes or no")
     try:
-        value = float(score) if score else float("nan")
+        value = float("nan" if is_missing(score) else score)
     except ValueError as problem:
         raise DatasetError(f"{where}: the score {score[:60]!r} is no number") from problem
     if not label or (not image and not proposed):

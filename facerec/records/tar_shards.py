@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, RecordError, printable
 from facerec.files import atomic_path, parse_json
+from facerec.names import same_name
 from facerec.npz import ArchiveError, read_arrays
 from facerec.progress import Progress
 from facerec.records.dataset import FaceDataset
@@ -46,7 +47,7 @@ _LABELS = ("cls", "json", "txt")
 _MAX_LABEL = 1 << 20
 """Bytes of a label; captions and metadata of others may be long, a person's name is not."""
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 512
 _MAX_INDEX = 16 << 30
 _NUMBER = re.compile(rb"-?[0-9]{1,15}")
@@ -498,9 +499,9 @@ def _bytes_array(texts: list[bytes], path: Path) -> NDArray[np.bytes_]:
 
 
 def _utf8(text: str) -> bytes:
-    """Return a member's name in UTF-8, in which what was none is spelled out."""
+    """Return a name in UTF-8, composed, in which what was none is spelled out."""
     raw = text.encode("utf-8", "surrogateescape")
-    return raw.decode("utf-8", "backslashreplace").replace("\0", "\\0").encode()
+    return same_name(raw.decode("utf-8", "backslashreplace")).replace("\0", "\\0").encode()
 
 
 def _text(key: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ import numpy as np
 
 from facerec.errors import DatasetError
 from facerec.limits import Checked, Count, CountOrNone, Limits
+from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
@@ -234,8 +236,7 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
     classes: set[int] = set()
     images: set[int] = set()
     names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
-    # Tables have no blanks around fields, which folders may have.
-    identities = {name.strip(): number for number, name in enumerate(names)}
+    identities = _classes_of(names)
     index_of: dict[str, int] | None = None
     table = Table(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
@@ -256,10 +257,10 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
                     f"{where}: the data set has no identity {subject[:60]!r} among its "
                     f"{len(identities):,}; give the list that was made for this set"
                 )
-            classes.add(identities[subject])
+            classes.update(identities[subject])
             continue
         if index_of is None:
-            index_of = {dataset.name(i).strip(): i for i in range(len(dataset))}
+            index_of = {name.strip(): i for i, name in enumerate(dataset.ids.tolist())}
         if image not in index_of:
             raise DatasetError(
                 f"{where}: the data set has no image {image[:60]!r} among its {len(index_of):,}; "
@@ -267,6 +268,15 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
             )
         images.add(index_of[image])
     return classes, images
+
+
+def _classes_of(names: Sequence[str]) -> dict[str, list[int]]:
+    """Return the classes of each name; files of others may have two of one."""
+    classes: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        # Tables have no blanks around fields, which folders may have.
+        classes.setdefault(same_name(name.strip()), []).append(number)
+    return classes
 
 
 def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:
@@ -291,7 +301,7 @@ def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[
     """
     path = Path(path)
     names = dataset.class_names
-    numbers = {name.strip(): label for label, name in enumerate(names or [])}
+    numbers = _classes_of(names or [])
     known = f"{dataset.num_classes:,} classes"
     classes: dict[int, int] = {}
     for line_number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -299,21 +309,22 @@ def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[
         if not text:
             continue
         if names is not None:
-            label, wanted = numbers.get(text, -1), f"one of the names of its {known}"
+            labels, wanted = numbers.get(text, []), f"one of the names of its {known}"
         else:
-            label = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+            number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+            labels = [number] if 0 <= number < dataset.num_classes else []
             wanted = f"a class number below {dataset.num_classes:,}"
-        if not 0 <= label < dataset.num_classes:
+        if not labels:
             raise DatasetError(
                 f"{path}, line {line_number}: the data set has no identity {text[:60]!r}; "
                 f"write {wanted}"
             )
-        if label in classes:
+        if labels[0] in classes:
             raise DatasetError(
-                f"{path}, line {line_number}: identity {text[:60]!r} is in line {classes[label]} "
-                "already; remove one of the two"
+                f"{path}, line {line_number}: identity {text[:60]!r} is in line "
+                f"{classes[labels[0]]} already; remove one of the two"
             )
-        classes[label] = line_number
+        classes.update(dict.fromkeys(labels, line_number))
     if not classes:
         raise DatasetError(f"{path}: names no identity; write one a line")
     return list(classes)

@@ -220,8 +220,8 @@ def test_images_without_a_group_are_left_out_and_counted(
 ) -> None:
     rows = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
     blank = [3, 4, 50]
-    for row in blank:
-        rows[row][2] = " "
+    for row, word in zip(blank, (" ", "None", "#N/A"), strict=True):
+        rows[row][2] = word
     write_subjects(workplace / "s.csv", rows)
     arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--group", "kind"]
     main([*arguments, "--fpr", "1e-1", "--json", "j.json"])

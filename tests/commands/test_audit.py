@@ -4,9 +4,11 @@ import csv
 import json
 import re
 import shutil
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,6 +193,49 @@ def write_scores(path: Path, sign: int = 1) -> None:
         score = sign * (0.5 * same + 0.2 * generator.normal())
         lines.append(f"{int(same)},{score!r},{first},{second}")
     path.write_text("\n".join(lines) + "\n")
+
+
+def accented(text: str, form: Any) -> str:
+    return unicodedata.normalize(form, text.replace("person-", "Zoë-").replace("face-", "é-"))
+
+
+def test_names_join_in_any_form(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = read_embeddings(workplace / "E.npz")
+    lines = Path("A.csv").read_text()
+    said = []
+    for place, forms in enumerate((("NFC", "NFC"), ("NFC", "NFD"), ("NFD", "NFC"))):
+        Path("A.csv").write_text(accented(lines, forms[0]), encoding="utf-8")
+        ids, subjects = (
+            np.array([accented(str(name), forms[1]) for name in names])
+            for names in (stored.ids, stored.subjects)
+        )
+        write_embeddings(workplace / "E.npz", replace(stored, ids=ids, subjects=subjects))
+        run("--embeddings", "E.npz", "--pairs", "all", out=f"out{place}")
+        document = json.loads(Path(f"out{place}/audit.json").read_text())
+        said.append({**document, "inputs": None})
+        assert "left out" not in capsys.readouterr().out
+    assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize("word", ["None", "#N/A", "nil", "-"])
+def test_a_missing_group_is_counted_before_any_finding(
+    workplace: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    figures_of = []
+    for place, nothing in (("empty", ""), ("word", word)):
+        write_attributes(workplace, ("female", "male", "female", "male", nothing))
+        run("--embeddings", "E.npz", out=place)
+        text = " ".join(capsys.readouterr().out.split())
+        groups = (
+            "gender: female (16 subjects, 48 images), male (16 subjects, 48 images), "
+            "no recorded value (8 subjects, 24 images)"
+        )
+        assert text.index(groups) < text.index("•")
+        page = Path(place, "report.html").read_text()
+        assert page.index(groups) < page.index('class="verdict"') < page.index('id="findings"')
+        document = json.loads(Path(place, "audit.json").read_text())
+        figures_of.append({**document, "inputs": None})
+    assert figures_of[0] == figures_of[1]
 
 
 def test_scores_with_groups(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,3 +230,35 @@ def test_a_folder_of_images(
     assert "another model" in text
     assert "another model" in refused(capsys, enroll, *asked, "--gallery", "theirs.npz")
     assert "give a threshold" in refused(capsys, identify, *asked, "--gallery", "g.npz")
+
+
+def test_an_old_gallery_with_a_person_in_two_forms(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enroll.main(["enrol.npz", "--gallery", "g.npz"])
+    old = Gallery.read("g.npz")
+    old.subjects = old.subjects.astype("<U6")
+    old.subjects[[3, 5]] = "Jose\u0301", "Jos\xe9"
+    old.write("g.npz")
+    capsys.readouterr()
+    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.3"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("note:") == 1 and "1 person twice" in said and "(José)" in said
+    assert "--delete" in said and "enrol more images" in said and "59 people" in said
+    enroll.main(["--gallery", "g.npz", "--delete", "Jos\xe9", "Jose\u0301"])
+    assert "58 people" in capsys.readouterr().out
+    assert "Jos".encode("utf-32-le") not in Path("g.npz").read_bytes()
+    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.3"])
+    assert "note:" not in capsys.readouterr().out
+
+
+def test_a_table_of_subjects_in_another_form(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("zoe\u0308.npz", workplace[:2], ["", ""])
+    rows = "image_id,subject_id\nzo\xeb.npz 0,Zoe\u0308\nzo\xeb.npz 1,Zo\xeb\n"
+    Path("who.csv").write_text(rows, encoding="utf-8")
+    enroll.main(["zoe\u0308.npz", "--subjects", "who.csv", "--gallery", "g.npz"])
+    assert "1 person enrolled" in capsys.readouterr().out
+    found = Gallery.read("g.npz")
+    assert found.subjects.tolist() == ["Zoë"] and found.images.tolist() == [2]

@@ -345,7 +345,7 @@ def test_photos_are_aligned_by_points(workplace: Path, capsys: pytest.CaptureFix
     found = figures(*arguments, "--align", "points.csv")
     assert found["align"]["method"] == "points" and found["align"]["path"] == "points.csv"
     (failure,) = found["pairs"]["failures"]
-    assert "points.csv has no line for image_id" in failure["reason"]
+    assert "points.csv has no line with points for image_id" in failure["reason"]
     assert found["norms"]["images"] == 39
     # One of twenty pairs is lost, which the result says of its figures.
     assert "over acquired pairs only: 19 of 20" in " ".join(found["notes"])

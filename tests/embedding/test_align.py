@@ -236,6 +236,17 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
 
 
+def test_points_are_found_by_a_name_in_any_form(tmp_path: Path) -> None:
+    points = face_template() + 0.5
+    lines = [line("Zoe\u0308/1.jpg", points), line("Zo\xeb/2.jpg", points)]
+    lines += [f"{word}{f',{word}' * 10}" for word in ("None", "NaN", "#N/A")]
+    found = PointsTable(table(tmp_path / "p.csv", *lines))
+    for name in ("Zo\xeb/1.jpg", "Zoe\u0308/2.jpg"):
+        np.testing.assert_array_equal(found.find(photo(), name, name), points)
+    with pytest.raises(NotAcquiredError, match="no line with points"):
+        found.find(photo(), "None", "None")
+
+
 def test_columns_may_stand_in_any_order_beside_others(tmp_path: Path) -> None:
     points = face_template() + 0.5
     names = HEADER.split(",")[1:]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.examples import examples
 from hypothesis import given, settings
@@ -479,3 +480,65 @@ def test_jobs_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatasetError, match="cannot be written"):
         EmbeddingsWriter(tmp_path / "file" / "e.npz", np.array(["a"]), NOTE).begin()
+
+
+# --- names in any Unicode form ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["own", "text", "bytes", "csv", "parquet"])
+def test_names_are_composed_whatever_the_file(tmp_path: Path, kind: str) -> None:
+    names = ["Zoe\u0308/1.jpg", "Zo\xeb/2.jpg", "a/3.jpg"]
+    people = ["Zoe\u0308", "Zo\xeb", "a"]
+    vectors = toy(3).vectors
+    path = tmp_path / "e.npz"
+    if kind == "own":  # as it was written when names were kept as they came
+        write_embeddings(path, replace(toy(3), subjects=np.array(people)))
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "ids": names, "subjects": people})
+    elif kind in ("text", "bytes"):
+        columns = [np.array([name.encode() for name in column]) for column in (names, people)]
+        if kind == "text":
+            columns = [np.array(names), np.array(people)]
+        np.savez(path, vectors=vectors, ids=columns[0], labels=columns[1])
+    else:
+        path = tmp_path / f"e.{kind}"
+        frame = pd.DataFrame(vectors, columns=["e0", "e1", "e2"])
+        frame = frame.assign(image_id=names, subject_id=people)
+        if kind == "csv":
+            frame.to_csv(path, index=False)
+        else:
+            pytest.importorskip("pyarrow")
+            frame.to_parquet(path)
+    found = read_embeddings(path)
+    assert found.ids is not None and found.subjects is not None
+    assert found.ids.tolist() == ["Zoë/1.jpg", "Zoë/2.jpg", "a/3.jpg"]
+    assert found.subjects.tolist() == ["Zoë", "Zoë", "a"]
+    np.testing.assert_array_equal(found.vectors, vectors)
+
+
+def test_ids_that_become_one_are_refused(tmp_path: Path) -> None:
+    ids = np.array(["\xe9.jpg", "e\u0301.jpg"])
+    np.savez(tmp_path / "e.npz", vectors=toy(2).vectors, ids=ids)
+    with pytest.raises(DatasetError, match=r"'é\.jpg' names two images"):
+        read_embeddings(tmp_path / "e.npz")
+    with pytest.raises(DatasetError, match="names two images"):
+        EmbeddingsWriter(tmp_path / "w.npz", ids, NOTE)
+
+
+def test_parts_of_names_in_another_form_are_joined(tmp_path: Path) -> None:
+    ids = np.array(["e\u0301.jpg", "b.jpg"])
+    writer = EmbeddingsWriter(tmp_path / "e.npz", ids, NOTE)
+    (part,) = writer.begin()
+    writer.write(part, replace(toy(2), ids=ids))
+    writer.finish()
+    found = read_embeddings(tmp_path / "e.npz").ids
+    assert found is not None and found.tolist() == ["é.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("word", ["", "None", "#N/A", "<NA>", "-"])
+def test_a_missing_embedding_is_a_failure_to_acquire(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text(f"image_id,e0,e1\na,1,2\nNone,{word},{word}\n")
+    found = read_embeddings(path)
+    assert found.ids is not None and found.ids.tolist() == ["a", "None"]
+    assert list(found.failures) == [1]

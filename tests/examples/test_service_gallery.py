@@ -130,6 +130,30 @@ def test_enrol_identify_delete(example: ModuleType, start: Any, tmp_path: Path) 
         assert client.post("/v1/identify", files=files(2)).json()["answers"][0]["subject"] == "b"
 
 
+def test_a_name_is_one_person_in_any_form(
+    example: ModuleType, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed, decomposed = "J\xe9r\xf4me", "Je\u0301ro\u0302me"
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        client.post("/v1/enroll", files=[*files(1), *subject(decomposed)])
+        more = client.post("/v1/enroll", files=[*files(1), *subject(composed)]).json()
+        assert (more["subject"], more["new"], more["people"]) == (composed, False, 1)
+        for seed, name in enumerate("bcd", start=2):
+            client.post("/v1/enroll", files=[*files(seed), *subject(name)])
+        gone = client.post("/v1/delete", files=subject(decomposed))
+        assert gone.status_code == 200 and gone.json()["people"] == 3
+    # Of a file of before they are counted, and no name is logged.
+    old = Gallery.read(tmp_path / "g.npz")
+    old.subjects = np.array(["b", composed, decomposed])
+    old.write(tmp_path / "g.npz")
+    said: list[str] = []
+    monkeypatch.setattr(example._log, "warning", lambda text, *values: said.append(text % values))
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        assert client.post("/v1/delete", files=subject(composed)).json()["people"] == 1
+    assert len(said) == 1 and "twice" in said[0] and said[0].endswith(": 1")
+    assert Gallery.read(tmp_path / "g.npz").subjects.tolist() == ["b"]
+
+
 def test_the_threshold_is_that_of_the_fpir(example: ModuleType, start: Any, tmp_path: Path) -> None:
     with example.running(start(fpir="0.2")) as url, connect(url) as client:
         client.post("/v1/enroll", files=[*files(0), *subject("p0")])

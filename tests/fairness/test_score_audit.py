@@ -234,8 +234,8 @@ def test_blanks_and_contradictions_are_counted(tmp_path: Path) -> None:
     for row in mated:
         rows[row][3] = "B" if rows[row][2] == "A" else "A"
     blank = np.flatnonzero(~same)[:5]
-    for row in blank:
-        rows[row][2] = " "
+    for row, word in zip(blank, (" ", "None", "#N/A", "<NA>", "-"), strict=True):
+        rows[row][2] = word
     found = loose(tmp_path, "\n".join(map(",".join, rows)) + "\n", header=header)
     counted = {gone.reason: gone.images for gone in found.exclusions}
     assert counted == {"mated pair in several groups": 7, "no value": 5}

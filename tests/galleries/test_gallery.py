@@ -426,3 +426,88 @@ def test_parquet_has_a_row_a_template(tmp_path: Path, monkeypatch: pytest.Monkey
     again = read_embeddings(tmp_path / "g.parquet")
     assert again.subjects.tolist() == names
     np.testing.assert_array_equal(again.vectors, found.templates)
+
+
+# --- names in two Unicode forms ---------------------------------------------------------------
+
+COMPOSED, DECOMPOSED = "Jos\xe9 \u1ec7", "Jose\u0301 e\u0323\u0302"
+
+
+@pytest.mark.parametrize("name", [COMPOSED, DECOMPOSED, "Jos\xe9 \u1eb9\u0302"])
+def test_a_name_is_one_person_in_any_form(name: str) -> None:
+    vectors, names = people(6)
+    found = gallery(vectors[:5], [DECOMPOSED, *names[1:5]])
+    report = found.enroll(embeddings(vectors[5:], [name]))
+    assert not report.enrolled and report.extended == (COMPOSED,) and len(found) == 5
+    assert name in found and found.images[0] == 2
+    probe = vectors[0] / np.linalg.norm(vectors[0]) + vectors[5] / np.linalg.norm(vectors[5])
+    assert found.identify(probe[None], threshold=0.99).answers[0].subject == COMPOSED
+    # An impostor of that name is the one who is enrolled.
+    calibration = found.calibrate(embeddings(vectors[5:], [name]))
+    assert calibration.probe_subjects.tolist() == [0]
+    found.delete(name)
+    assert len(found) == 4 and name not in found and COMPOSED not in found
+
+
+def with_twins(path: Path, fusion: Any = "unit", calibrate: bool = False) -> np.ndarray:
+    """Write a gallery as one that compared bytes, with one person in rows 1 and 4, and 2 and 6."""
+    vectors, names = people(8)
+    vectors *= np.linspace(1, 9, 8, dtype=np.float32)[:, None]
+    found = gallery(vectors, names, fusion=fusion)
+    if calibrate:
+        found.calibrate()
+    written = found.subjects.astype("<U20")
+    written[[1, 4]], written[[2, 6]] = (DECOMPOSED, COMPOSED), ("Zo\xeb", "Zoe\u0308")
+    found.subjects = written
+    found.write(path)
+    return vectors
+
+
+@pytest.mark.parametrize("fusion", ["unit", "raw"])
+def test_twins_in_a_file_are_one_person_as_if_enrolled_so(tmp_path: Path, fusion: Any) -> None:
+    path = tmp_path / "g.npz"
+    vectors = with_twins(path, fusion)
+    found = Gallery.read(path)
+    assert found.twins == (COMPOSED, "Zoë")
+    kept = [0, 1, 2, 3, 5, 7, 4, 6]
+    once = gallery(vectors[kept], [*found.subjects.tolist(), COMPOSED, "Zoë"], fusion=fusion)
+    assert found.subjects.tolist() == once.subjects.tolist() and len(found) == 6
+    np.testing.assert_array_equal(found.images, once.images)
+    np.testing.assert_allclose(found.templates, once.templates, atol=1e-6)
+    # More images join as they would have.
+    more = embeddings(people(1, seed=5)[0], [DECOMPOSED])
+    for each in (found, once):
+        each.enroll(more)
+    np.testing.assert_allclose(found.templates, once.templates, atol=1e-6)
+    found.write(path)
+    assert Gallery.read(path).twins == ()
+
+
+@pytest.mark.parametrize("name", [COMPOSED, DECOMPOSED])
+def test_deletion_of_twins_leaves_nothing_in_any_form(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "g.npz"
+    with_twins(path, calibrate=True)
+    before = Gallery.read(path)
+    old = path.read_bytes()
+    stored = np.load(path)["templates"]
+    pieces = [piece for row in (1, 4) for form in (COMPOSED, DECOMPOSED) for piece in
+              traces(stored[row], form) if piece in old]  # fmt: skip
+    assert len(pieces) > 30
+    before.delete(name)
+    before.write(path)
+    new = path.read_bytes()
+    merged = Gallery.read(path)
+    assert not [piece for piece in pieces if piece in new] and len(merged) == 5
+    assert "Jos".encode("utf-32-le") not in new
+    calibration = merged.calibration
+    assert calibration is not None and calibration.entry_subjects.size == 5
+
+
+def test_twins_of_opposite_templates_are_refused(tmp_path: Path) -> None:
+    vectors, names = people(3)
+    vectors[2] = -vectors[1]
+    found = gallery(vectors, names)
+    found.subjects = np.array(["a", "\xe9", "e\u0301"])
+    found.write(tmp_path / "g.npz")
+    with pytest.raises(DatasetError, match="enrol everybody anew"):
+        Gallery.read(tmp_path / "g.npz")

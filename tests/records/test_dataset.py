@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import tarfile
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -352,6 +356,71 @@ def test_class_names_beside_the_records(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("id0\nid1\n")
     with pytest.raises(DatasetError, match=r"classes\.txt: names 2 classes .* have 6"):
         open_dataset(Data(tmp_path), seed=0)
+
+
+# Names in any Unicode form
+
+ACCENTED = ("Jose\u0301", "Zo\xeb", "id2", "id3", "id4", "id5")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("kind", ["records", "folder", "tar"])
+def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, form: Any) -> None:
+    images = [
+        (label, name.replace(f"id{label}/", f"{ACCENTED[label]}/e\u0301"), data)
+        for label, name, data in items()
+    ]
+    if kind == "records":
+        write_image_records(tmp_path / "set" / "train", images)
+        (tmp_path / "set" / "classes.txt").write_text("".join(f"{name}\n" for name in ACCENTED))
+    for _, name, data in images if kind == "folder" else ():
+        (tmp_path / "set" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "set" / name).write_bytes(data)
+    if kind == "tar":
+        (tmp_path / "set").mkdir()
+        with tarfile.open(tmp_path / "set" / "s.tar", "w") as archive:
+            for number, (label, name, data) in enumerate(images):
+                label_form = ("NFC", "NFD")[number % 2]
+                text = unicodedata.normalize(label_form, ACCENTED[label]).encode()
+                for suffix, content in (("jpg", data), ("cls", text)):
+                    info = tarfile.TarInfo(f"{name.removesuffix('.jpg')}.{suffix}")
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+    whole = open_dataset(Data(tmp_path / "set"), seed=0)
+    assert whole.num_classes == CLASSES and whole.class_names is not None
+    assert {"José", "Zoë"} < set(whole.class_names)
+    assert [whole[i][0].shape for i in (0, 29)] == [(112, 112, 3)] * 2
+    listed = [unicodedata.normalize(form, name) for name in ("José", "Zoë")]
+    keep, leave = tmp_path / "keep.txt", tmp_path / "leave.csv"
+    keep.write_text("\n".join(listed))
+    assert open_dataset(Data(tmp_path / "set", identities=keep), seed=0).num_classes == 2
+    leave.write_text("subject_id\n" + "\n".join(listed))
+    left = open_dataset(Data(tmp_path / "set", exclude=leave), seed=0)
+    assert left.class_names is not None and len(left) == (CLASSES - 2) * PER_CLASS
+    assert all(name.startswith("id") for name in left.class_names)
+    if kind != "records":  # whose images have numbers for names
+        name = unicodedata.normalize(form, str(whole.ids[0]))
+        leave.write_text(f"image_id\n{name}\n")
+        assert len(open_dataset(Data(tmp_path / "set", exclude=leave), seed=0)) == len(whole) - 1
+
+
+def test_twins_among_the_classes_of_records_are_both_left_out(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items())
+    names = ["Jose\u0301", "Jos\xe9", *ACCENTED[2:]]
+    (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
+    (tmp_path / "list").write_text("subject_id\nJos\xe9\n")
+    assert len(open_dataset(Data(tmp_path, exclude=tmp_path / "list"), seed=0)) == 4 * PER_CLASS
+    (tmp_path / "list").write_text("Jose\u0301\n")
+    assert len(open_dataset(Data(tmp_path, identities=tmp_path / "list"), seed=0)) == 2 * PER_CLASS
+
+
+def test_two_folders_of_one_name_are_told(tmp_path: Path) -> None:
+    for name in ("Jose\u0301", "Jos\xe9", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{len(name)}.jpg").write_bytes(jpeg(0))
+    if len(list(tmp_path.iterdir())) == 3:  # on a Mac they are one folder
+        with pytest.raises(DatasetError, match="'José' names two identity folders"):
+            FolderDataset(tmp_path)
 
 
 # Subsets

@@ -129,3 +129,27 @@ def test_training_set(tmp_path: Path) -> None:
     assert len(dataset.ids) == 4 and len(set(dataset.ids.tolist())) == 4
     assert dataset.ids[3] == dataset.name(3)
     assert dataset.encoded(3) == dataset.sample(3)[0]
+
+
+def test_a_folder_may_hold_names_in_any_form(tmp_path: Path) -> None:
+    """Two folders of one name are one person's, and 神 is one letter in two encodings."""
+    paths = ("Jose\u0301/0.jpg", "Jos\xe9/9.jpg", "Zoe\u0308/Zo\xeb.jpg", "\ufa19/e\u0301.jpg")
+    for number, path in enumerate(paths):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(JPEG + bytes([number]))
+    images = FolderImages(tmp_path)
+    names = ["José/0.jpg", "José/9.jpg", "Zoë/Zoë.jpg", "神/é.jpg"]
+    assert sorted(images.ids.tolist()) == names
+    for listed in (images, FolderImages(tmp_path, list(paths)), FolderImages(tmp_path, names)):
+        found = {name: listed.encoded(i)[-1] for i, name in enumerate(listed.ids.tolist())}
+        assert found == {name: number for number, name in enumerate(names)}
+    subjects = images.first_folders()
+    assert subjects is not None and len(set(subjects.tolist())) == 3
+
+
+def test_two_files_that_differ_in_form_alone_are_told(tmp_path: Path) -> None:
+    for name in ("Jos\xe9", "Jose\u0301"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jpg").write_bytes(JPEG)
+    with pytest.raises(DatasetError, match=r"'José/0\.jpg' names two images"):
+        FolderImages(tmp_path)

@@ -239,7 +239,7 @@ def test_accents_of_a_list_and_of_file_names_may_be_composed_otherwise(
     bench = read_pairs(path, "lfw")
     assert missing_images(bench) == []
     for i, name in enumerate(bench.images.ids.tolist()):
-        assert unicodedata.is_normalized(listed, name)
+        assert unicodedata.is_normalized("NFC", name)
         person, number = name.split("/")[1].removesuffix(".jpg").split("_")
         assert bench.images.encoded(i).decode() == f"{named(person, 'NFC')} {int(number)}"
 
@@ -649,7 +649,8 @@ def test_flat_reads_what_was_written(
             path.write_bytes(content)
             benches.append(read_pairs(path, "flat"))
     for bench in benches:
-        assert named_pairs(bench) == pairs
+        composed = [(*(unicodedata.normalize("NFC", n) for n in row[:2]), row[2]) for row in pairs]
+        assert named_pairs(bench) == composed
         assert (bench.pairs.folds is None) == (len(pairs) < 10)
         subjects = bench.pairs.subject_pairs()
         assert subjects is not None
@@ -1005,7 +1006,7 @@ def test_bobs_own_files(
         ("label,score\n1,1_0\n", "line 2: the score '1_0' is no number"),
         ("label,score\n1,.5\n0,٠.٥\n", "line 3: the score '٠.٥' is no number"),
         ("label,score\n1,.5\n0,\u00a0.5\n", "line 3: the score '\\xa0.5' is no number"),
-        ("label,score\n1,NA\n", "line 2: the score 'NA' is no number"),
+        ("label,score\n1,NA.\n", "line 2: the score 'NA.' is no number"),
         ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe' where a label, 0 or 1, belongs"),
         ("label,score\n1,.5\n0\n", "line 3: '0' does not have 2 fields"),
         ("label,score\n1,.5\n0,.5,7\n", "line 3: '0,.5,7' does not have 2 fields"),
@@ -1060,3 +1061,49 @@ def test_many_scores_equal_a_plain_loop(tmp_path: Path) -> None:
     assert scored.subjects is not None
     assert [names[i] for i in scored.subjects[0]] == [a for a, _, _ in rows]
     assert [names[i] for i in scored.subjects[1]] == [b for _, b, _ in rows]
+
+
+# ---------------------------------------------------------------- names and missing values
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("flat", "{0}/1.jpg\t{1}/2.jpg\t1\n{1}/1.jpg\tB/1.jpg\t0\n{0}/1.jpg\tB/1.jpg\t0\n"),
+        ("lfw", "1\n{0}\t1\t2\n{1}\t1\tB\t1\n"),
+        ("sllfw", "{0}/{0}_0001.jpg\n{1}/{1}_0002.jpg\n{1}/{1}_0001.jpg\nB/B_0001.jpg\n"),
+    ],
+)
+def test_one_list_with_a_name_in_two_forms_has_one_person(
+    tmp_path: Path, format: str, text: str
+) -> None:
+    forms = [unicodedata.normalize(form, "José") for form in ("NFD", "NFC")]
+    bench = read_pairs(write(tmp_path / "pairs.txt", text.format(*forms)), format)
+    names = bench.images.ids.tolist()
+    assert len(names) == 3 and sum(name.startswith("José/") for name in names) == 2
+    assert bench.pairs.issame.tolist() == [True] + [False] * (len(bench.pairs) - 1)
+    assert bench.notes == () and len(np.unique(bench.pairs.subjects)) == 2
+
+
+def test_scores_join_names_in_any_form(tmp_path: Path) -> None:
+    text = "subject_id_1,subject_id_2,sex_1,sex_2,score\n"
+    for first, second, score in (("NFC", "NFD", 0.9), ("NFD", "NFD", 0.8)):
+        forms = (unicodedata.normalize(form, "Zoë") for form in (first, second))
+        text += f"{','.join(forms)},f,f,{score}\n"
+    scored = read_scores(table(tmp_path, f"{text}Zoë,B,f,None,0.1\n"), groups=["sex"])
+    assert scored.issame.tolist() == [True, True, False]
+    assert scored.names is not None and scored.names.tolist() == ["B", "Zoë"]
+    assert [side.tolist() for side in scored.groups["sex"]] == [["f"] * 3, ["f", "f", ""]]
+
+
+@pytest.mark.parametrize(
+    "word", ["", "NaN", "None", "#N/A", "<NA>", "n.a.", "NULL", "-", "#DIV/0!"]
+)
+def test_a_missing_score_is_a_failure_to_acquire(tmp_path: Path, word: str) -> None:
+    scored = read_scores(table(tmp_path, f"label,score\n1,0.5\n0,{word}\n0,0.25\n"))
+    assert np.isnan(scored.scores).tolist() == [False, True, False]
+
+
+def test_none_is_a_name(tmp_path: Path) -> None:
+    text = "subject_id_1,subject_id_2,score\nNone,None,0.5\nNone,Na,0.25\n"
+    assert read_scores(table(tmp_path, text)).issame.tolist() == [True, False]

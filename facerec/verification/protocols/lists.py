@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import sha256
+from facerec.names import same_name
 from facerec.records.images import (
     FolderImages,
     ImageSource,
@@ -106,7 +107,7 @@ class PairTable:
                     "is the right list"
                 )
             # "./a.jpg" is "a.jpg". It keeps its first name, since other files may have that too.
-            path = str(PurePosixPath(name))
+            path = same_name(str(PurePosixPath(name)))
             number = self._numbers.setdefault(path, len(self.names))
             if number == len(self.names):
                 self.names[name] = number
@@ -164,14 +165,14 @@ def read_content(path: Path) -> bytes:
 
 
 def decode_text(path: Path, content: bytes) -> str:
-    """Decode UTF-8, or UTF-16 with its mark; a mark is not part of the text.
+    """Decode UTF-8, or UTF-16 with its mark, which is not part of the text; names are composed.
 
     Raises:
         DatasetError: it is neither, or holds NUL; the sentence names the line.
     """
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
+        text = same_name(content.decode("utf-16" if wide else "utf-8-sig"))
     except UnicodeDecodeError as problem:
         line = content.count(b"\n", 0, problem.start) + 1
         raise DatasetError(

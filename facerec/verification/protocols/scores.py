@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
+from facerec.names import MISSING, is_missing, same_name
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 REFERENCE, PROBE = "bio_ref_subject_id", "probe_subject_id"
 
-NAN = ("", "nan", "NaN", "NAN", "Nan")
+NAN = {
+    "NaN",
+    "NaT",
+    *(form(word) for word in MISSING for form in (str.lower, str.upper, str.title)),
+}
 """A score that is not there, since an image could not be acquired."""
 
 TEXT_COLUMNS = {
@@ -112,13 +117,15 @@ def read_scores(
     import pandas as pd
 
     path = Path(path)
-    table = _Table(path, subject.lower())
+    subject = same_name(subject.lower())
+    table = _Table(path, subject)
     columns = [*table.columns, SURPLUS]
-    subject_columns = _sides(table.columns, subject.lower() if table.skipped else "subject_id")
+    subject_columns = _sides(table.columns, subject if table.skipped else "subject_id")
     recorded = {
         name: sides
         for name in groups
-        if (sides := _sides(table.columns, name.lower()) or _both(table.columns, name.lower()))
+        for column in [same_name(name.lower())]
+        if (sides := _sides(table.columns, column) or _both(table.columns, column))
     }
     used = {
         *USED,
@@ -166,7 +173,7 @@ def read_scores(
         groups={
             name: (values[0], values[1])
             for name, sides in recorded.items()
-            for values in [[np.take(*_stripped(frame[side], table)) for side in sides]]
+            for values in [[_recorded(frame[side], table) for side in sides]]
         },
         names=names,
         label_sources=_sources(frame[SOURCE], table) if SOURCE in frame else {},
@@ -207,7 +214,7 @@ class _Table:
     def __init__(self, path: Path, subject: str) -> None:
         self.path = path
         raw = read_content(path)
-        if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")) or b"\0" in raw:
+        if not raw.isascii() or b"\0" in raw:
             raw = decode_text(path, raw).encode()
         self.content = raw.rstrip(b"\r\n")
         first = decode_text(path, self.content.partition(b"\n")[0]).strip()
@@ -288,7 +295,7 @@ class _Table:
             try:
                 # Python reads 1_000 and digits and blanks of other scripts, pandas does not.
                 number = fields[at].encode("ascii", "replace").strip().replace(b"_", b"?")
-                float(number or "nan")
+                float("nan" if fields[at] in NAN else number)
             except ValueError:
                 hint = "" if row or self.skipped else ", or call the column of a header score"
                 raise DatasetError(
@@ -342,6 +349,12 @@ def _stripped(
         row = int(np.flatnonzero(np.isin(codes, wrong))[0])
         raise DatasetError(f"{table.where(row)}: {but.format(str(texts[codes[row]])[:60])}")
     return texts, codes
+
+
+def _recorded(column: pd.Series, table: _Table) -> NDArray[np.str_]:
+    """Return the group in each row, empty where none is recorded."""
+    texts, codes = _stripped(column, table)
+    return np.array(["" if is_missing(text) else text for text in texts.tolist()], np.str_)[codes]
 
 
 def _sources(column: pd.Series, table: _Table) -> dict[str, int]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import sha256
+from facerec.names import same_name
 from facerec.records.images import SUFFIXES, FolderImages
 from facerec.report.words import counted
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
@@ -262,6 +263,8 @@ def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
             for frame in reader:
                 if frame.shape[1] != len(layout.kinds):
                     raise ValueError(f"{frame.shape[1]} fields in a line")
+                for place in (place for place, kind in layout.kinds.items() if kind is str):
+                    frame[place] = frame[place].map(same_name)
                 yield frame
     except OSError as problem:
         raise _unreadable(path, problem) from problem

@@ -72,7 +72,7 @@ _FIELDS = {
     "images": {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
-        "description": "JPEG or PNG; aligned and of the model's size, unless points come",
+        "description": "JPEG, PNG, WebP, BMP, TIFF; aligned, of the model's size, or with points",
     },
     "points": {
         "type": "string",
@@ -447,9 +447,9 @@ class Upload:
                         f"faces of {size[0]}×{size[1]}; send such a crop, or the five points of "
                         "the face in a field called points"
                     )
-                decode_image(image, where, size, faces[i])
+                decode_image(image, where, size, faces[i], upright=True)
             else:
-                photo = decode_image(image, where, size=None)
+                photo = decode_image(image, where, size=None, upright=True)
                 faces[i] = align_face(photo, self.points[i], size, where)
         return faces
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import tyro
 from numpy.typing import NDArray
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -25,7 +24,6 @@ from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.large_arrays import take
 from facerec.limits import Limits
 from facerec.records.dataset import FaceDataset
-from facerec.records.decode import image_kind
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.records.training_set import Data, open_dataset
 from facerec.report import words
@@ -33,6 +31,7 @@ from facerec.report.csv_tables import save_csv
 from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, text_table
+from facerec.verification.page import face_picture
 
 _SHOWN = 60
 """Proposals of a kind on a page."""
@@ -115,6 +114,7 @@ def clean(
         else:
             dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
             labels = dataset.label_names()
+            print_notes(dataset.notes, console)
             if (model is None) == (embeddings is None):
                 raise DatasetError(
                     f"{source}: to compare faces takes embeddings; name a --model, or the file "
@@ -233,9 +233,7 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
     def face(image: str, text: str, small: str = "") -> Cell:
         if dataset is None or image not in index_of:
             return Cell(text, small)
-        data = dataset.encoded(index_of[image])
-        picture = f"data:image/{image_kind(data)};base64,{base64.b64encode(data).decode()}"
-        return Cell(text, small, picture)
+        return Cell(text, small, face_picture(dataset.encoded, index_of[image]))
 
     headings = "image", "label", "proposed label", "score"
     sections = []

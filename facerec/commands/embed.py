@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
-from facerec.commands.models import print_model
+from facerec.commands.models import print_model, print_notes
 from facerec.commands.networks import Network
 from facerec.devices import choose_device
 from facerec.embedding.align import Aligner, parse_align
@@ -32,7 +32,7 @@ from facerec.files import check_file_name, exclusive
 from facerec.limits import Count
 from facerec.processes import process_pool
 from facerec.progress import Progress, section
-from facerec.records.images import FolderImages, ImageSource, PackImages
+from facerec.records.images import FolderImages, ImageSource, PackImages, turned_note
 from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
@@ -59,8 +59,8 @@ class Job(Network):
     """A record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a .tar, a
     folder of such, or 'shards-{000..009}.tar' in quotes."""
     images: Path | None = None
-    """A folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and its first
-    folders are taken for subjects."""
+    """A folder with JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are paths in it, and its
+    first folders are taken for subjects."""
     bench: str | None = None
     """A name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz)."""
     data: Path | None = None
@@ -153,6 +153,7 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
         writer, source = worker.writer, worker.source
         print_model(worker.model, job.flip, worker.aligner, console)
         say(f"images {source.description['path']}: {len(source.images):,}")
+        print_notes(source.images.notes, console)
 
         def begin() -> list[int]:
             claims.enter_context(exclusive(writer.folder, DatasetError))
@@ -209,6 +210,7 @@ def open_source(
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
     if records is not None and is_tar_shards(records):
         tar = TarDataset(records, on_error=on_error, labelled=False)
+        tar.notes.extend(turned_note(tar, str(records)))
         return Source(tar, {"kind": "webdataset", "path": str(records)}, tar.subjects)
     if records is not None:
         dataset = open_dataset(Data(path=records, on_error=on_error), seed=0)

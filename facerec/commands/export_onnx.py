@@ -11,6 +11,7 @@ import tyro
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
+from facerec.commands.models import print_notes
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
 from facerec.export.bundle import DEFAULT, BundleOptions, BundleReport, export_bundle
@@ -122,6 +123,8 @@ def _print(report: BundleReport, console: Console) -> None:
             console.print(f"{variant.name} was not written: {variant.refused}", style="yellow")
         if variant.openvino.outcome in ("cannot load", "not suited"):
             console.print(f"{variant.name} in OpenVINO: {variant.openvino.note}", style="yellow")
+    for entry in report.note["variants"]:
+        print_notes((entry.get("calibration") or {}).get("notes", ()), console)
     unknown = [
         entry["name"]
         for entry in report.note["variants"]

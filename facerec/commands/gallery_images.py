@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from facerec.commands.all_pairs import read_members
-from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import Network, refuse_network_flags
 from facerec.embedding.align import parse_align
 from facerec.embedding.extract import Embeddings, embed_images
@@ -64,6 +64,7 @@ class Embedder(Network):
             aligner = parse_align(self.align, self.align_threshold)
             print_model(model, flip, aligner, console)
             console.print(f"images {images}: {len(source):,}")
+            print_notes(source.notes, console)
             if space is not None:
                 none = embed_images(model, source, flip=flip, align=aligner, indices=[])
                 space.check(Space.of(none), str(images))

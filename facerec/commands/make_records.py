@@ -39,7 +39,7 @@ def make_records(
     as they are, of whatever size.
 
     Args:
-        folder: Holds identity/image.jpg (or .png); with --apply, or a record file or its folder.
+        folder: Holds identity/image.jpg; with --apply, or a record file or its folder.
         out: Folder to write into.
         processes: Processes that read and check images; by default one per core.
         size: Height and width that every image must have, in pixels.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +39,12 @@ def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> No
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
         words = f"{name}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True, markup=False)
+
+
+def print_notes(notes: Sequence[str], console: Console) -> None:
+    """Say what was found on opening images that a user should know."""
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
 
 
 def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, console: Console) -> None:

@@ -15,7 +15,7 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import Source, open_source
-from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
@@ -119,6 +119,7 @@ def overlap(
                 "embeddings file"
             )
         opened = _open(kind, path, on_error)
+        print_notes(opened.images.notes, console)
         if loaded is None:
             loaded = network.load(model)
             print_model(loaded, flip, parse_align(align), console)

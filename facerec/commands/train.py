@@ -14,6 +14,7 @@ import torch
 import tyro
 
 from facerec.commands.cli import Console, run_command
+from facerec.commands.models import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Count, Flags
 from facerec.records.dataset import Skipped
@@ -133,8 +134,7 @@ def _train(
         )
         if console is not None:
             console.print(fact_lines(_summary(trainer, folder, processes)))
-            for note in [*dataset.notes, *trainer.warnings]:
-                console.print(f"note: {note}", style="yellow")
+            print_notes([*dataset.notes, *trainer.warnings], console)
         trainer.fit(options.max_steps)
     shares = processes.gather_objects(trainer.skipped)
     if console is not None:

@@ -19,7 +19,7 @@ from facerec.errors import DatasetError, ImageError
 from facerec.files import sha256
 from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages, ImageSource
+from facerec.records.images import FolderImages, ImageSource, turned_note
 from facerec.verification.protocols.lists import MAX_NAME, parse_number, read_lines
 from facerec.verification.protocols.matlab import many, read_mat
 
@@ -148,9 +148,9 @@ class ImageSet:
         """
         data = self._images.encoded(int(self._kept[i]))
         try:
-            return decode_image(data, "", None)
+            return decode_image(data, "", None, upright=self._images.upright)
         except ImageError:  # only now is it worth the time to word where the image is
-            return decode_image(data, self.where(i), None)
+            return decode_image(data, self.where(i), None, upright=self._images.upright)
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the set without reading its images, as JSON types.
@@ -227,14 +227,15 @@ def _read_records(path: Path) -> Listing:
         dataset.labels,
         dataset.class_names or [str(number) for number in range(dataset.num_classes)],
         {file.name: file for file in beside if file.is_file()},
-        notes=list(dataset.notes),
+        notes=[*dataset.notes, *turned_note(dataset, str(path))],
     )
 
 
 def _read_folder(path: Path) -> Listing:
     dataset = FolderDataset(path)
     assert dataset.class_names is not None
-    return Listing(dataset, dataset.labels, dataset.class_names, {})
+    notes = [*dataset.notes, *turned_note(dataset, str(path))]
+    return Listing(dataset, dataset.labels, dataset.class_names, {}, notes=notes)
 
 
 def _read_cub(path: Path) -> Listing:

@@ -175,7 +175,7 @@ class Aligner(ABC):
         """Return the aligned face, uint8 RGB ``(*size, 3)``.
 
         Args:
-            image: uint8 RGB, ``(height, width, 3)``, as stored: EXIF orientation is not applied.
+            image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
             image_id: the image's id in its source.
             where: begins the sentence of an error.
             size: height and width of the crop.

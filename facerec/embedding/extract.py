@@ -186,8 +186,9 @@ def _embed(
     def face(index: int) -> Image:
         where = source.where(index)
         if align is None:
-            return decode_image(source.encoded(index), where, model.image_size)
-        image = decode_image(source.encoded(index), where, size=None)
+            data, size = source.encoded(index), model.image_size
+            return decode_image(data, where, size, upright=source.upright)
+        image = decode_image(source.encoded(index), where, size=None, upright=True)
         return align.crop(image, str(source.ids[index]), where, model.image_size)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:

@@ -300,12 +300,14 @@ class _Export:
         if self.options.calibration is not None:
             with self._stage("reading faces to calibrate on"):
                 path, count = self.options.calibration, self.options.calibration_images
-                self.faces, digest = calibration_images(path, count)
+                notes: list[str] = []
+                self.faces, digest = calibration_images(path, count, tell=notes.append)
                 self.calibration = {
                     "source": path.name,
                     "images": len(self.faces),
                     "sha256": digest,
                     "method": self.options.calibration_method,
+                    **({"notes": notes} if notes else {}),
                 }
         main = self._main()
         consumers = self._consumers(main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu", "Flatten")
 
 
 def calibration_images(
-    path: str | Path, count: int = 512, seed: int = 0
+    path: str | Path, count: int = 512, seed: int = 0, tell: Callable[[str], None] | None = None
 ) -> tuple[NDArray[np.uint8], str]:
     """Choose the faces that the ranges of an int8 model are taken from.
 
@@ -54,6 +54,7 @@ def calibration_images(
             images anywhere below it.
         count: images to choose at random; all, if there are no more.
         seed: of the choice.
+        tell: called with each note on the images, such as what of a folder was passed over.
 
     Returns:
         uint8 RGB ``(N, 112, 112, 3)``, and the SHA-256 of the chosen encoded images one after the
@@ -65,6 +66,9 @@ def calibration_images(
     """
     path = Path(path)
     source = _open(path)
+    if tell is not None:
+        for note in source.notes:
+            tell(note)
     number = min(count, len(source))
     if number < MIN_IMAGES:
         raise ExportError(
@@ -77,7 +81,7 @@ def calibration_images(
     for row, index in enumerate(chosen.tolist()):
         encoded = source.encoded(index)
         digest.update(encoded)
-        images[row] = decode_image(encoded, source.where(index))
+        images[row] = decode_image(encoded, source.where(index), upright=source.upright)
     return images, digest.hexdigest()
 
 

@@ -33,7 +33,7 @@ from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
-from facerec.records.images import SUFFIXES, ImageSource, check_unique, text_array
+from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
@@ -460,8 +460,8 @@ class FolderDataset(FaceDataset):
     """Images in a folder of folders, one an identity: ``identity/image.jpg``.
 
     Identities are numbered in the order of their names, images follow in the order of theirs.
-    Hidden files and loose files beside the identities are ignored, images among these with a note;
-    every other file must be an image, and its content, not its suffix, says of which kind.
+    Notes count what is no image (`walk_images`), and name identities that have none for it; these
+    are no classes. The content of an image, not its suffix, says of which kind it is.
 
     Attributes:
         root: the folder, with symbolic links resolved.
@@ -475,8 +475,8 @@ class FolderDataset(FaceDataset):
             options: those of `FaceDataset`.
 
         Raises:
-            DatasetError: no such folder, no identity in it, an identity without images or with
-                folders or pipes inside, or a symbolic link that leads out of the folder.
+            DatasetError: no such folder, no image of an identity in it, folders with images inside
+                an identity, or a symbolic link that leads out of the folder.
         """
         super().__init__(**options)
         given = Path(path)
@@ -486,42 +486,37 @@ class FolderDataset(FaceDataset):
                 f"{given}: {problem}; images are expected as FOLDER/identity/image.jpg"
             )
         self.root = given.resolve()
-        entries = _entries(given, self.root)
-        identities = [entry.name for entry in entries if entry.is_dir()]
-        if not identities:
-            raise DatasetError(
-                f"{given}: has no identity folders; images are expected as "
-                f"{given}/identity/image.jpg"
-            )
-        files_beside = [entry.name for entry in entries if not entry.is_dir()]
-        loose = [name for name in files_beside if name.lower().endswith(SUFFIXES)]
-        self._notes = []
+        account, loose = Account(), list[str]()
+        identities: list[str] = []
+        files: list[bytes] = []
+        starts = [0]
+        for inside, names in walk_images(given, account):
+            identity, *nested = inside.split("/")[:-1] or [""]
+            if nested:
+                raise DatasetError(
+                    f"{given / inside}: a folder inside the identity folder {identity}; images are "
+                    f"expected as {given}/identity/image.jpg"
+                )
+            if not identity:
+                loose = names
+                continue
+            identities.append(identity)
+            files += map(os.fsencode, names)
+            starts.append(len(files))
+        self._notes = account.notes(str(given))
         if loose:
             self._notes.append(
                 f"{given}: images beside the identity folders are left out: {len(loose):,}, the "
                 f"first is {printable(loose[0])}"
             )
-        files: list[bytes] = []
-        self._starts = np.zeros(len(identities) + 1, np.int64)
-        for label, identity in enumerate(identities):
-            for entry in _entries(given / identity, self.root):
-                if entry.is_dir():
-                    raise DatasetError(
-                        f"{entry.path}: a folder inside the identity folder {identity}; images are "
-                        f"expected as {given}/identity/image.jpg"
-                    )
-                # A link without a target stays, to be told or skipped when it is read.
-                if not entry.is_file() and Path(entry.path).exists():
-                    raise DatasetError(
-                        f"{entry.path}: a pipe, socket or device, which would be waited for; take "
-                        "it out of the identity folder"
-                    )
-                files.append(os.fsencode(entry.name))
-            self._starts[label + 1] = len(files)
-            if self._starts[label + 1] == self._starts[label]:
-                raise DatasetError(
-                    f"{given / identity}: the identity folder has no images; add some or remove it"
-                )
+        if not identities:
+            beside = f"{len(loose):,} images are in no such folder" if loose else ""
+            found = "; ".join(filter(None, (beside, str(account)))) or "it is empty"
+            raise DatasetError(
+                f"{given}: has no identity folders with images ({found}); images are expected as "
+                f"{given}/identity/image.jpg"
+            )
+        self._starts = np.array(starts, np.int64)
         # One array of bytes: millions of strings would be copied by every forked worker.
         self._files = np.array(files)
         self._folders = identities
@@ -782,44 +777,6 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(np.empty(shape, np.uint8))
     storage = torch.UntypedStorage._new_shared(int(np.prod(shape)), device="cpu")
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-
-
-_LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
-
-
-def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
-    """List a folder by name, without what file managers leave; refuse links out of ``root``."""
-    try:
-        with os.scandir(folder) as entries:
-            visible = sorted(
-                (
-                    entry
-                    for entry in entries
-                    if not entry.name.startswith(".") and entry.name.lower() not in _LEFT_BY_WINDOWS
-                ),
-                key=lambda entry: entry.name,
-            )
-    except OSError as problem:
-        raise DatasetError(
-            f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
-        ) from problem
-    for entry in visible:
-        if not entry.is_symlink():
-            continue
-        try:
-            inside = Path(entry.path).resolve().is_relative_to(root)
-            entry.is_dir()
-        # Python before 3.13 has a RuntimeError for circles.
-        except (OSError, RuntimeError) as problem:
-            raise DatasetError(
-                f"{entry.path}: a symbolic link that cannot be followed, as one that leads in a "
-                "circle; remove it"
-            ) from problem
-        if not inside:
-            raise DatasetError(
-                f"{entry.path}: a symbolic link that leads out of {root}; copy its target there"
-            )
-    return visible
 
 
 def _checked(values: Iterable[int] | np.ndarray, limit: int, noun: str) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""From the bytes of a JPEG or PNG to an RGB array, or an error that says why not."""
+"""From the bytes of an encoded image to an RGB array, or an error that says why not."""
 
 from __future__ import annotations
 
 import functools
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -68,12 +68,19 @@ _STORED = struct.Struct("<xHH")
 _STORED_BYTES = 65535
 """Most bytes in a stored block of deflate, whose header is its length, plain and inverted."""
 
+Kind = Literal["jpeg", "png", "webp", "bmp", "tiff"]
+
+_KINDS: dict[bytes, Kind] = {
+    _JPEG: "jpeg",
+    _PNG: "png",
+    b"BM": "bmp",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+}
+"""How the formats begin that are read; WebP has the length of the file in between."""
+
 _OTHER_FORMATS = {
     b"GIF8": "GIF",
-    b"BM": "BMP",
-    b"RIFF": "WebP",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
     b"\0\0\0\x0cjP  ": "JPEG 2000",
     b"\xff\x4f\xff\x51": "JPEG 2000",
     b"v/1\x01": "OpenEXR",
@@ -83,6 +90,22 @@ _OTHER_FORMATS = {
 }
 """How formats begin that others decode, so that the sentence can name them."""
 
+_EXIF = {b"Exif\0\0": 6, b"eXIf": 4, b"EXIF": 8}
+"""Where the directory stands behind its mark in a JPEG (and some WebP), a PNG and a WebP."""
+
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS = 256, 257, 258, 259, 262
+_ORIENTATION, _SAMPLES, _ROWS_PER_STRIP, _TILE_WIDTH, _TILE_HEIGHT = 274, 277, 278, 322, 323
+"""Tags of TIFF and EXIF (TIFF 6.0, section 8)."""
+
+_NEXT_PAGE = 0
+"""Stands for the place of the next directory among the tags, of which none is 0."""
+
+_ALL_ROWS = 2**32 - 1
+"""How a TIFF says that it is one strip."""
+
+_TIFF_COMPRESSIONS = (1, 5, 8, 32946, 32773)
+"""None, LZW, deflate (two numbers), PackBits: none that has a picture of another size inside."""
+
 
 @functools.cache
 def _decodes_to_rgb() -> bool:
@@ -91,7 +114,7 @@ def _decodes_to_rgb() -> bool:
 
 @functools.cache
 def _flags() -> int:
-    # EXIF orientation is ignored because aligned crops are stored as they are meant to be seen.
+    # Where a turn is asked for it is made here, alike for all formats and versions of OpenCV.
     colours = cv2.IMREAD_COLOR_RGB if _decodes_to_rgb() else cv2.IMREAD_COLOR
     return colours | cv2.IMREAD_IGNORE_ORIENTATION
 
@@ -101,8 +124,10 @@ def decode_image(
     where: str,
     size: tuple[int, int] | None = (112, 112),
     out: np.ndarray | None = None,
+    *,
+    upright: bool = False,
 ) -> np.ndarray:
-    """Decode a JPEG or PNG to a uint8 RGB array of shape ``(height, width, 3)``.
+    """Decode a JPEG, PNG, WebP, BMP or TIFF to a uint8 RGB array ``(height, width, 3)``.
 
     JPEGs without any fault are decoded by simplejpeg straight into ``out``, all else by OpenCV.
     Both bring libjpeg-turbo, and the pixels are the same.
@@ -112,7 +137,7 @@ def decode_image(
     16-bit and transparent images come out as plain 8-bit RGB.
 
     A small file can make a decoder work for seconds and take gigabytes. What bounds both is
-    checked before: the size and the scans of a JPEG, the size and the chunks of a PNG.
+    checked before: the size of all, the scans of a JPEG, the chunks of a PNG, the tiles of a TIFF.
 
     Args:
         data: the encoded image.
@@ -120,23 +145,34 @@ def decode_image(
         size: the ``(height, width)`` that the image must have, in pixels; ``None`` takes any up
             to ``MAX_PIXELS``.
         out: contiguous memory for an image of ``size``; by default new memory.
+        upright: turn the image as its EXIF data asks (`orientation`), as a photo is meant to be
+            seen and as ``cv2.imread`` reads it; by default pixels are taken as they are stored,
+            as aligned crops are meant.
 
     Returns:
         ``out``, or the new array.
 
     Raises:
-        ImageError: not a JPEG or PNG, cut short, damaged, too large, or of another size.
+        ImageError: no such image, cut short, damaged, too large, or of another size; or a TIFF of
+            several pages or other than 8 bits, or an animated WebP.
     """
+    turn = orientation(data) if upright else 1
     if size is not None:
         if out is None:
             out = np.empty((*size, 3), np.uint8)
-        if data.endswith(_END_OF_IMAGE) and _has_few_scans(data) and _decode_whole_jpeg(data, out):
+        if (
+            turn == 1
+            and data.endswith(_END_OF_IMAGE)
+            and _has_few_scans(data)
+            and _decode_whole_jpeg(data, out)
+        ):
             return out
     stored = image_size(data, where)
     if size is not None:
-        if stored != size:
+        seen = stored[::-1] if turn > 4 else stored
+        if seen != size:
             raise ImageError(
-                f"{where}: the image is {stored[0]}×{stored[1]} (height×width) where "
+                f"{where}: the image is {seen[0]}×{seen[1]} (height×width) where "
                 f"{size[0]}×{size[1]} is needed; align and crop the faces to that size first, or "
                 "let facerec verify, embed or audit do so with --align"
             )
@@ -148,7 +184,7 @@ def decode_image(
     plain: bytes | bytearray = data
     if data.startswith(_JPEG):
         _check_scans(data, stored, where)
-    else:
+    elif data.startswith(_PNG):
         plain = _rows_alone(data, where)
     try:
         image = cv2.imdecode(np.frombuffer(plain, np.uint8), _flags())
@@ -158,6 +194,11 @@ def decode_image(
         raise _damaged(data, where)
     if not _decodes_to_rgb():
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    if turn > 4:
+        image = image.transpose(1, 0, 2)
+    if turn > 1:
+        rows, columns = (-1 if turn in turns else 1 for turns in ((3, 4, 7, 8), (2, 3, 6, 7)))
+        image = np.ascontiguousarray(image[::rows, ::columns])
     if out is None:
         return image
     out[...] = image
@@ -173,55 +214,171 @@ def _decode_whole_jpeg(data: bytes, out: np.ndarray) -> bool:
 
 
 def _damaged(data: bytes, where: str) -> ImageError:
-    kind = image_kind(data).upper()
+    kind = str(image_kind(data)).upper()
     return ImageError(
         f"{where}: the {kind} of {len(data):,} bytes does not decode, its data is damaged or "
         "cut short; replace it or leave it out"
     )
 
 
-def image_kind(data: bytes) -> Literal["jpeg", "png"]:
-    """Return what encoded bytes are by their beginning; what is no PNG is taken for a JPEG."""
-    return "png" if data.startswith(_PNG) else "jpeg"
+def image_kind(data: bytes) -> Kind | None:
+    """Return what encoded bytes are by their beginning; None for what is not read."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((kind for start, kind in _KINDS.items() if data.startswith(start)), None)
 
 
 def image_suffix(data: bytes) -> str:
-    """Return the ending of a file for encoded bytes, with its dot."""
-    return ".png" if image_kind(data) == "png" else ".jpg"
+    """Return the ending of a file for encoded bytes, with its dot; of a JPEG for unknown ones."""
+    return "." + (image_kind(data) or "jpeg").replace("jpeg", "jpg")
+
+
+def orientation(data: bytes) -> int:
+    """Return how an image is to be turned by its EXIF data, 1 (not at all) to 8; damaged is 1.
+
+    From 5 on height and width are exchanged (EXIF 2.32, tag 274). A TIFF says 1, as it always comes
+    out of the decoder turned.
+    """
+    if image_kind(data) == "tiff":
+        return 1
+    for mark, length in _EXIF.items():
+        at = data.find(mark)
+        if at >= 0 and 1 <= (turn := _tags(data, at + length).get(_ORIENTATION, 1)) <= 8:
+            return turn
+    return 1
 
 
 def image_size(data: bytes, where: str) -> tuple[int, int]:
-    """Return ``(height, width)`` in pixels from the header of a JPEG or PNG, decoding nothing.
+    """Return ``(height, width)`` in pixels from the header of an image, decoding nothing.
 
     Raises:
-        ImageError: not a JPEG or PNG, or cut short.
+        ImageError: no JPEG, PNG, WebP, BMP or TIFF, or of a kind that is not read; or cut short.
     """
-    if data.startswith(_JPEG):
-        if not data.endswith(_END_OF_IMAGE):
-            tail = data.rstrip(b"\0")[-_MAX_TAIL - 2 :]
-            if _END_OF_IMAGE not in tail:
-                raise ImageError(
-                    f"{where}: the JPEG of {len(data):,} bytes lacks its end marker (ff d9), so it "
-                    "was cut short; copy it again from its source or leave it out"
-                )
-        size = _jpeg_size(data)
-    elif data.startswith(_PNG):
-        size = _png_size(data)
-    else:
+    kind = image_kind(data)
+    if kind is None:
         beginning = f"it begins with {data[:8].hex(' ')}" if data else "it is empty"
+        if data[4:8] == b"ftyp":
+            beginning = "it begins as HEIC and AVIF files do"
         for start, name in _OTHER_FORMATS.items():
             if data.startswith(start):
                 beginning = f"it begins as {name} files do"
         raise ImageError(
-            f"{where}: neither a JPEG nor a PNG ({len(data):,} bytes, {beginning}); "
-            "convert it to JPEG or leave it out"
+            f"{where}: neither a JPEG nor a PNG, WebP, BMP or TIFF ({len(data):,} bytes, "
+            f"{beginning}); convert it to JPEG or leave it out"
         )
-    if size is None or 0 in size:
+    if kind == "jpeg" and not data.endswith(_END_OF_IMAGE):
+        tail = data.rstrip(b"\0")[-_MAX_TAIL - 2 :]
+        if _END_OF_IMAGE not in tail:
+            raise ImageError(
+                f"{where}: the JPEG of {len(data):,} bytes lacks its end marker (ff d9), so it "
+                "was cut short; copy it again from its source or leave it out"
+            )
+    try:
+        size = _SIZES[kind](data)
+    except struct.error:  # the file ends before its header does
+        size = None
+    except _UnreadError as problem:
+        raise ImageError(
+            f"{where}: {problem}, which is not read; save it as PNG or leave it out"
+        ) from problem
+    if size is None or min(size) < 1:
         raise ImageError(
             f"{where}: the image of {len(data):,} bytes has no size in its header, which is "
             "damaged; replace it or leave it out"
         )
     return size
+
+
+class _UnreadError(Exception):
+    """Names a variant of a format that is not read."""
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Return the size in the header of a WebP, which its decoder compares with the picture's."""
+    chunk = data[12:16]
+    if chunk == b"VP8X":
+        flags, *low = struct.unpack_from("<B3xHBHB", data, 20)
+        if flags & 2:
+            raise _UnreadError("an animated WebP")
+        return 1 + low[2] + (low[3] << 16), 1 + low[0] + (low[1] << 16)
+    if chunk == b"VP8L" and data[20:21] == b"\x2f":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    if chunk == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return height & 0x3FFF, width & 0x3FFF
+    return None
+
+
+def _bmp_size(data: bytes) -> tuple[int, int] | None:
+    """Return the size in the header of a BMP that holds all its rows; None where some are not."""
+    pixels, header = struct.unpack_from("<II", data, 10)
+    if header == 12:
+        width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
+        compression = 0
+    else:
+        width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
+    if compression not in (0, 3):  # plain, or with masks
+        raise _UnreadError("a compressed BMP")
+    height = abs(height)  # the first row is at the top where it is negative
+    whole = pixels + (width * bits + 31) // 32 * 4 * height <= len(data)
+    return (height, width) if whole else None
+
+
+def _tiff_size(data: bytes) -> tuple[int, int] | None:
+    """Return the size of a TIFF of one page, as it is seen."""
+    tags = _tags(data, 0)
+    height, width = tags.get(_HEIGHT, 0), tags.get(_WIDTH, 0)
+    if _NEXT_PAGE not in tags:  # it is cut short
+        return None
+    if tags[_NEXT_PAGE]:
+        raise _UnreadError("a TIFF of several pages")
+    if tags.get(_BITS) != 8:
+        raise _UnreadError(f"a TIFF of {tags.get(_BITS, 1)} bits a sample")
+    if (
+        tags.get(_COMPRESSION, 1) not in _TIFF_COMPRESSIONS
+        or tags.get(_COLOURS) not in (0, 1, 2)  # grey or RGB; libtiff overlooks a cut palette
+        or tags.get(_SAMPLES, 1) not in (1, 3, 4)
+    ):
+        raise _UnreadError("a TIFF of this compression or these colours")
+    # Whole tiles and strips are unpacked, however little of them is seen.
+    tile = tags.get(_TILE_WIDTH, 1) * tags.get(_TILE_HEIGHT, 1)
+    rows = tags.get(_ROWS_PER_STRIP, _ALL_ROWS)
+    strip = (height if rows == _ALL_ROWS else rows) * width
+    if not (0 < tile <= MAX_PIXELS and 0 < strip <= MAX_PIXELS):
+        return None
+    return (width, height) if tags.get(_ORIENTATION, 1) > 4 else (height, width)
+
+
+def _tags(data: bytes, at: int) -> dict[int, int]:
+    """Return the numbers of the first directory of TIFF or EXIF data, the largest of each tag.
+
+    -1 stands for what is no number of two or four bytes, or of more than four of them.
+    """
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(data[at : at + 4])
+    tags: dict[int, int] = {}
+    if order is None:
+        return tags
+    try:
+        (start,) = struct.unpack_from(order + "I", data, at + 4)
+        (count,) = struct.unpack_from(order + "H", data, at + start)
+        for entry in range(at + start + 2, at + start + 2 + 12 * count, 12):
+            tag, kind, number = struct.unpack_from(order + "HHI", data, entry)
+            if tag in tags:  # the first counts
+                continue
+            code = {3: "H", 4: "I"}.get(kind)
+            if code is None or not 1 <= number <= 4:
+                tags[tag] = -1
+                continue
+            form = struct.Struct(f"{order}{number}{code}")
+            place = entry + 8
+            if form.size > 4:
+                place = at + struct.unpack_from(order + "I", data, place)[0]
+            tags[tag] = max(form.unpack_from(data, place))
+        (tags[_NEXT_PAGE],) = struct.unpack_from(order + "I", data, at + start + 2 + 12 * count)
+    except struct.error:  # EXIF data may end before the place of a next directory
+        pass
+    return tags
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -280,6 +437,15 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
         return None
     width, height, depth, kind, *_ = _PNG_HEADER.unpack_from(data, 16)
     return (height, width) if depth in (1, 2, 4, 8, 16) and kind in _PNG_SAMPLES else None
+
+
+_SIZES: dict[Kind, Callable[[bytes], tuple[int, int] | None]] = {
+    "jpeg": _jpeg_size,
+    "png": _png_size,
+    "webp": _webp_size,
+    "bmp": _bmp_size,
+    "tiff": _tiff_size,
+}
 
 
 def _rows_alone(data: bytes, where: str) -> bytearray:

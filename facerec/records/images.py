@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, ImageError, PackError
+from facerec.errors import DatasetError, FacerecError, ImageError, PackError, printable
 from facerec.names import same_name, same_names
+from facerec.records.decode import image_kind, orientation
 from facerec.records.packs import Pack
 from facerec.tables import Table
 
@@ -23,8 +28,22 @@ NAMES = "_images.csv"
 SHARED_NAMES = "pairs_images.csv"
 """The same for all packs of a folder, which then hold the same images in the same order."""
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
-"""Of the images in a folder that no list names."""
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".jpe", ".jfif")
+"""Of the images in a folder or an archive that no list names."""
+
+OTHER_PHOTOS = (".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".dng", ".cr2", ".nef", ".arw")
+"""Of photos that must be converted before they are read."""
+
+_METADATA = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin")
+"""What systems and their file managers leave beside images, in lower case."""
+
+_EMPTY, _NO_SUFFIX = "empty folder", "without suffix"
+_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder")
+_SHOWN = 10
+"""People named, and kinds counted, in a note."""
+
+_LOOKED_AT = 500
+"""Images of a set whose EXIF data are looked at, to tell whether there are turned ones."""
 
 _MUCH_TEXT = 1 << 26
 """Characters, at four bytes each, from which on an array of text must be mostly text."""
@@ -41,13 +60,21 @@ class ImageSource(ABC):
     """
 
     ids: NDArray[np.str_]
+    upright: ClassVar[bool] = False
+    """Whether the images are files as people keep them, which are turned as their EXIF data asks
+    even if nobody aligns them; packs and records hold crops, whose pixels stay as stored."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was found on opening that a user should know, one sentence each."""
+        return ()
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @abstractmethod
     def encoded(self, i: int) -> bytes:
-        """Return the encoded image ``i``, JPEG or PNG.
+        """Return the encoded image ``i``, of a format that `decode_image` reads.
 
         Raises:
             FacerecError: the image is not there or its record is damaged.
@@ -88,6 +115,11 @@ class PackImages(ImageSource):
         if subjects is not None:
             self.subjects = subjects[self.first]
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Say whether there are turned images."""
+        return turned_note(self, str(self.pack.path or self.pack.name))
+
     def encoded(self, i: int) -> bytes:
         """Return the encoded image ``i``."""
         return self.pack.encoded(int(self.first[i]))
@@ -105,25 +137,43 @@ class FolderImages(ImageSource):
         root: the folder.
         ids: text ``(m,)``, unique. They come from lists that others wrote: a path that would leave
             the folder (absolute, ``..``) is refused here, one that leaves it through a symbolic
-            link when it is read, as is a file that is missing. None takes all .jpg, .jpeg and .png
-            files at any depth, hidden ones excepted, in the order of their paths.
+            link when it is read, as is a file that is missing. None takes all images at any
+            depth (`walk_images`), in the order of their paths; notes say what it passed over.
 
     Raises:
         DatasetError: the folder is not there, ids repeat, or one leaves the folder; or there is no
             image to take, or a folder that cannot be read.
     """
 
+    upright = True
+
     def __init__(
         self, root: str | Path, ids: Sequence[str] | NDArray[np.str_] | None = None
     ) -> None:
         self.root = Path(root)
-        self.ids = text_array(_list_images(self.root) if ids is None else ids, str(self.root))
+        self._notes: list[str] = []
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
+        if ids is None:
+            account = Account()
+            walk = walk_images(self.root, account)
+            ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
+            self._notes = account.notes(str(self.root))
+            if not ids:
+                raise DatasetError(
+                    f"{self.root}: it holds no images ({', '.join(SUFFIXES)}): "
+                    f"{str(account) or 'it is empty'}; check the path"
+                )
+        self.ids = text_array(ids, str(self.root))
         check_unique(self.ids, str(self.root))
         for name in self.ids.tolist():
             check_relative(name, str(self.root))
         self._resolved = self.root.resolve()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Say what a walk over the folder passed over."""
+        return self._notes
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
@@ -187,30 +237,170 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _list_images(root: Path) -> list[str]:
-    """Return the paths of all images below a folder, relative to it, sorted."""
-    paths: list[str] = []
+class Account:
+    """What a walk over a folder or an archive passed over, so that nobody is lost without a word.
 
-    def refuse(problem: OSError) -> None:
-        if root.exists():  # nobody may be missing without a word
-            raise DatasetError(
-                f"{problem.filename}: the folder cannot be read ({problem.strerror or problem}); "
-                "check its rights"
-            ) from problem
+    Attributes:
+        passed: how many entries of a kind: a suffix such as ``.heic``, or a word.
+        metadata: the same of what holds no image, such as hidden files and empty folders.
+        people: by first folder, or label, whether there is an image.
+    """
 
-    for folder, folders, files in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(folder).relative_to(root)
-        paths += [
-            (inside / name).as_posix()
-            for name in files
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        ]
-    if not paths:
+    def __init__(self) -> None:
+        self.passed: Counter[str] = Counter()
+        self.metadata: Counter[str] = Counter()
+        self.people: dict[str, bool] = {}
+
+    def __str__(self) -> str:
+        """Return all that is to be told in one sentence, which may be empty."""
+        return "; ".join(self.sentences())
+
+    def notes(self, where: str) -> list[str]:
+        """Return what to tell of a folder or archive, one sentence each."""
+        return [f"{where}: {sentence}" for sentence in self.sentences()]
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what is to be told."""
+        if self.passed:
+            text = f"{_counts(self.passed)} passed over"
+            lost = [printable(name) for name, there in self.people.items() if not there]
+            if lost:
+                whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
+                more = ", …" if len(lost) > _SHOWN else ""
+                text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
+            photos = [kind for kind in self.passed if kind in OTHER_PHOTOS]
+            if photos:
+                text += f"; convert {' and '.join(photos)} to JPEG"
+            yield text
+        if self.metadata:
+            yield f"metadata passed over: {_counts(self.metadata)}"
+
+
+def _counts(kinds: Counter[str]) -> str:
+    texts = [
+        f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _NOUNS else ''}"
+        for kind, count in kinds.most_common(_SHOWN)
+    ]
+    if others := kinds.total() - sum(count for _, count in kinds.most_common(_SHOWN)):
+        texts.append(f"{others:,} others")
+    return ", ".join(texts)
+
+
+def suffix_kind(name: str) -> str:
+    """Return the suffix of a file's name in lower case, or in words that it has none."""
+    return os.path.splitext(name)[1].lower() or _NO_SUFFIX  # noqa: PTH122, millions
+
+
+def metadata_kind(name: str) -> str | None:
+    """Return as what metadata a file or folder of that name is counted; None if it is none."""
+    if name.lower() in (*_METADATA, ".ds_store"):
+        return name
+    return "hidden" if name.startswith(".") else None
+
+
+def walk_images(root: Path, account: Account) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below ``root`` with images, as ``"a/b/"``, and their names, all sorted.
+
+    Images are the files with one of `SUFFIXES`, and those without any suffix that begin as images
+    do. Whatever else there is, is counted in the account when the walk has ended: nothing is opened
+    that is no plain file. Links to files are followed, those to folders in the first level alone.
+
+    Raises:
+        DatasetError: a folder cannot be read; a link leads out of ``root`` or in a circle.
+    """
+    home = root.resolve()
+    waiting = [""]
+    while waiting:
+        inside = waiting.pop()
+        person = inside.split("/", 1)[0]
+        images, folders, visible = [], [], False
+        for entry in _entries(root / inside):
+            metadata = metadata_kind(entry.name)
+            if metadata is not None:
+                account.metadata[metadata] += 1
+                continue
+            visible = True
+            kind = _entry_kind(entry, home)
+            if kind == "linked folder" and not inside:
+                kind = "folder"
+            if kind == "folder":
+                folders.append(f"{inside}{entry.name}/")
+            elif kind in SUFFIXES or (kind == _NO_SUFFIX and _begins_as_image(entry.path)):
+                images.append(entry.name)
+            else:
+                account.passed[kind] += 1
+                if person:
+                    account.people.setdefault(person, False)
+        if not visible and inside:
+            account.metadata[_EMPTY] += 1
+        waiting += reversed(folders)
+        if images:
+            if person:
+                account.people[person] = True
+            yield inside, images
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as problem:
         raise DatasetError(
-            f"{root}: no such folder, or no {', '.join(SUFFIXES)} in it; check the path"
+            f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
+        ) from problem
+
+
+def _entry_kind(entry: os.DirEntry[str], home: Path) -> str:
+    """Return "folder", the suffix of a file, or what else an entry is counted as."""
+    if entry.is_file(follow_symlinks=False):  # nearly all, and the listing knows it
+        return suffix_kind(entry.name)
+    if entry.is_dir(follow_symlinks=False):
+        return "folder"
+    try:
+        inside = Path(entry.path).resolve().is_relative_to(home)
+        mode = entry.stat().st_mode
+    except FileNotFoundError:  # a link without a target, to be told or skipped when it is read
+        mode = stat.S_IFREG
+    # Python before 3.13 has a RuntimeError for circles.
+    except (OSError, RuntimeError) as problem:
+        raise DatasetError(
+            f"{entry.path}: a symbolic link that cannot be followed, as one that leads in a "
+            "circle; remove it"
+        ) from problem
+    if not inside:
+        raise DatasetError(
+            f"{entry.path}: a symbolic link that leads out of {home}; copy its target there"
         )
-    return sorted(paths)
+    if stat.S_ISREG(mode):
+        return suffix_kind(entry.name)
+    if stat.S_ISDIR(mode):
+        return "linked folder"
+    return "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+
+
+def _begins_as_image(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+        return image_kind(file.read(16)) is not None
+    return False
+
+
+def turned_note(images: ImageSource, where: str) -> list[str]:
+    """Say how many images ask by their EXIF data to be turned, if any of those looked at does."""
+    chosen = np.unique(np.linspace(0, len(images) - 1, _LOOKED_AT).astype(np.int64))
+    turned = 0
+    for i in chosen.tolist():
+        with contextlib.suppress(FacerecError):  # whoever reads it is told
+            turned += orientation(images.encoded(i)) > 1
+    return [turned_sentence(where, turned, len(chosen))] if turned else []
+
+
+def turned_sentence(where: str, turned: int, count: int) -> str:
+    """Say what becomes of crops that ask by their EXIF data to be turned."""
+    return (
+        f"{where}: {turned:,} of {count:,} images looked at are marked as turned (EXIF "
+        "orientation); pixels of crops are taken as they are stored, so turn those that lie on "
+        "their side"
+    )
 
 
 class MemoryImages(ImageSource):

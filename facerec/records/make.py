@@ -1,4 +1,8 @@
-"""From a folder of faces to a record file, and back, without touching the bytes of an image."""
+"""From a folder of faces to a record file, and back, without touching the bytes of an image.
+
+Only what is neither JPEG nor PNG is stored as a PNG of the same pixels, since other readers of
+record files, such as mxnet's, do not know it.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,13 @@ from facerec.records.dataset import (
     RecordDataset,
     Skipped,
 )
-from facerec.records.decode import decode_image, image_size, image_suffix
+from facerec.records.decode import decode_image, image_kind, image_size, image_suffix, orientation
+from facerec.records.images import suffix_kind, turned_sentence
 from facerec.records.layout import Layout, WriteSummary, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
+
+_STORED_AS_PNG = (".webp", ".bmp", ".tif", ".tiff")
+"""Suffixes of files that get another one in the list of the records."""
 
 _CHUNK = 64
 """Images that a process checks at a time."""
@@ -80,8 +88,8 @@ def make_records(
     """Write ``train.rec``, ``.idx``, ``.lst``, ``property`` and ``classes.txt`` from a folder.
 
     Identities become classes in the order of their names. Every image is decoded once, to be sure
-    that it can be; those of the right size are stored byte for byte. The same folder and settings
-    give the same bytes with any number of processes. All files appear together at the end.
+    that it can be; JPEGs and PNGs of the right size are stored byte for byte. The same folder and
+    settings give the same bytes with any number of processes. All files appear together at the end.
 
     Args:
         folder: holds ``identity/image.jpg``; or the data set of such a folder.
@@ -114,34 +122,45 @@ def make_records(
     assert dataset.class_names is not None
     skipped: list[Skipped] = []
     filled: set[int] = set()
-    resized = 0
+    resized = turned = 0
 
     def items() -> Iterator[tuple[int, str, bytes]]:
-        nonlocal resized
+        nonlocal resized, turned
         check = partial(_check_chunk, dataset=dataset, size=size, resize=resize, quality=quality)
         chunks = _in_order(check, range(0, len(dataset), _CHUNK), processes)
-        for i, (image, changed) in enumerate(itertools.chain.from_iterable(chunks)):
+        for i, (image, changed, lies) in enumerate(itertools.chain.from_iterable(chunks)):
             if isinstance(image, FacerecError):
                 if on_error == "error":
                     raise image
                 skipped.append(Skipped(i, dataset.where(i), str(image)))
             else:
                 resized += changed
+                turned += lies
                 filled.add(int(dataset.labels[i]))
-                yield int(dataset.labels[i]), dataset.name(i), image
+                name = dataset.name(i)
+                if suffix_kind(name) in _STORED_AS_PNG:
+                    name += image_suffix(image)
+                yield int(dataset.labels[i]), name, image
             if progress is not None:
                 progress("images", i + 1, len(dataset))
         _check_some_left(skipped, len(dataset))
 
     written = _write_set(out, items(), dataset.class_names, (size, size), layout)
     empty = dataset.num_classes - len(filled)
-    note = f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes stay"
+    notes = [*dataset.notes, *written.notes]
+    if empty:
+        notes.append(
+            f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes "
+            "stay"
+        )
+    if turned:
+        notes.append(turned_sentence(str(dataset.root), turned, len(dataset)))
     return MakeSummary(
         path=written.path,
         images=written.images,
         identities=dataset.num_classes,
         skipped=tuple(skipped),
-        notes=(*dataset.notes, *written.notes, *([note] if empty else [])),
+        notes=tuple(notes),
         layout=written.layout,
         resized=resized,
     )
@@ -176,8 +195,8 @@ def apply_proposals(
     """Write a data set anew, with the labels that a table of proposals gives it.
 
     Labels keep their order and those that are new follow; ``classes.txt`` says which class was or
-    is which. Images are stored byte for byte. All files appear together at the end, and the data
-    set stays as it is.
+    is which. JPEGs and PNGs are stored byte for byte. All files appear together at the end, and the
+    data set stays as it is.
 
     Args:
         dataset: the images.
@@ -233,7 +252,7 @@ def apply_proposals(
     def items() -> Iterator[tuple[int, str, bytes]]:
         for done, (label, i) in enumerate(order, start=1):
             try:
-                data = dataset.encoded(i)
+                data = _storable(dataset.encoded(i), dataset.where(i))
             except FacerecError as error:
                 if on_error == "error":
                     raise
@@ -314,19 +333,21 @@ def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) ->
             )
 
 
-Checked = tuple[bytes | FacerecError, bool]
+Checked = tuple[bytes | FacerecError, bool, bool]
+"""An image's bytes or why it is bad, whether it was scaled, and whether EXIF marks it as turned."""
 
 
 def _check_chunk(
     start: int, *, dataset: FolderDataset, size: int, resize: bool, quality: int
 ) -> list[Checked]:
-    """Return for each image its bytes, or why it is bad, and whether it was encoded anew."""
+    """Return what is known of each image of a chunk."""
     results: list[Checked] = []
     for i in range(start, min(start + _CHUNK, len(dataset))):
         try:
             data = dataset.encoded(i)
             where = dataset.where(i)
             height, width = image_size(data, where)
+            lies = orientation(data) > 1
             changed = (height, width) != (size, size)
             if changed and not resize:
                 raise ImageError(
@@ -338,10 +359,19 @@ def _check_chunk(
                 data = _resize(data, where, size, quality)
             else:
                 decode_image(data, where, (size, size))
-            results.append((data, changed))
+                data = _storable(data, where)
+            results.append((data, changed, lies))
         except FacerecError as error:
-            results.append((error, False))
+            results.append((error, False, False))
     return results
+
+
+def _storable(data: bytes, where: str) -> bytes:
+    """Return a JPEG or PNG as it is, and any other image as a PNG of the same pixels."""
+    if image_kind(data) in (None, "jpeg", "png"):  # whoever decodes the first is told
+        return data
+    image = cv2.cvtColor(decode_image(data, where, None), cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".png", image)[1].tobytes()
 
 
 def _resize(data: bytes, where: str, size: int, quality: int) -> bytes:

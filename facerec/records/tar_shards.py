@@ -4,10 +4,12 @@ The library of that name streams shards and shuffles what passes by, so that a r
 where it stopped. Here an index of every shard says where its images lie; it is made in one pass
 over the headers and kept beside the shard. Members' names are names, never paths.
 
-A sample is all members that share a name up to its first dot, which is its key: ``000/17.jpg`` and
-``000/17.cls``. It has one image (``.jpg``, ``.jpeg``, ``.png``) and a label: the first that there
-is of ``.cls``, ``.json`` and ``.txt``. Format:
-https://github.com/webdataset/webdataset#the-webdataset-format
+A sample is an image and the labels that share its name up to the last dot, which is its key:
+``000/17.jpg`` and ``000/17.cls``. Its label is the first that there is of ``.cls``, ``.json`` and
+``.txt``, of which the last must be a number, since any other text is a caption. WebDataset itself
+ends keys at the first dot, https://github.com/webdataset/webdataset#the-webdataset-format: where
+the sample of that key has image and label, ``17.mask.png`` without a label is a field of it and is
+passed over. Every member is used or counted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import hashlib
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +34,14 @@ from facerec.npz import ArchiveError, read_arrays
 from facerec.progress import Progress
 from facerec.records.dataset import FaceDataset
 from facerec.records.image_record import CLASS_LIMIT
-from facerec.records.images import text_array
+from facerec.records.images import (
+    OTHER_PHOTOS,
+    SUFFIXES,
+    Account,
+    metadata_kind,
+    suffix_kind,
+    text_array,
+)
 from facerec.shards import is_pattern, shard_paths
 
 SUFFIX = ".tar"
@@ -42,14 +51,16 @@ INDEX = ".index.npz"
 LABEL_KEYS = ("label", "cls", "class", "identity", "subject_id")
 """Of these, the first that an object in a ``.json`` has is the label."""
 
-_IMAGES = ("jpg", "jpeg", "png")
-_LABELS = ("cls", "json", "txt")
+_LABELS = (".cls", ".json", ".txt")
 _MAX_LABEL = 1 << 20
 """Bytes of a label; captions and metadata of others may be long, a person's name is not."""
 
 _FORMAT = 2
 _BLOCK = 512
 _MAX_INDEX = 16 << 30
+_MAX_NUMBER = 64
+"""Bytes of a number in a text, with what is around it; whatever is longer is a caption."""
+
 _NUMBER = re.compile(rb"-?[0-9]{1,15}")
 
 
@@ -65,6 +76,12 @@ class ShardIndex:
     """``(n,)``, in bytes."""
     labels: NDArray[np.bytes_]
     """``(n,)``, as they are written; empty where there is none."""
+    kinds: NDArray[np.bytes_]
+    """``(k,)``: what members were passed over, behind ``-`` if it is metadata and else ``+``."""
+    counts: NDArray[np.int64]
+    """``(k,)``, how many of each kind."""
+    lost: NDArray[np.bytes_]
+    """Labels, or else keys, of samples without an image."""
     stamp: NDArray[np.int64]
     """``(3,)``: format, size and time of change of the shard in nanoseconds."""
 
@@ -112,8 +129,8 @@ class TarDataset(FaceDataset):
             options: those of `FaceDataset`.
 
         Raises:
-            DatasetError: no such shard, one that is truncated or no plain tar, a sample without an
-                image or with two, without a label (``on_error="error"``) or with one that is no
+            DatasetError: no such shard, one that is truncated or no plain tar, a sample with two
+                images, without a label (``on_error="error"``) or with one that is no
                 class, or a key that a shard has twice.
         """
         super().__init__(**options)
@@ -123,14 +140,24 @@ class TarDataset(FaceDataset):
                 f"{path}: there is no such file, or no {SUFFIX} file in it; check the path"
             )
         self._notes: list[str] = []
-        indexes = []
+        indexes: list[ShardIndex] = []
         for number, shard in enumerate(self.shards):
             indexes.append(self._index(shard))
             if progress is not None:
                 progress("indexing", number + 1, len(self.shards))
         counts = [len(index.keys) for index in indexes]
+        account = _account(indexes)
+        if Path(path).is_dir():
+            beside = {entry.name for entry in Path(path).iterdir()}
+            for name in beside - {shard.name for shard in self.shards}:
+                if (metadata := metadata_kind(name)) is not None:
+                    account.metadata[metadata] += 1
+                elif not name.endswith(INDEX):
+                    account.passed[suffix_kind(name)] += 1
         if not sum(counts):
-            raise DatasetError(f"{path}: its shards have no samples; check the path")
+            found = str(account) or "they are empty"
+            raise DatasetError(f"{path}: its shards have no samples ({found}); check the path")
+        self._notes += account.notes(str(path))
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._stamps = [tuple(index.stamp[1:].tolist()) for index in indexes]
         # Arrays of bytes: millions of strings would be copied by every forked worker.
@@ -290,79 +317,130 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
 
     Raises:
         DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has no
-            image, two of them, or a member twice.
+            member twice or two images.
     """
     stamp = _stamp(path) if stamp is None else stamp
     try:
         with path.open("rb") as file:
-            samples = _samples(path, file)
+            account = Account()
+            samples = _samples(path, file, account)
     except OSError as problem:
         raise DatasetError(
             f"{path}: the shard cannot be read ({problem.strerror or problem}); check the path"
         ) from problem
-    for key, sample in samples.items():
-        if sample.size < 0:
-            raise DatasetError(
-                f"{path}, sample {_text(key)}: it has no image ({', '.join(_IMAGES)}); add it or "
-                "take its other members away"
-            )
+    lost = _leave_out(samples, account)
     entries = list(samples.values())
+    kinds = {f"+{kind}": count for kind, count in account.passed.items()}
+    kinds |= {f"-{kind}": count for kind, count in account.metadata.items()}
     return ShardIndex(
         _bytes_array(list(samples), path),
         np.array([sample.offset for sample in entries], np.int64),
         np.array([sample.size for sample in entries], np.int64),
         _bytes_array([sample.label for sample in entries], path),
+        _bytes_array([_utf8(kind) for kind in kinds], path),
+        np.array(list(kinds.values()), np.int64),
+        _bytes_array(lost, path),
         stamp,
     )
+
+
+def _account(indexes: Sequence[ShardIndex]) -> Account:
+    """Return what shards together passed over."""
+    account = Account()
+    for index in indexes:
+        for kind, count in zip(map(_text, index.kinds), index.counts.tolist(), strict=True):
+            counter = account.metadata if kind[:1] == "-" else account.passed
+            counter[kind[1:]] += count
+    there = {label for index in indexes for label in np.unique(index.labels).tolist()}
+    for name in dict.fromkeys(name for index in indexes for name in index.lost.tolist()):
+        account.people[_text(name)] = name in there
+    return account
 
 
 class _Sample:
     """What is known of a sample so far."""
 
-    __slots__ = ("label", "members", "offset", "rank", "size")
+    __slots__ = ("label", "members", "offset", "rank", "size", "unread")
 
     def __init__(self) -> None:
         self.offset = self.size = -1
         self.label, self.rank = b"", len(_LABELS)
         self.members: set[str] = set()
+        self.unread = False  # whether there is a photo of another format
 
 
-def _samples(path: Path, file: BinaryIO) -> dict[bytes, _Sample]:
-    """Return the samples of a shard by their keys, in its order."""
+def _samples(path: Path, file: BinaryIO, account: Account) -> dict[bytes, _Sample]:
+    """Return what may be the samples of a shard by their keys, in its order; count other members.
+
+    Some have no image or are fields of others, see `_leave_out`.
+    """
     samples: dict[bytes, _Sample] = {}
-    for member in _members(path, file):
+    for member in _members(path, file, account):
         folder, _, name = member.name.rpartition("/")
-        stem, _, field = name.partition(".")
+        parts = (part for part in (*folder.split("/"), name) if part not in (".", ".."))
         # Names with two underscores are WebDataset's own notes on a shard.
-        if not field or not stem or stem.startswith("__"):
+        metadata = next(filter(None, map(metadata_kind, parts)), None) or (
+            "__ file" if name.startswith("__") else None
+        )
+        if metadata is not None:
+            account.metadata[metadata] += 1
             continue
-        field = field.lower()
-        if field not in (*_IMAGES, *_LABELS):
+        field = suffix_kind(name)
+        if field not in (*SUFFIXES, *_LABELS, *OTHER_PHOTOS):
+            account.passed[field] += 1
             continue
+        stem = name[: -len(field)]
         key = _utf8(f"{folder}/{stem}" if folder else stem)
         sample = samples.setdefault(key, _Sample())
         if field in sample.members:
             raise DatasetError(
-                f"{path}: sample {_text(key)} has .{field} twice; keys must differ within a shard, "
+                f"{path}: sample {_text(key)} has {field} twice; keys must differ within a shard, "
                 "remove or rename one"
             )
         sample.members.add(field)
-        if field in _IMAGES:
+        if field in SUFFIXES:
             if sample.size >= 0:
                 raise DatasetError(
                     f"{path}: sample {_text(key)} has two images "
-                    f"({', '.join(sorted(sample.members & set(_IMAGES)))}); keep one of them"
+                    f"({', '.join(sorted(sample.members & set(SUFFIXES)))}); keep one of them"
                 )
             sample.offset, sample.size = member.offset_data, member.size
             continue
-        rank = _LABELS.index(field)
-        if rank < sample.rank:
-            sample.rank = rank
-            sample.label = _label(path, file, member, field, key)
+        if field in OTHER_PHOTOS:
+            sample.unread = True
+            account.passed[field] += 1
+            continue
+        label, rank = _label(path, file, member, field, key), _LABELS.index(field)
+        if not label or rank > sample.rank:
+            account.passed[field] += 1
+            continue
+        if sample.label:
+            account.passed[_LABELS[sample.rank]] += 1
+        sample.label, sample.rank = label, rank
     return samples
 
 
-def _members(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+def _leave_out(samples: dict[bytes, _Sample], account: Account) -> list[bytes]:
+    """Take out what is no sample of its own; return the labels, or keys, of those without image."""
+    lost = []
+    for key, sample in list(samples.items()):
+        if sample.size < 0:
+            if sample.label:
+                account.passed[_LABELS[sample.rank]] += 1
+            if sample.label or sample.unread:
+                lost.append(sample.label or key)
+            del samples[key]
+        elif not sample.label and b"." in key.rpartition(b"/")[2]:
+            folder, slash, name = key.rpartition(b"/")
+            stem, _, field = name.partition(b".")
+            whole = samples.get(folder + slash + stem)
+            if whole is not None and whole.label and whole.size >= 0:
+                account.passed[f".{_text(field)}{next(iter(sample.members & set(SUFFIXES)))}"] += 1
+                del samples[key]
+    return lost
+
+
+def _members(path: Path, file: BinaryIO, account: Account) -> Iterator[tarfile.TarInfo]:
     """Yield the plain files of a tar; what is no whole tar ends in a sentence.
 
     tarfile itself takes a header that it cannot read for the end.
@@ -389,6 +467,9 @@ def _members(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                 )
             if member.isreg():
                 yield member
+            elif not member.isdir():
+                kind = "link" if member.issym() or member.islnk() else "device"
+                account.passed["pipe" if member.isfifo() else kind] += 1
     except (DatasetError, OSError):
         raise
     # Damaged headers end in errors of many kinds.
@@ -413,18 +494,21 @@ def _members(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
 def _label(path: Path, file: BinaryIO, member: tarfile.TarInfo, field: str, key: bytes) -> bytes:
     """Return a label in UTF-8, empty if the member holds none."""
     where = f"{path}, sample {_text(key)}"
+    if field == ".txt":
+        text = os.pread(file.fileno(), min(member.size, _MAX_NUMBER), member.offset_data).strip()
+        return text if member.size <= _MAX_NUMBER and _NUMBER.fullmatch(text) else b""
     if member.size > _MAX_LABEL:
         raise DatasetError(
-            f"{where}: .{field} has {member.size:,} bytes, at most {_MAX_LABEL:,} are read"
+            f"{where}: {field} has {member.size:,} bytes, at most {_MAX_LABEL:,} are read"
         )
     content = os.pread(file.fileno(), member.size, member.offset_data)
     try:
-        if field != "json":
+        if field != ".json":
             return _utf8(content.decode("utf-8").strip())
         value = parse_json(content)
     except ValueError as problem:
         raise DatasetError(
-            f"{where}: its .{field} is not {'JSON' if field == 'json' else 'text in UTF-8'} "
+            f"{where}: its {field} is not {'JSON' if field == '.json' else 'text in UTF-8'} "
             f"({str(problem)[:100]}); write it again"
         ) from problem
     if isinstance(value, dict):
@@ -457,6 +541,10 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
         and bool(((index.offsets >= 0) & (index.sizes >= 0)).all())
         and bool((index.sizes <= stamp[1] - index.offsets).all())
         and len(np.unique(index.keys)) == len(index.keys)
+        and index.kinds.dtype.kind == index.lost.dtype.kind == "S"
+        and index.counts.dtype == np.int64
+        and index.lost.ndim == index.kinds.ndim == 1
+        and index.counts.shape == index.kinds.shape
     )
     return index if sound else None
 
@@ -511,6 +599,6 @@ def _text(key: Any) -> str:
 def _no_label(where: str) -> str:
     keys = ", ".join(LABEL_KEYS)
     return (
-        f"{where}: it has no label, a .cls or .txt with a number or name, or a .json with one of "
-        f"{keys}; add it, or name the set as one without labels"
+        f"{where}: it has no label, a .cls with a number or name, a .txt with a number, or a .json "
+        f"with one of {keys}; add it, or name the set as one without labels"
     )

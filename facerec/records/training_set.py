@@ -23,6 +23,7 @@ from facerec.records.dataset import (
     Subset,
     read_text,
 )
+from facerec.records.images import turned_note
 from facerec.records.joined import JoinedDataset
 from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.tables import Table
@@ -138,15 +139,22 @@ def _open_set(
         "seed": seed,
     }
     if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
-        return TarDataset(path, labelled=labelled, progress=progress, **options)
+        return _noted(TarDataset(path, labelled=labelled, progress=progress, **options), path)
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check {field}")
     records = data.layout == "records" or (
         data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
     )
     if records:
-        return RecordDataset(path, label_index=data.label_index, progress=progress, **options)
-    return FolderDataset(path, **options)
+        options |= {"label_index": data.label_index, "progress": progress}
+        return _noted(RecordDataset(path, **options), path)
+    return _noted(FolderDataset(path, **options), path)
+
+
+def _noted(dataset: FaceDataset, path: Path) -> FaceDataset:
+    """Return the data set, with a note if there are turned images, which stay as they are."""
+    dataset.notes.extend(turned_note(dataset, str(path)))
+    return dataset
 
 
 def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) -> FaceDataset:

@@ -124,7 +124,7 @@ def pack_bench(path: str | Path) -> Bench:
         images=images,
         pairs=Pairs(first, second, pack.issame, subjects, contiguous_folds(len(pack))),
         subjects_from=named_by,
-        notes=notes,
+        notes=(*notes, *images.notes),
         source={"path": str(pack.path), "sha256": sha256(path), "format": "pack"},
     )
 

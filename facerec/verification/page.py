@@ -380,7 +380,7 @@ def _origin(result: VerificationResult | IdentificationResult) -> dict[str, Any]
 def face_picture(encoded: Encoded, item: int) -> str:
     """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
     try:
-        image = decode_image(encoded(item), f"image {item}", size=None)
+        image = decode_image(encoded(item), f"image {item}", size=None, upright=True)
     except FacerecError:
         return ""
     scale = _FACE / max(image.shape[:2])

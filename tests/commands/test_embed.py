@@ -15,6 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -256,6 +257,90 @@ def test_photos_are_aligned_by_a_table_of_points(
     assert "0 of 3 images embedded, 3 failures" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("turn", [2, 3, 6, 8])
+@pytest.mark.parametrize("suffix", [".png", ".webp"])
+def test_photos_lying_on_their_side_are_embedded_as_their_upright_twins(
+    workplace: Path, turn: int, suffix: str
+) -> None:
+    """Points are those of the photo as it is seen, which is how OpenCV reports them."""
+    upright = cv2.resize(faces(1, seed=6)[0], (160, 200))
+    back = {2: upright[:, ::-1], 3: upright[::-1, ::-1]}
+    back |= {6: np.rot90(upright), 8: np.rot90(upright, -1)}
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    Path("photos").mkdir()
+    Image.fromarray(upright).save("photos/0.png")
+    stored = Image.fromarray(np.ascontiguousarray(back[turn]))
+    stored.save(f"photos/1{suffix}", exif=exif, lossless=True)
+    np.testing.assert_array_equal(cv2.imread(f"photos/1{suffix}")[..., ::-1], upright)
+    points = 1.2 * face_template() + (20, 10)
+    header = "image_id," + ",".join(f"{axis}{i}" for i in range(1, 6) for axis in "xy")
+    row = ",".join(repr(float(value)) for value in points.reshape(-1))
+    Path("points.csv").write_text(f"{header}\n0.png,{row}\n1{suffix},{row}\n")
+    embed("--images", "photos", "--out", "e.npz", "--align", "points.csv")
+    first, second = read_embeddings("e.npz").vectors
+    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turned(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crop = faces(1, seed=7)[0]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, image, how in (("0", crop, {}), ("1", np.rot90(crop), {"exif": exif})):
+        Path("crops/a").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(image)).save(f"crops/a/{name}.png", **how)
+    embed("--images", "crops", "--out", "folder.npz")
+    assert "turned" not in capsys.readouterr().out
+    upright, turned = read_embeddings("folder.npz").vectors
+    np.testing.assert_allclose(upright, turned, rtol=1e-4, atol=1e-5)
+    summary = make_records("crops", "crops_records")
+    assert "1 of 2 images looked at are marked as turned" in summary.notes[-1]
+    for source in ("crops_records", "crops"):
+        embed("--records", source, "--out", "records.npz")
+        assert "1 of 2 images looked at are marked as turned" in capsys.readouterr().out
+        as_stored = read_embeddings("records.npz").vectors[1]
+        assert not np.allclose(as_stored, upright, rtol=0.1)
+        Path("records.npz").unlink()
+    images = [Path(f"crops/a/{i}.png").read_bytes() for i in (0, 1)]
+    write_pack(Path("data/turned.bin"), images, [True])
+    embed("--bench", "turned", "--data", "data", "--out", "pack.npz")
+    assert "1 of 2 images looked at are marked as turned" in capsys.readouterr().out
+
+
+def test_what_a_folder_holds_beside_images_is_told(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("images/hans").mkdir()
+    Path("images/hans/IMG_1.HEIC").write_bytes(b"x")
+    Path("images/.DS_Store").write_bytes(b"x")
+    for flag in ("--images", "--records"):
+        embed(flag, "images", "--out", f"e{flag}.npz")
+        text = capsys.readouterr().out
+        assert "1 .heic passed over; 1 person has no other photo: hans" in text
+        assert "metadata passed over: 1 .DS_Store" in text
+        assert f"{PEOPLE * EACH} of {PEOPLE * EACH} images embedded" in text
+
+
+@pytest.mark.integration
+def test_real_photos_of_a_phone(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    turned = shared_data / "cases" / "turned"
+    source = ["--images", str(turned / "photos"), "--align", str(turned / "points.csv")]
+    main(
+        ["--model", str(shared_data / "teacher" / "MobileFaceNet.onnx"), *source, "--out", "e.npz"]
+    )
+    found = read_embeddings("e.npz")
+    assert found.ids is not None
+    unit = found.vectors / np.linalg.norm(found.vectors, axis=1, keepdims=True)
+    vectors = dict(zip(found.ids.tolist(), unit, strict=True))
+    pairs = [(f"phone/{i:02d}.jpg", f"upright/{i:02d}.jpg") for i in range(20)]
+    assert min(vectors[one] @ vectors[other] for one, other in pairs) > 0.99
+
+
 # --- kills, ranks, processes -----------------------------------------------------------------
 
 KILLED = """
@@ -369,7 +454,7 @@ def test_two_processes_write_the_same_file(
         ),
         (
             ["--images", "gone", "--out", "e.npz"],
-            "gone: no such folder, or no .jpg, .jpeg, .png in",
+            "gone: there is no such folder of images",
         ),
         (["--records", "gone", "--out", "e.npz"], "gone: there is no such file or folder"),
         (["--bench", "lfw", "--out", "e.npz"], "no pack for bench 'lfw'"),

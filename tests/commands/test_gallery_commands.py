@@ -202,6 +202,16 @@ def test_a_folder_of_images(
     text = capsys.readouterr().out
     assert "2 people enrolled, 0 extended, with 4 images; 1 image failed" in text
     assert "b/2.jpg" in text
+    assert "note" not in text
+    # Photos of other formats are read, or their people named.
+    (tmp_path / "more" / "c").mkdir(parents=True)
+    (tmp_path / "more" / "d").mkdir()
+    cv2.imwrite("more/c/0.webp", image)
+    Path("more/d/0.HEIC").write_bytes(b"x")
+    enroll.main(["more", "--gallery", "more.npz", "--model", "model.safetensors"])
+    text = capsys.readouterr().out
+    assert "1 person enrolled" in text
+    assert "note: more: 1 .heic passed over; 1 person has no other photo: d" in text
     # Mirror images are added as the gallery has them.
     embedder = ["--model", "model.safetensors", "--threshold", "0.99", "--json", "a.json"]
     identify.main(["faces/a", "--gallery", "g.npz", *embedder])

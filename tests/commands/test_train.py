@@ -460,7 +460,10 @@ def test_a_run_that_is_being_trained_is_left_alone(
         (["gone.py", "--help"], "gone.py: no such recipe file"),
         (["wrong.py"], "wrong.py: line 4: Recipe has no field 'batchsize', did you mean"),
         (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),
-        (["arc.py", "--data.path", "empty"], "empty: has no identity folders; images are"),
+        (
+            ["arc.py", "--data.path", "empty"],
+            "empty: has no identity folders with images (it is empty); images are",
+        ),
         (
             ["arc.py", "--batch-size", "100"],
             "the training set has 56 images, fewer than one batch of 100; use a smaller batch_size",

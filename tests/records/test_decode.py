@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from facerec.errors import ImageError
-from facerec.records.decode import MAX_PIXELS, decode_image, image_size
+from facerec.records.decode import (
+    MAX_PIXELS,
+    decode_image,
+    image_kind,
+    image_size,
+    image_suffix,
+    orientation,
+)
 
 
 def picture(height: int = 112, width: int = 112, seed: int = 0) -> np.ndarray:
@@ -74,13 +81,40 @@ def test_other_pixel_types_become_rgb(mode: str, kind: str) -> None:
     assert decoded.std() > 10
 
 
-def test_exif_orientation_is_ignored() -> None:
-    image = picture(40, 60)
-    plain = Image.fromarray(image)
+def marked(turn: int, kind: str, height: int = 40, width: int = 60) -> bytes:
+    """Encode a picture with an EXIF orientation."""
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees
-    turned = decode_image(pillow(plain, "JPEG", exif=exif), "x", (40, 60))
-    np.testing.assert_array_equal(turned, decode_image(pillow(plain, "JPEG"), "x", (40, 60)))
+    exif[0x0112] = turn
+    how: dict = {"tiffinfo": {0x0112: turn}} if kind == "TIFF" else {"exif": exif}
+    return pillow(Image.fromarray(picture(height, width)), kind, lossless=True, **how)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_photos_are_turned_as_opencv_turns_them_and_crops_are_not(kind: str, turn: int) -> None:
+    data = marked(turn, kind)
+    seen = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert seen.shape[:2] == ((60, 40) if turn > 4 else (40, 60))
+    np.testing.assert_array_equal(decode_image(data, "x", None, upright=True), seen)
+    out = np.empty_like(seen)
+    assert decode_image(data, "x", seen.shape[:2], out, upright=True) is out
+    np.testing.assert_array_equal(out, seen)
+    # A TIFF has no other pixels than those that its decoder has turned.
+    assert orientation(data) == (1 if kind == "TIFF" else turn)
+    np.testing.assert_array_equal(decode_image(data, "x", None), by_opencv(data))
+    if turn > 4 and kind != "TIFF":
+        with pytest.raises(ImageError, match=r"60×40 .* 40×60 is needed"):
+            decode_image(data, "x", (40, 60), upright=True)
+
+
+def test_damaged_exif_data_turn_nothing() -> None:
+    data = marked(6, "JPEG")
+    at = data.index(b"Exif\0\0") + 6
+    for end in range(at, at + 20):
+        assert orientation(data[:end]) == 1
+    for value in (0, 9, 65535):
+        other = data.replace(b"\x01\x12\0\x03\0\0\0\x01\0\x06", b"\x01\x12\0\x03\0\0\0\x01%s")
+        assert orientation(other.replace(b"%s", struct.pack(">H", value))) == 1
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 300), (300, 7), (112, 112), (1000, 640)])
@@ -138,8 +172,55 @@ def test_what_is_no_image_is_refused(data: bytes, sentence: str) -> None:
     assert str(caught.value).startswith("somewhere: ") and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("WEBP", "RGB", {}),
+        ("WEBP", "RGB", {"lossless": True}),
+        ("WEBP", "RGBA", {"quality": 50}),
+        ("WEBP", "RGBA", {"lossless": True}),
+        *(("BMP", mode, {}) for mode in ("RGB", "L", "P", "1", "RGBA")),
+        *(
+            ("TIFF", mode, {"compression": compression})
+            for mode in ("RGB", "L", "RGBA")
+            for compression in (None, "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "packbits")
+        ),
+    ],
+)
+def test_webp_bmp_and_tiff_are_decoded_whole_or_not_at_all(
+    kind: str, mode: str, options: dict
+) -> None:
+    image = Image.fromarray(picture(40, 60)).convert(mode)
+    data = pillow(image, kind, **options)
+    assert image_size(data, "x") == (40, 60)
+    assert image_suffix(data) == f".{kind.lower()}" and image_kind(data) == kind.lower()
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    for size in ((40, 60), None):
+        np.testing.assert_array_equal(decode_image(data, "x", size), expected)
+    with pytest.raises(ImageError, match=r"40×60 .* 112×112 is needed"):
+        decode_image(data, "x")
+    for cut in (2, 50, len(data) // 2, len(data) - 20):
+        with pytest.raises(ImageError):
+            decode_image(data[:-cut], "x", None)
+
+
+def test_what_is_not_read_of_these_formats_is_named() -> None:
+    first, second = (Image.fromarray(picture(seed=seed)) for seed in (0, 1))
+    pages = {"save_all": True, "append_images": [second]}
+    deep = Image.fromarray(np.zeros((9, 9), np.uint16))
+    for data, sentence in (
+        (pillow(first, "WEBP", **pages), "an animated WebP"),
+        (pillow(first, "TIFF", **pages), "a TIFF of several pages"),
+        (pillow(deep, "TIFF"), "a TIFF of 16 bits"),
+        (pillow(first, "TIFF", compression="jpeg"), "a TIFF of this compression"),
+        (b"\0\0\0\x18ftypheic" + bytes(99), "begins as HEIC"),
+    ):
+        with pytest.raises(ImageError, match=sentence):
+            decode_image(data, "x")
+
+
 def test_other_formats_that_opencv_knows_are_refused() -> None:
-    names = {".bmp": "BMP", ".webp": "WebP", ".tiff": "TIFF", ".gif": "GIF", ".ppm": "PNM"}
+    names = {".gif": "GIF", ".ppm": "PNM"}
     names |= {".jp2": "JPEG 2000", ".hdr": "Radiance HDR", ".ras": "Sun raster", ".pfm": "PNM"}
     for suffix, name in names.items():
         image = picture().astype(np.float32) if suffix in (".hdr", ".pfm") else picture()
@@ -160,6 +241,9 @@ def test_a_huge_header_is_refused_before_decoding() -> None:
         decode_image(bytes(png), "x", None)
     with pytest.raises(ImageError, match="50000×50000"):
         decode_image(bytes(png), "x")
+    for data in (tiff((256, 40_000), (257, 50_000)), webp(40_000, 50_000)):
+        with pytest.raises(ImageError, match="50,000×40,000"):
+            decode_image(data, "x", None)
 
 
 def test_a_header_that_lies_is_refused(jpeg: bytes) -> None:
@@ -175,7 +259,9 @@ def test_a_header_that_lies_is_refused(jpeg: bytes) -> None:
 @settings(max_examples=examples(300), deadline=None)
 @given(
     data=st.binary(max_size=200),
-    start=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"]),
+    start=st.sampled_from(
+        [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"RIFF....WEBPVP8X"]
+    ),
 )
 def test_any_bytes_give_an_array_or_an_error(data: bytes, start: bytes) -> None:
     for end in (b"", b"\xff\xd9"):
@@ -337,6 +423,29 @@ def many_scans(count: int, side: int = 112) -> bytes:
     return jpeg[:-2] + one + scan * count + jpeg[-2:]
 
 
+def tiff(*changes: tuple[int, int], last: bool = False) -> bytes:
+    """Write a TIFF of 112×112 pixels with other tags, before or behind those that it has."""
+    tags = {256: 112, 257: 112, 258: 8, 259: 1, 262: 1, 273: 400, 277: 1, 278: 112, 279: 112 * 112}
+    entries = [item for item in tags.items() if last or item[0] not in dict(changes)]
+    entries += changes
+    rows = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(entries))
+    head = b"II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + rows + bytes(4)
+    return head.ljust(400, b"\0") + bytes(112 * 112)
+
+
+def webp(width: int, height: int, inside: int = 112) -> bytes:
+    """Write the header of a large WebP around a smaller black picture."""
+    black = pillow(Image.new("RGB", (inside, inside)), "WEBP", lossless=True)[12:]
+    canvas = [(side - 1).to_bytes(3, "little") for side in (width, height)]
+    body = b"WEBPVP8X" + struct.pack("<I", 10) + bytes(4) + b"".join(canvas) + black
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def bmp(width: int, height: int, compression: int = 0) -> bytes:
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, compression, 0, 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54 + 9, 0, 0, 54) + header + bytes(9)
+
+
 HEADER = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000700000007008020000004982631c")
 REFUSED: dict[str, tuple[bytes, str]] = {
     "a length of 4 GB in 41 bytes": (HEADER + b"\xff\xff\xff\xffIDAT", "PNG of 41 bytes does not"),
@@ -346,6 +455,15 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "no last chunk": (png(112, 112, bytes(112 * 337))[:-12], "does not decode"),
     "5,000 scans": (many_scans(5000), "112×112 pixels has 5,0.. scans"),
     "a million segments": (b"\xff\xd8" + b"\xff\xe0\0\2" * 1_000_000 + b"\xff\xd9", "no size in"),
+    "a BMP without its rows": (bmp(6000, 6000), "no size in"),
+    "a compressed BMP": (bmp(6000, 6000, 1), "compressed BMP"),
+    "a TIFF of large strips": (tiff((278, 1 << 20)), "no size in"),
+    "a TIFF of large tiles": (tiff((322, 30_000), (323, 30_000)), "no size in"),
+    "a TIFF of many samples": (tiff((277, 60_000)), "these colours"),
+    "a TIFF of a wrong type": (
+        tiff().replace(struct.pack("<HH", 256, 4), struct.pack("<HH", 256, 16)),
+        "no size in",
+    ),
     "a million fill bytes": (b"\xff\xd8" + b"\xff" * 1_000_000 + b"\xff\xd9", "no size in its"),
 }
 
@@ -386,6 +504,10 @@ def test_decoding_takes_no_more_memory_than_the_pixels_need(tmp_path: Path) -> N
     files = {name: data for name, (data, _) in REFUSED.items()} | {
         "rows of 50 MB": png(112, 112, bytes(50_000_000)),
         "text of 1.2 GB": text_chunks(),
+        "a WebP that is larger inside": webp(112, 112, 16_000),
+        "a TIFF of two widths": tiff((256, 40_000), last=True),
+        "a TIFF of two heights": tiff((257, 400_000), last=True),
+        "a plain TIFF": tiff(),
     }
     for i, data in enumerate(files.values()):
         (tmp_path / str(i)).write_bytes(data)
@@ -409,4 +531,5 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir(), key=lambda path: int(pat
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("decoded") == 4 and not done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("decoded") == 10, done.stdout

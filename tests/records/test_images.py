@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,86 @@ def test_no_folder_is_passed_over_for_want_of_rights(
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DatasetError, match=f"{tmp_path / 'b'}: .*Permission denied"):
         FolderImages(tmp_path)
+
+
+def tree(root: Path) -> None:
+    """A folder as people have them: three with photos, one with none that is read, and the rest."""
+    files = {"ann/1.JPG": JPEG, "ann/deep/2.WebP": b"RIFF", "ann/raw": JPEG, "ann/note.TXT": b"x"}
+    files |= {
+        "bert/IMG.HEIC": b"x",
+        "bert/b.gif": b"GIF",
+        "carl/3.tiff": b"II",
+        "dora/d.bmp": b"BM",
+    }
+    files |= {"__MACOSX/ann/1.jpg": b"x", "ann/._1.jpg": b"x", "ann/Thumbs.db": b"x"}
+    files |= {"list.csv": b"x", "README": b"x", "eva/.DS_Store": b"x"}
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    (root / "fritz" / "empty").mkdir(parents=True)
+
+
+FOUND = ["ann/1.JPG", "ann/deep/2.WebP", "ann/raw", "carl/3.tiff", "dora/d.bmp"]
+
+
+def test_a_walk_uses_every_entry_or_counts_it(tmp_path: Path) -> None:
+    tree(tmp_path)
+    images = FolderImages(tmp_path)
+    assert images.ids.tolist() == FOUND
+    passed, metadata = images.notes
+    assert passed.startswith(f"{tmp_path}: ")
+    for kind in ("1 .heic", "1 .gif", "1 .txt", "1 .csv", "1 without suffix"):
+        assert kind in passed
+    assert "1 person has no other photo: bert;" in passed and ".heic and .gif to JPEG" in passed
+    for kind in ("1 __MACOSX", "1 hidden", "1 Thumbs.db", "1 .DS_Store", "2 empty folders"):
+        assert kind in metadata
+    entries = sum(len(folders) + len(files) for _, folders, files in os.walk(tmp_path))
+    counted = [int(text) for note in images.notes for text in re.findall(r"[:,] (\d+) ", note)]
+    walked = len(["ann", "ann/deep", "bert", "carl", "dora", "fritz"])
+    below_metadata = len(["__MACOSX/ann", "__MACOSX/ann/1.jpg"])
+    assert entries == len(FOUND) + sum(counted) + walked + below_metadata
+
+
+def test_every_walk_says_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(root)
+    (root / "ann" / "deep" / "2.WebP").rename(root / "ann" / "2.WebP")
+    dataset = open_dataset(Data(root), seed=0)
+    assert dataset.class_names == ["ann", "carl", "dora"] and len(dataset) == 5
+    assert list(dataset.notes) == list(FolderImages(root).notes)
+
+
+def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.heic").write_bytes(b"x")
+    with pytest.raises(DatasetError, match=r"no images .*1 \.heic passed over; 1 person .*: a;"):
+        FolderImages(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_what_is_neither_file_nor_folder_is_counted_and_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(JPEG)
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a" / "link.jpg").symlink_to("2.jpg")
+    (tmp_path / "b").symlink_to("a")  # a person more, as in a data set
+    (tmp_path / "a" / "b").symlink_to("../a")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "s.jpg"))
+        images = FolderImages(tmp_path)
+    assert images.ids.tolist() == ["a/1.jpg", "b/1.jpg"]
+    (note,) = images.notes
+    for kind in ("5 pipes", "1 socket", "2 linked folders"):
+        assert kind in note
+
+
+def test_a_link_out_of_a_folder_is_refused_by_its_walk(tmp_path: Path) -> None:
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "root" / "b").symlink_to(tmp_path / "out")
+    with pytest.raises(DatasetError, match="/b: a symbolic link that leads out of"):
+        FolderImages(tmp_path / "root")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.files import sha256
 from facerec.records.dataset import RecordDataset
+from facerec.records.decode import decode_image, image_kind
 from facerec.records.layout import write_image_records
 from facerec.records.make import export_folder, make_records, read_list
 
@@ -114,6 +115,40 @@ BAD = {
     "c/1.jpg": encode(2, 96, 96),
     "c/2.jpg": encode(3),
 }
+
+
+def test_other_formats_are_stored_as_png_of_the_same_pixels(tmp_path: Path) -> None:
+    """Readers of others know JPEG and PNG alone."""
+    files = {f"{name}/0{name}": encode(7, suffix=name) for name in (".webp", ".bmp", ".tiff")}
+    files = {f"a{name}": data for name, data in files.items()} | {"b/0.webp": encode(8)}
+    folder = write_folder(tmp_path / "in", files)
+    summary = make_records(folder, tmp_path / "out")
+    assert summary.images == 4 and summary.resized == 0 and not summary.notes
+    dataset = RecordDataset(tmp_path / "out")
+    for i, (name, data) in enumerate(sorted(files.items())):
+        stored = dataset.encoded(i)
+        if name == "b/0.webp":  # what it is its content says
+            assert stored == data
+        else:
+            assert image_kind(stored) == "png"
+        np.testing.assert_array_equal(decode_image(stored, "x"), decode_image(data, "x"))
+    export_folder(tmp_path / "out", tmp_path / "back")
+    endings = {"b/0.webp": "b/0.webp.jpg"}
+    assert sorted(read_folder(tmp_path / "back")) == sorted(
+        endings.get(name, f"{name}.png") for name in files
+    )
+
+
+def test_metadata_does_not_end_the_work(tmp_path: Path) -> None:
+    files = {"a/0.jpg": encode(0), "a/Thumbs.db": b"x", "__MACOSX/a/._0.jpg": b"x"}
+    folder = write_folder(tmp_path / "in", {**files, "b/1.heic": b"x", "a/desktop.ini": b"x"})
+    (folder / "empty").mkdir()
+    summary = make_records(folder, tmp_path / "out")
+    assert summary.images == summary.identities == 1
+    passed, metadata = summary.notes
+    assert "1 .heic passed over; 1 person has no other photo: b" in passed
+    for kind in ("1 Thumbs.db", "1 desktop.ini", "1 __MACOSX", "1 empty folder"):
+        assert kind in metadata
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -62,7 +62,7 @@ def contents(dataset: FaceDataset) -> list[tuple[str, bytes, int]]:
     return [(dataset.name(i), *dataset.sample(i)) for i in range(len(dataset))]
 
 
-WANTED = [("a/1", jpeg(1), 0), ("b/2", jpeg(2), 2), ("b/3", jpeg(3), 1)]
+WANTED = [("a/0.0", jpeg(0), 2), ("a/1", jpeg(1), 0), ("b/2", jpeg(2), 2), ("b/3", jpeg(3), 1)]
 
 
 def test_a_shard_that_nobody_else_holds_stays_open_while_it_is_read(
@@ -77,20 +77,18 @@ def test_a_shard_that_nobody_else_holds_stays_open_while_it_is_read(
 
 def test_samples_by_position(tmp_path: Path) -> None:
     folder = shards(tmp_path / "s")
-    # A name goes up to its first dot, so "0.0.jpg" has the field "0.jpg", which is no image.
-    write(folder / "s-000.tar", sample("a/1", 1, 0))
     for path in (folder, folder / "s-{000..001}.tar", folder / "s-*.tar"):
         for _ in range(2):  # the second time by the index that the first one wrote
             dataset = open_dataset(Data(path), seed=0)
             assert isinstance(dataset, TarDataset)
             assert contents(dataset) == WANTED
             assert dataset.num_classes == 3 and dataset.class_names is None
-            assert dataset.labels.tolist() == [0, 2, 1] and not dataset.notes
-            assert dataset.ids.tolist() == ["a/1", "b/2", "b/3"]
+            assert dataset.labels.tolist() == [2, 0, 2, 1] and not dataset.notes
+            assert dataset.ids.tolist() == ["a/0.0", "a/1", "b/2", "b/3"]
     assert len(list(folder.glob("*" + INDEX))) == 2
     single = open_dataset(Data(folder / "s-001.tar"), seed=0)
-    assert contents(single) == WANTED[1:]
-    assert contents(pickle.loads(pickle.dumps(single))) == WANTED[1:]
+    assert contents(single) == WANTED[2:]
+    assert contents(pickle.loads(pickle.dumps(single))) == WANTED[2:]
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -110,7 +108,8 @@ def test_long_and_foreign_names_are_only_names(tmp_path: Path, form: int) -> Non
     [
         (("cls", "7"), ("cls", " 3\n"), None),
         (("json", "7"), ("json", '{"caption": "x", "label": 3}'), None),
-        (("json", '{"identity": "ben"}'), ("txt", "anna"), ["anna", "ben"]),
+        (("json", '{"identity": "ben"}'), ("cls", "anna"), ["anna", "ben"]),
+        (("txt", " 7\n"), ("cls", "3"), None),
         (("json", '{"label": null, "class": "007"}'), ("cls", "Ö"), ["007", "Ö"]),
     ],
 )
@@ -171,6 +170,7 @@ def test_a_folder_that_takes_no_index_says_so(
 
 def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     extra = [("__info__.json", b"{}"), ("README", b"x"), ("a.seg.png", b"x"), ("a.npy", b"x")]
+    extra += [("a.txt", b"a face"), ("a.json", b"{}"), ("._a.jpg", b"x"), ("__MACOSX/a.jpg", b"x")]
     path = write(tmp_path / "t.tar", [*extra, *sample("a", 0, 0)])
     with tarfile.open(path, "a") as archive:
         folder = tarfile.TarInfo("dir")
@@ -179,21 +179,60 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
         link = tarfile.TarInfo("b.jpg")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
-    assert TarDataset(path).ids.tolist() == ["a"]
+        pipe = tarfile.TarInfo("c.jpg")
+        pipe.type = tarfile.FIFOTYPE
+        archive.addfile(pipe)
+    for _ in range(2):  # the second time from the index
+        dataset = TarDataset(path)
+        assert dataset.ids.tolist() == ["a"]
+        passed, metadata = dataset.notes
+        for kind in ("without suffix", ".seg.png", ".npy", ".txt", ".json", "link", "pipe"):
+            assert f"1 {kind}" in passed
+        for kind in ("__ file", "hidden", "__MACOSX"):
+            assert f"1 {kind}" in metadata
+
+
+def test_a_key_ends_at_the_last_dot(tmp_path: Path) -> None:
+    members = [*sample("a", 0, 0), *sample("a_22.5", 1, 1), *sample("b.c.d", 2, 2, "json")]
+    members[-2] = ("b.c.d.json", b'{"label": 2}')
+    dataset = TarDataset(write(tmp_path / "t.tar", members))
+    assert contents(dataset) == [
+        ("a", jpeg(0), 0),
+        ("a_22.5", jpeg(1), 1),
+        ("b.c.d", jpeg(2), 2),
+    ]
+    assert not dataset.notes
+    # Without labels nothing tells a field of a sample from a sample.
+    bare = write(tmp_path / "bare.tar", [("a.jpg", jpeg(0)), ("a.1.jpg", jpeg(1))])
+    assert TarDataset(bare, labelled=False).ids.tolist() == ["a", "a.1"]
+
+
+def test_people_without_a_readable_image_are_named(tmp_path: Path) -> None:
+    members = [*sample("a", 0, "anna"), ("b.heic", b"x"), ("b.cls", b"bert"), ("c.HEIC", b"x")]
+    members += [("d.cls", b"anna"), ("d.gif", b"x"), ("e.webp", jpeg(1)), ("e.cls", b"eva")]
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "list.csv").write_text("x")
+    write(tmp_path / "s" / "t.tar", members)
+    dataset = TarDataset(tmp_path / "s")
+    assert dataset.class_names == ["anna", "eva"] and len(dataset) == 2
+    (note,) = dataset.notes
+    for words in ("2 .heic", "2 .cls", "1 .gif", "1 .csv", "2 people", ": bert, c;", "convert"):
+        assert words in note
 
 
 @pytest.mark.parametrize(
     ("members", "tokens"),
     [
-        ([("a.cls", b"0")], ("sample a", "no image")),
-        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", "jpg, png")),
+        ([("a.cls", b"0")], ("no samples", "1 .cls passed over", "no other photo: 0")),
+        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", ".jpg, .png")),
         ([*sample("a", 0, 0), ("b.jpg", jpeg(0))], ("sample b", "no label", "1 of 2")),
         ([*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")], ("sample a", ".jpg twice")),
+        (sample("a", 0, "a face in the sun", "txt"), ("sample a", "no label")),
         (sample("a", 0, 1 << 30), ("sample a", str(1 << 30))),
         (sample("a", 0, -1), ("sample a", "-1")),
         (sample("a", 0, "{", "json"), ("sample a", ".json")),
         (sample("a", 0, '{"label": 1.5}', "json"), ("sample a", "1.5")),
-        (sample("a", 0, "x" * (1 << 21), "txt"), ("sample a", ".txt")),
+        (sample("a", 0, "x" * (1 << 21)), ("sample a", ".cls")),
         ([("a.cls", b"\xff"), ("a.jpg", b"")], ("sample a", "UTF-8")),
         ([("README", b"")], ("no samples",)),
     ],
@@ -250,7 +289,7 @@ def test_a_shard_that_shrinks_under_its_reader(tmp_path: Path) -> None:
 
 def test_images_without_labels(tmp_path: Path) -> None:
     folder = tmp_path / "some"
-    write(folder / "t.tar", [*sample("a", 0, "anna", "txt"), ("b.jpg", jpeg(1))])
+    write(folder / "t.tar", [*sample("a", 0, "anna"), ("b.jpg", jpeg(1))])
     skipping = TarDataset(folder, on_error="skip")
     assert skipping.labels.tolist() == [0, -1] and skipping.notes and not skipping.has_unlabelled
     with pytest.raises(RecordError, match="sample b"):
@@ -271,6 +310,13 @@ def test_images_without_labels(tmp_path: Path) -> None:
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"
+
+
+def test_real_samples_with_two_dots(shared_data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.tar"
+    path.write_bytes((shared_data / "cases" / "tar" / "mixed.tar").read_bytes())
+    dataset = TarDataset(path)
+    assert len(dataset) == 14 and dataset.num_classes == 5 and not dataset.notes
 
 
 def test_a_folder_of_people_stays_one(tmp_path: Path) -> None:

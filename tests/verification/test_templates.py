@@ -823,9 +823,9 @@ def test_tinyface_errors(tmp_path: Path) -> None:
 
 def test_tinyface_without_distractors(tmp_path: Path) -> None:
     root = write_tinyface(tmp_path, distractors=())
-    with pytest.raises(DatasetError, match="Gallery_Distractor: it holds no JPEG or PNG images"):
+    with pytest.raises(DatasetError, match="Gallery_Distractor: it holds no images"):
         read_tinyface(root)
     folder = root / "Testing_Set" / "Gallery_Distractor"
     folder.rename(root / "gone")
-    with pytest.raises(DatasetError, match="Gallery_Distractor: it cannot be read"):
+    with pytest.raises(DatasetError, match="Gallery_Distractor: there is no such folder"):
         read_tinyface(root)

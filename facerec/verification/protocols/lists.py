@@ -15,6 +15,7 @@ from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.names import same_name
 from facerec.records.images import (
+    SUFFIXES,
     FolderImages,
     ImageSource,
     check_relative,
@@ -31,8 +32,6 @@ MAX_NAME = 1024
 """Bytes of an image name."""
 MAX_COMPONENT = 255
 """Bytes between two slashes; what file systems take."""
-
-IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg")
 
 LOOKED_AT = 1000
 """Images of a list that are looked for until one shows the suffix of a copy."""
@@ -54,6 +53,8 @@ class ListedImages(ImageSource):
     Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the protocol's
     own names, unique, so that attributes and embeddings fit every copy.
     """
+
+    upright = True
 
     def __init__(self, ids: Sequence[str], folder: FolderImages) -> None:
         self.ids = text_array(ids, str(folder.root))
@@ -253,7 +254,7 @@ def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
         path = PurePosixPath(listed)
         if is_file(find_file(root, listed)):
             return None
-        for suffix in IMAGE_SUFFIXES:
+        for suffix in SUFFIXES:
             if path.suffix and is_file(find_file(root, str(path.with_suffix(suffix)))):
                 return suffix
     return None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.names import same_name
-from facerec.records.images import SUFFIXES, FolderImages
+from facerec.records.images import FolderImages
 from facerec.report.words import counted
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.matlab import many, read_mat
@@ -105,7 +105,8 @@ def read_tinyface(root: str | Path) -> TemplateBench:
     match_file = folder / "gallery_match_img_ID_pairs.mat"
     probe_names, probe_subjects = _read_mat(probe_file, "probe_set", "probe_ids")
     match_names, match_subjects = _read_mat(match_file, "gallery_set", "gallery_ids")
-    distractors = _list_images(folder / "Gallery_Distractor")
+    walked = FolderImages(folder / "Gallery_Distractor")
+    distractors = walked.ids.tolist()
     images = FolderImages(
         folder,
         [f"Probe/{name}" for name in probe_names]
@@ -125,6 +126,7 @@ def read_tinyface(root: str | Path) -> TemplateBench:
         template_ids=images.ids,
         probes=SearchSet("probe", rows[:probes], subjects[:probes]),
         galleries=(SearchSet("gallery", rows[probes:], subjects[probes:]),),
+        notes=tuple(walked.notes),
         source=_source(root, "tinyface", [probe_file, match_file]),
     )
 
@@ -374,16 +376,6 @@ def _read_mat(path: Path, names: str, subjects: str) -> tuple[list[str], NDArray
             "whole numbers from 0"
         )
     return image_names, numbers.astype(np.int64)
-
-
-def _list_images(folder: Path) -> list[str]:
-    try:
-        images = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
-    except OSError as problem:
-        raise _unreadable(folder, problem) from problem
-    if not images:
-        raise DatasetError(f"{folder}: it holds no JPEG or PNG images; put the distractors there")
-    return images
 
 
 def _source(root: str | Path, kind: str, files: Sequence[Path]) -> dict[str, Any]:

@@ -58,6 +58,9 @@ DRAWS: dict[str, Callable[[Generator, int], Values]] = {
     "t3": lambda generator, size: generator.standard_t(3, size) / math.sqrt(3),
     "t5": lambda generator, size: generator.standard_t(5, size) / math.sqrt(5 / 3),
     "skewed": lambda generator, size: (generator.gamma(4, 1, size) - 4) / 2,
+    "log-normal": lambda generator, size: (
+        np.expm1(0.4 * generator.standard_normal(size) - 0.08) / math.sqrt(math.expm1(0.16))
+    ),
 }
 """Distributions of mean 0 and SD 1, by name."""
 
@@ -257,7 +260,29 @@ def _welch_p(parts: Sequence[Values]) -> float:
     return float(fdtrc(k - 1, (k * k - 1) / (3 * uneven), f))
 
 
-def eta2_coverage(runs: int = 300, permutations: int = 199, replicates: int = 299) -> list[Row]:
+def _few(sizes: tuple[int, ...], persons: str, sd: float, eta2: float) -> Design:
+    """Return few subjects: the smallest group has another SD, the mean of the last makes η²."""
+    name = f"{'/'.join(map(str, sizes))}, {persons}, SD of the smallest {sd:g}"
+    first = [Group(n, between=sd if n == min(sizes) else 1.0) for n in sizes]
+    unit = Design(name, (*first[:-1], replace(first[-1], shift=1.0)), persons)
+    shift = math.sqrt(eta2 / (1 - eta2) * (1 / unit.eta2() - 1))
+    return replace(unit, groups=(*first[:-1], replace(first[-1], shift=shift)))
+
+
+FEW = tuple(
+    _few(sizes, persons, sd, 0.12 if place % 2 else 0.18)
+    for place, (sizes, persons, sd) in enumerate(
+        product(
+            ((15, 10), (45, 20), (15, 50), (30, 10, 20), (12, 18, 30)),
+            ("normal", "log-normal", "t5"),
+            (1.0, 2.0, 0.5),
+        )
+    )
+)
+"""25 to 65 subjects, η² 0.12 and 0.18 in turn."""
+
+
+def eta2_coverage(runs: int = 500, permutations: int = 199, replicates: int = 299) -> list[Row]:
     """Count how often the interval of η² holds that of the population, and agrees with the test.
 
     Args:
@@ -280,6 +305,7 @@ def eta2_coverage(runs: int = 300, permutations: int = 199, replicates: int = 29
             (Group(60, "geometric"), Group(30, "geometric", shift=1.5)),
             persons="t5",
         ),
+        *FEW,
     )
     rows = []
     for place, design in enumerate(designs):
@@ -297,7 +323,7 @@ def eta2_coverage(runs: int = 300, permutations: int = 199, replicates: int = 29
             agree += (interval.low > 0) == (found.p < 0.05)
         name = f"coverage of η² = {truth:.3f}, {design.name}"
         remark = f"{_error(covered, runs)}; interval and test agree in {agree:,}"
-        rows += _coverage(name, covered, runs, remark, 92, 98)
+        rows += _coverage(name, covered, runs, remark, 93, 98)
     return rows
 
 
@@ -408,8 +434,10 @@ _EQUAL_FACES: tuple[tuple[str, tuple[Faces, ...], bool, str, str], ...] = (
 """Name, groups, whether persons come in threes that look alike, noise, images of a person."""
 
 
-def differential_tests(runs: int = 300, replicates: int = 499) -> list[Row]:
-    """Count how often max/geomean of groups with equal error rates is called a difference.
+def differential_tests(
+    runs: int = 300, replicates: int = 499, measure: str = "max/geomean"
+) -> list[Row]:
+    """Count how often a measure of groups with equal error rates is called a difference.
 
     And how often planted ones are found: a group whose persons lean more to one side, and one whose
     images scatter more.
@@ -417,11 +445,12 @@ def differential_tests(runs: int = 300, replicates: int = 499) -> list[Row]:
     Args:
         runs: simulated sets of each design.
         replicates: of the bootstrap over persons.
+        measure: max/min is that of findings; of two groups the tests are the same.
     """
     rows = []
     for place, (name, groups, alike, noise, images) in enumerate(_EQUAL_FACES):
         generator = np.random.default_rng(place)
-        count = _differ(generator, groups, alike, noise, images, runs, replicates)
+        count = _differ(generator, groups, alike, noise, images, runs, replicates, measure)
         for of in ("FMR", "FNMR"):
             made, found = count[of, "made"], count[of, "found"]
             share = 100 * found / max(made, 1)
@@ -434,7 +463,7 @@ def differential_tests(runs: int = 300, replicates: int = 499) -> list[Row]:
         if alike:
             continue
         stronger = (*groups[:-1], replace(groups[-1], lean=1.6, scatter=0.85))
-        count = _differ(generator, stronger, alike, noise, images, runs // 4, replicates)
+        count = _differ(generator, stronger, alike, noise, images, runs // 4, replicates, measure)
         for of in ("FMR", "FNMR"):
             made, found = count[of, "made"], count[of, "found"]
             ratio = math.exp(count[of, "ratio"] / max(made, 1))
@@ -452,6 +481,7 @@ def _differ(
     images: str,
     runs: int,
     replicates: int,
+    measure: str,
 ) -> Counter[tuple[str, str]]:
     names = tuple("ABCDE"[: len(groups)])
     count: Counter[tuple[str, str]] = Counter()
@@ -467,7 +497,7 @@ def _differ(
         point = errors.rates.points[0]
         count["FNMR", "rate"] += point.fnmr.value or 0.0
         for row in differentials(errors, replicates=replicates, seed=run).rows:
-            if row.measure != "max/geomean" or row.p_value is None:
+            if row.measure != measure or row.p_value is None:
                 continue
             count[row.of, "made"] += 1
             count[row.of, "found"] += row.p_value < 0.05

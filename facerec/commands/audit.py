@@ -37,7 +37,6 @@ from facerec.fairness.audit import PERMUTATIONS
 from facerec.fairness.audit import audit as audit_embeddings
 from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
-from facerec.fairness.findings import HEADLINE
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import (
     FPIR_TARGETS,
@@ -53,7 +52,7 @@ from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rate_results import TARGETS, Calibration
 from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
-from facerec.fairness.tables import SUPPRESSED, group_sizes, norm_table, rate_table, working_point
+from facerec.fairness.tables import SUPPRESSED, group_sizes, head_points, norm_table, rate_table
 from facerec.files import sha256
 from facerec.limits import MOST, Limits, Seed
 from facerec.progress import Progress, section
@@ -172,8 +171,9 @@ def audit(
         allow_inferred_labels: take inferred labels, which puts a banner on every page.
         gating: declare that images are accepted or discarded by norm.
         confidence: declare that the norm is shown or returned as a confidence.
-        assertion: end with status 1 unless this holds, as in eta2<0.01; eta2, p, fmr_ratio and
-            fnmr_ratio of the primary attribute are known.
+        assertion: end with status 1 unless this holds, as in eta2<0.01; known of the primary
+            attribute are eta2, p, fmr_ratio and fnmr_ratio, the highest rate of a group over the
+            lowest at the smallest FMR that all groups have errors enough for.
         flip: with --model: sum the raw embeddings of each image and its mirror image.
         align: with --model: see facerec verify.
         align_threshold: with --align: see facerec verify.
@@ -411,10 +411,8 @@ def _figure(audit: Audit, name: str) -> tuple[float | None, str | None]:
     measures, of = grouping.differentials, name.partition("_")[0].upper()
     if isinstance(measures, NoComparison):
         return None, measures.reason
-    for row in measures.rows:
-        if (row.measure, row.of, row.target) == (HEADLINE, of, audit.target):
-            return row.value, row.remark
-    return None, measures.reason or "no target is resolvable"
+    row = measures.heading(of)
+    return (None, measures.reason) if row is None else (row.value, row.remark)
 
 
 def print_audit(audit: Audit, console: Console) -> None:
@@ -450,10 +448,9 @@ def print_audit(audit: Audit, console: Console) -> None:
             )
         if grouping.norms is not None:
             console.print(norm_table(grouping.norms).terminal())
-        point = working_point(audit, grouping)
         if isinstance(grouping.rates, NoComparison):
             console.print(f"no error rates: {grouping.rates.reason}", style="yellow")
-        elif point is not None:
+        for point in head_points(audit, grouping):
             console.print(rate_table(point).terminal())
     if isinstance(audit.one_to_many, OneToMany):
         console.print()
@@ -572,8 +569,9 @@ def _embeddings_file(
 
 
 def _describe(embeddings: Embeddings) -> dict[str, Any]:
-    model = embeddings.note.get("model", {})
+    model, source = embeddings.note.get("model", {}), embeddings.note.get("source") or {}
     return {
+        "data": Path(str(source.get("path") or "")).stem or None,
         "images": len(embeddings.vectors),
         "dim": embeddings.vectors.shape[1],
         "raw_norms": True,

@@ -28,11 +28,10 @@ from facerec.fairness.two_groups import (
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
     anova,
-    effect_of,
+    eta2_interval,
     minimum_detectable,
     moments_of,
     rank_moments_of,
-    share_interval,
     split_by_group,
 )
 from facerec.fairness.welch import PermutationTest, Welch, permute
@@ -119,8 +118,6 @@ class Association:
     spread_between: SpreadTest
     """Do subject means lie equally far from the median of their group? The noise of few images
     counts."""
-    spread_within: SpreadTest | None
-    """Do two images of one subject differ equally in all groups? None with single images."""
     pairs: tuple[PairDifference, ...]
     """All pairs of groups."""
     mde_eta2: float | None
@@ -163,9 +160,8 @@ def associate(
     ranks, deviations = rankdata(means), _deviations(means, groups)
     tests = permute([means, ranks, deviations], groups, permutations, seed)
     moments = moments_of(means, bootstrap)
-    interval = share_interval(effect_of(moments, tests[0].replicates))
-    of_ranks = effect_of(rank_moments_of(means, bootstrap), tests[1].replicates)
-    rank_interval = share_interval(of_ranks)
+    interval = eta2_interval(moments, tests[0].p)
+    rank_interval = eta2_interval(rank_moments_of(means, bootstrap), tests[1].p)
     statistic = float(kruskal(*split_by_group(means, groups)).statistic)
     test = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
     pairs = _pairs(sample, bootstrap)
@@ -189,7 +185,6 @@ def associate(
         kruskal_h=statistic,
         rank_p=tests[1].p,
         spread_between=_spread(deviations, groups, tests[2]),
-        spread_within=_spread_within(sample, permutations, seed),
         pairs=pairs,
         mde_eta2=minimum_detectable(sizes, analysis, test),
         bound=NEGLIGIBLE_DELTA,
@@ -245,29 +240,6 @@ def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:
     """
     centres = np.array([np.median(group) for group in split_by_group(means, groups)])
     return np.abs(means - centres[groups])
-
-
-def _spread_within(sample: SubjectNorms, permutations: int, seed: int) -> SpreadTest | None:
-    """Test whether images of one subject spread equally, by Gini's mean difference of each subject.
-
-    The mean of |x − y| over pairs of images is unbiased for any number of images and any
-    distribution, so groups whose subjects have other numbers of images can be compared.
-    """
-    counts = sample.counts
-    several = counts > 1
-    _, groups = np.unique(sample.groups[several], return_inverse=True)
-    if len(np.unique(groups)) < 2 or len(groups) <= len(np.unique(groups)):
-        return None
-    order = np.lexsort((sample.norms, sample.subjects))
-    starts = np.append(0, np.cumsum(counts)[:-1])
-    subjects = sample.subjects[order]
-    # An image above j others of its subject and below m − 1 − j of them.
-    balance = 2 * (np.arange(len(order)) - starts[subjects]) - counts[subjects] + 1
-    centred = sample.norms[order] - sample.means[subjects]
-    sums = np.bincount(subjects, weights=balance * centred)[several]
-    pairs = counts[several] * (counts[several] - 1) / 2
-    gini = sums / pairs
-    return _spread(gini, groups, permute(gini, groups, permutations, seed)[0])
 
 
 def _spread(deviations: Array, groups: NDArray[np.int64], test: PermutationTest) -> SpreadTest:

@@ -37,6 +37,8 @@ SMALLEST_CELL = 10
 """Subjects from which on a cell is shown."""
 MOST_GROUPS = 100
 """Groups of one attribute or intersection."""
+MOST_NUMBERS = 12
+"""Different numbers that are taken for groups, such as grades; more of them are measurements."""
 LEAST_CV = 1e-4
 """Coefficient of variation of norms below which the embeddings were normalised."""
 
@@ -400,8 +402,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, values that read alike, or one that the
-            audit gives itself.
+        DatasetError: it is empty, has too many values, numbers that were not binned, values that
+            read alike, or one that the audit gives itself.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -410,6 +412,12 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
         raise DatasetError(
             f"{path}: the column {name} has {len(distinct):,} different values, more than "
             f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
+        )
+    numbers = sum(map(_is_number, distinct.tolist()))
+    if numbers > MOST_NUMBERS:
+        raise DatasetError(
+            f"{path}: the column {name} has {numbers:,} different numbers, which are no groups; "
+            f"write bins there, such as 18-29 and 30-44, or name {name} with --covariates"
         )
     written: dict[str, str] = {}
     for value in distinct.tolist():
@@ -426,6 +434,13 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
                 "way"
             )
         written[folded] = value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text.replace(",", ".")))
+    except ValueError:
+        return False
 
 
 def _text(path: Path, column: pd.Series) -> NDArray[np.str_]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtrc, fdtri
+from scipy.special import fdtrc
 
 from facerec.errors import MetricError
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import Array, SubjectBootstrap, SubjectNorms, estimate_of
-from facerec.fairness.variance_shares import NO_INTERVAL, Effect, share_interval
+from facerec.fairness.variance_shares import NO_INTERVAL, share_interval
 from facerec.fairness.welch import Welch
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
@@ -174,24 +173,11 @@ class _Fit:
         shared = np.delete(observed[:, 0], 1, axis=1)
         total = np.delete(np.delete(observed.sum(axis=0), 1, axis=0), 1, axis=1)
         contrasts = np.diag(observed[:, 0, 0]) - shared @ np.linalg.solve(total, shared.T)
-        direction = effects - effects.mean()
-        direction = direction / math.sqrt(direction @ wald.precision @ direction)
-        deviations = (replicated - effects) * np.sqrt(sizes / (sizes - 1))
-        weighted = deviations @ wald.precision
-        terms = (
-            np.einsum("ri,ri->r", weighted, deviations),
-            2 * weighted @ direction,
-            np.ones(len(deviations)),
+        spare = (self.images - len(effects) - len(slopes)) / self.images
+        both, found = (float(error), errors), wald.p < ALPHA
+        return share_interval(
+            effects, replicated - effects, contrasts, both, sizes, spare, detected=found
         )
-        effect = Effect(
-            f=wald.f,
-            replicates=np.stack(terms, axis=1) * (error / errors)[:, None],
-            keeps=float(fdtri(len(effects) - 1, wald.within, 1 - ALPHA)),
-            explained=float(direction @ contrasts @ direction),
-            error=float(error),
-            population=float(error * self.images / (self.images - len(effects) - len(slopes))),
-        )
-        return share_interval(effect)
 
     def wald(self) -> _Wald | None:
         """Test equal intercepts; None if their errors have no inverse."""

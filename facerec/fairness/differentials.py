@@ -45,6 +45,9 @@ MIN_SUBJECTS = 10
 
 REPLICATES = 2000
 
+RATIO = "max/min"
+"""The measure that findings and assertions quote, as it can be said in words."""
+
 FEW_ERRORS = 3
 """Fewer errors than that say next to nothing."""
 
@@ -197,6 +200,15 @@ class Differentials:
     """Why there are no rows."""
     independent: bool = False
     """Whether pairs were resampled, since subjects are not known."""
+
+    def heading(self, of: str) -> Differential | None:
+        """Return the ratio at the smallest target at which all groups carry one, if there is any.
+
+        Else the one at the largest target, which says why there is none.
+        """
+        rows = [row for row in self.rows if (row.measure, row.of) == (RATIO, of)]
+        rows.sort(key=lambda row: parse_rate(row.target))
+        return next((row for row in rows if row.p_value is not None), rows[-1] if rows else None)
 
 
 @dataclass(frozen=True)

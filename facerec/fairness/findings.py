@@ -7,15 +7,16 @@ no words of praise or blame: whether a difference matters is for the reader to s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Literal, get_args
 
 from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
-from facerec.fairness.differentials import Differential
+from facerec.fairness.differentials import RATIO, Differential
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import OneToMany, SearchAudit
-from facerec.fairness.rate_results import RatesAtThreshold
 from facerec.fairness.result import Finding, GroupAudit, Topic
+from facerec.report import words
 from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
 from facerec.report.estimate import Estimate
 
@@ -23,12 +24,14 @@ MOST = 8
 """Lines of the findings box."""
 
 HEADLINE = "max/geomean"
-"""The measure of error-rate differentials that findings quote."""
+"""The measure of error-rate differentials that summaries quote."""
 
-_RATES: tuple[tuple[Literal["FMR", "FNMR"], str], ...] = (
-    ("FMR", "non-mated pairs"),
-    ("FNMR", "mated pairs"),
+_RATES: tuple[tuple[Literal["FMR", "FNMR"], str, str], ...] = (
+    ("FMR", "non-mated pairs", "impostor pairs within {} and {} of those within {} are accepted"),
+    ("FNMR", "mated pairs", "genuine pairs within {} and {} of those within {} are rejected"),
 )
+
+_NO_PARITY = "equal rates cannot be simulated"
 
 _CAVEATS = (
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
@@ -63,21 +66,23 @@ def find(
 ) -> tuple[Finding, ...]:
     """Return the findings, those on the primary attribute first.
 
-    Error rates are those at the ``target`` FMR. Lines on the change from a baseline come right
-    after them; of identification only differences that are detected make lines.
+    Error rates of groups are those at the smallest target that all of them carry, see
+    `Differentials.heading`; what compares no groups is at the ``target`` FMR. Lines on the change
+    from a baseline come right after them; of identification only differences that are detected make
+    lines.
     """
     searches: dict[str, SearchAudit] = {}
     if isinstance(one_to_many, OneToMany):
         searches = {audit.name: audit for audit in one_to_many.groupings}
     ordered = sorted(groupings, key=lambda grouping: not grouping.primary)
     first, others = ordered[0], ordered[1:]
-    lines = [*_association(first), *_rates(first, target), *_searches(first, searches)]
+    lines = [*_association(first), *_rates(first), *_searches(first, searches)]
     if comparison is not None:
         lines += _changes(comparison, target)
     lines += [*_adjusted(first), *_standardised(first), *_fusion(first, target)]
     lines += [line for grouping in others for line in _association(grouping)]
     for grouping in others:
-        lines += [*_rates(grouping, target), *_searches(grouping, searches)]
+        lines += [*_rates(grouping), *_searches(grouping, searches)]
     return tuple(lines[:MOST])
 
 
@@ -130,6 +135,8 @@ def _association(grouping: GroupAudit) -> Iterator[Finding]:
         yield _insufficient("norm", grouping, figure, (subjects, "subjects"), association.reason)
         return
     yield _line(
+        f"{_share(association.eta2)} of the variance of people's mean norms lies between groups of "
+        f"{grouping.name}",
         "norm",
         grouping.name,
         figure,
@@ -168,11 +175,13 @@ def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
         basis = len(grouping.sample.groups), "subjects"
         yield _insufficient("adjusted norm", grouping, figure, basis, reason)
         return
-    before = adjusted.eta2.value
+    before, given = adjusted.eta2.value, ", ".join(adjusted.covariates)
     yield _line(
+        f"With {given} held fixed, {_share(adjusted.partial_eta2)} of the variance of norms lies "
+        f"between groups of {grouping.name}",
         "adjusted norm",
         grouping.name,
-        f"{figure} given {', '.join(adjusted.covariates)}",
+        f"{figure} given {given}",
         adjusted.partial_eta2,
         (adjusted.subjects, "subjects"),
         of_test(adjusted.p),
@@ -181,32 +190,51 @@ def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
     )
 
 
-def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
-    """Yield the headline measure of FMR and of FNMR at the target."""
+def _share(estimate: Estimate) -> str:
+    """Say a share in percent with its interval."""
+    interval = words.limits(estimate.interval, 100)
+    return f"{_percent(estimate.value or 0.0)} {interval}".strip()
+
+
+def _percent(share: float) -> str:
+    return f"{words.number(100 * share, '.2g' if share < 0.995 else '.3g')} %"
+
+
+def _rates(grouping: GroupAudit) -> Iterator[Finding]:
+    """Yield the ratio of FMRs and of FNMRs at the smallest target that all groups carry."""
     rates, measures = grouping.rates, grouping.differentials
-    for of, unit in _RATES:
-        figure, pairs = f"{HEADLINE} of {of}", 0
-        if not isinstance(rates, NoComparison):
-            pairs = sum(
-                group.non_mated if of == "FMR" else group.mated for group in rates.composition
-            )
-        if isinstance(rates, NoComparison) or isinstance(measures, NoComparison) or target is None:
-            reason = rates.reason if isinstance(rates, NoComparison) else "no target is resolvable"
-            yield _insufficient(of, grouping, figure, (pairs, unit), reason)
+    for of, unit, happens in _RATES:
+        figure = f"{RATIO} of {of}"
+        if isinstance(rates, NoComparison) or isinstance(measures, NoComparison):
+            reason = rates.reason if isinstance(rates, NoComparison) else ""
+            yield _insufficient(of, grouping, figure, (0, unit), reason)
             continue
-        figure = f"{figure} at nominal FMR {target}"
-        row = next((row for row in measures.rows if _is_headline(row, of, target)), None)
-        if row is None or row.value is None or row.p_value is None:
-            reason = (
-                measures.reason if row is None else row.remark
-            ) or "equal rates cannot be simulated"
-            yield _insufficient(of, grouping, figure, (pairs, unit), reason)
+        pairs = sum(group.non_mated if of == "FMR" else group.mated for group in rates.composition)
+        row = measures.heading(of)
+        if row is None or row.p_value is None:
+            why = (measures.reason if row is None else row.remark) or _NO_PARITY
+            yield _insufficient(of, grouping, figure, (pairs, unit), why)
             continue
-        point = next(point for point in rates.points if point.threshold.target == target)
-        detected = row.p_value < ALPHA
-        remark = _extremes(point, of, measures.groups) if detected else _parity(row)
-        basis, conclusion = (pairs, unit), of_test(row.p_value)
-        yield _line(of, grouping.name, figure, row, basis, conclusion, remark, p=row.p_value)
+        point = next(point for point in rates.points if point.threshold.target == row.target)
+        cells = {group.name: group.fmr if of == "FMR" else group.fnmr for group in point.groups}
+        ordered = sorted(measures.groups, key=lambda name: cells[name].value or 0.0)
+        ends = [(name, cells[name].events, cells[name].total) for name in ordered]
+        high, low = ends[-1], ends[0]
+        upper, lower = (_percent(events / total) for _, events, total in (high, low))
+        target = Fraction(row.target)
+        yield _line(
+            f"At the threshold for {target.numerator:,} in {target.denominator:,}, {upper} of "
+            f"{happens.format(high[0], lower, low[0])}: {words.number(row.value)} times "
+            f"{words.limits(row.interval)}".strip(),
+            of,
+            grouping.name,
+            f"{figure} at nominal FMR {row.target}",
+            row,
+            (pairs, unit),
+            of_test(row.p_value),
+            _ends(high, low) if row.p_value < ALPHA else _parity(row),
+            p=row.p_value,
+        )
 
 
 def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterator[Finding]:
@@ -214,9 +242,13 @@ def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterat
     if grouping.name not in audits:
         return
     for ratio in audits[grouping.name].largest:
-        threshold = ratio.threshold
+        threshold, high, low = ratio.threshold, ratio.highest, ratio.lowest
         unit = "non-mated searches" if ratio.figure == "FPIR" else "mated searches"
+        upper, lower = (_percent(events / total) for _, events, total in (high, low))
         yield _line(
+            f"At the threshold for an FPIR of {threshold.target} of {threshold.basis}, "
+            f"{ratio.figure} is {upper} for {high[0]} and {lower} for {low[0]}: "
+            f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
             "FPIR" if ratio.figure == "FPIR" else "FNIR",
             grouping.name,
             f"largest ratio of {ratio.figure} between groups, threshold at FPIR "
@@ -224,7 +256,7 @@ def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterat
             ratio,
             (ratio.total, unit),
             "difference detected",
-            _ends(ratio.highest, ratio.lowest),
+            _ends(high, low),
         )
 
 
@@ -234,23 +266,6 @@ def _ends(highest: tuple[str, int, int], lowest: tuple[str, int, int]) -> str:
         f"{end} in {name} {events:,}/{total:,} = {events / total:.2g}"
         for end, (name, events, total) in (("highest", highest), ("lowest", lowest))
     )
-
-
-def _is_headline(row: Differential, of: str, target: str) -> bool:
-    return (row.measure, row.of, row.target) == (HEADLINE, of, target)
-
-
-def _extremes(point: RatesAtThreshold, of: str, compared: Sequence[str]) -> str:
-    rates = {
-        group.name: group.fmr if of == "FMR" else group.fnmr
-        for group in point.groups
-        if group.name in compared
-    }
-    ordered = sorted(rates, key=lambda name: rates[name].value or 0.0)
-    highest, lowest = (
-        (name, rates[name].events, rates[name].total) for name in (ordered[-1], ordered[0])
-    )
-    return _ends(highest, lowest)
 
 
 def _parity(row: Differential) -> str:
@@ -271,6 +286,8 @@ def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
         yield _insufficient("norm and FNMR", grouping, figure, pairs, reason)
         return
     yield _line(
+        "If all groups had the same norms, the gap of FNMR between groups of "
+        f"{grouping.name} would change by {_change(standardised.change)}",
         "norm and FNMR",
         grouping.name,
         figure,
@@ -292,19 +309,30 @@ def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             continue
         figure = f"FNMR with unit less raw fusion at nominal FMR {target}"
         basis, conclusion = (change.raw.total, "mated pairs"), of_interval(change.interval)
-        yield _line("fusion", grouping.name, figure, change, basis, conclusion)
+        said = f"With unit in place of raw fusion, FNMR changes by {_change(change)}"
+        yield _line(said, "fusion", grouping.name, figure, change, basis, conclusion)
+
+
+def _change(estimate: Estimate) -> str:
+    """Say a change of a rate, in percentage points, with its interval."""
+    interval = words.limits(estimate.interval, 100, "+.2g")
+    return f"{words.number(100 * (estimate.value or 0.0), '+.2g')} points {interval}".strip()
 
 
 def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Finding]:
     """Yield what changes from the baseline: the association, and both differentials."""
-    wanted = ["η²", *(f"{HEADLINE} {of} at FMR={target}" for of, _ in _RATES)]
+    wanted = ["η²", *(f"{HEADLINE} {of} at FMR={target}" for of, *_ in _RATES)]
     for change in comparison.changes:
         if change.figure not in wanted or change.fusion == "unit":
             continue
         known = change.conclusion != "insufficient data"
         ends = (change.baseline, change.treated)
         shown = " to ".join(f"{end:.3g}" for end in ends if end is not None)
+        by = f"{words.number(change.value, '+.3g')} {words.limits(change.interval)}".strip()
         yield _line(
+            f"From the baseline, {change.figure} changes by {by}"
+            if known
+            else f"The data do not tell how {change.figure} changes from the baseline",
             "baseline",
             comparison.attribute,
             f"change of {change.figure} from the baseline",
@@ -319,6 +347,7 @@ def _insufficient(
     topic: Topic, grouping: GroupAudit, figure: str, basis: tuple[int, str], reason: str
 ) -> Finding:
     return _line(
+        f"The data do not tell: {_TOPICS.get(topic, topic)} by {grouping.name}",
         topic,
         grouping.name,
         figure,
@@ -331,6 +360,7 @@ def _insufficient(
 
 
 def _line(
+    said: str,
     topic: Topic,
     grouping: str,
     figure: str,
@@ -348,6 +378,7 @@ def _line(
         interval=estimate.interval,
         total=basis[0],
         remark=remark,
+        said=said.replace("\N{NO-BREAK SPACE}", " "),
         topic=topic,
         grouping=grouping,
         figure=figure,

@@ -686,6 +686,8 @@ class _Subjects:
                     low, high, method=JACKKNIFE, assumption=INDEPENDENT_SUBJECTS
                 )
         for name, limit in intervals.items():
+            if limit is not None and limit.low < 0:
+                limit = replace(limit, low=0.0)  # no norm is negative
             if figures[name].value is not None:
                 result[name] = estimate_of(figures[name].value, limit, self.subjects)
         return result

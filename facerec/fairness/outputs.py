@@ -48,6 +48,9 @@ PAGE = "report.html"
 
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "matplotlib")
 
+_DATA = ("embeddings", "scores", "pairs", "attributes")
+"""Roles of the files that name the data, the first that is there."""
+
 _METRICS = "Norm of the raw embedding (mean over subjects' means), η² of subjects' mean norms, and "
 
 _POOLED = "under ten subjects, part of the pooled group"
@@ -332,7 +335,8 @@ def model_card(audit: Audit) -> str:
 
 def _eval_results(audit: Audit) -> Iterator[str]:
     """Yield entries in the manner of `huggingface_hub.EvalResult`, one a group and figure."""
-    data = next((file.name for file in audit.inputs if file.role == "attributes"), "attributes")
+    names = {file.role: file.details.get("data") or Path(file.name).stem for file in audit.inputs}
+    data = next((names[role] for role in _DATA if role in names), "not named")
     for grouping in audit.groupings:
         point = working_point(audit, grouping)
         figures: list[tuple[str, str, Estimate]] = [
@@ -340,9 +344,10 @@ def _eval_results(audit: Audit) -> Iterator[str]:
             for group in (() if grouping.norms is None else grouping.norms.groups)
         ]
         figures += [
-            (group.name, f"{kind} at nominal FMR {audit.target}", rate)
+            (group.name, f"{kind} at nominal FMR {point.threshold.target}", rate)
             for group in (() if point is None else point.groups)
             for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr))
+            if point is not None
         ]
         for name, metric, estimate in figures:
             limits = None if estimate.interval is None else [estimate.low, estimate.high]

@@ -115,14 +115,12 @@ def render(audit: Audit, command: str | None = None) -> Files:
 
 def _finding(finding: Finding) -> FindingLine:
     """Return a line of the findings box."""
-    basis = f"{finding.total:,} {finding.unit}"
     return FindingLine(
-        figure=f"{finding.grouping}: {finding.figure}{' [E]' if finding.exploratory else ''}",
-        estimate=words.number(finding.value),
-        limits=words.limits(finding.interval),
+        figure=finding.said,
+        estimate="",
         conclusion=finding.conclusion,
         detail=finding.remark,
-        basis=basis if finding.p is None else f"{basis}, p = {words.p_value(finding.p)}",
+        basis=f"{finding.measured}{' [E]' if finding.exploratory else ''}",
     )
 
 
@@ -330,7 +328,8 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
         yield Text(f"No error rates: {rates.reason}.")
         return
     yield Text(f"Non-mated pairs: {rates.policy}.")
-    point = tables.working_point(audit, grouping)
+    heads = tables.head_points(audit, grouping)
+    point = heads[0] if heads else None
     yield from drawings.draw(
         "rates",
         figures.rate_figure(rates),
@@ -338,8 +337,7 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
         + ("" if point is None else _spoken_rates(point)),
         _RATES_CAPTION,
     )
-    if point is not None:
-        yield tables.rate_table(point)
+    yield from map(tables.rate_table, heads)
     yield from drawings.draw(
         "det",
         figures.det_figure(rates),
@@ -362,7 +360,7 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
         "Scores within each group; dotted lines are the global thresholds by target FMR.",
     )
     for other in rates.points:
-        if other is not point:
+        if other not in heads:
             table = tables.rate_table(other)
             yield Folded(f"Rates at target FMR {other.threshold.target}", [table])
     resolvable = [other for other in rates.points if other.threshold.resolvable]

@@ -141,6 +141,8 @@ class Finding(Estimate):
         "topic grouping figure value interval n=total unit conclusion detail=remark p exploratory"
     )
     total: int
+    said: str
+    """What was found, as a sentence in plain words with the figure."""
     topic: Topic
     grouping: str
     """The attribute, or the intersection."""
@@ -156,18 +158,15 @@ class Finding(Estimate):
 
     @property
     def text(self) -> str:
-        """The whole line."""
-        clauses = [f"{self.grouping}: {self.figure}"]
-        if self.value is not None:
-            clauses[0] += f" {words.number(self.value)}"
-            if self.interval is not None:
-                low, high = map(words.number, (self.interval.low, self.interval.high))
-                clauses[0] += f" [{low}, {high}]"
-        clauses.append(f"{self.total:,} {self.unit}")
-        if self.p is not None:
-            clauses.append(f"p = {words.p_value(self.p)}")
+        """The whole line: the sentence, then what was measured."""
         conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
-        return f"{', '.join(clauses)}: {conclusion}{' [E]' if self.exploratory else ''}"
+        return f"{self.said} ({self.measured}): {conclusion}{' [E]' if self.exploratory else ''}"
+
+    @property
+    def measured(self) -> str:
+        """What was estimated, what it rests on, and the p-value of its test."""
+        p = "" if self.p is None else f", p = {words.p_value(self.p)}"
+        return f"{self.grouping}: {self.figure}, {self.total:,} {self.unit}{p}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -211,8 +210,9 @@ class Audit:
     thresholds: tuple[GlobalThreshold, ...] = ()
     """One a target, the same for all groupings; empty without rates."""
     target: str | None = None
-    """The target of findings and channels: the lowest that leaves room for 30 false matches where
-    the threshold was fixed, or else the highest that is resolvable; None without any."""
+    """The target of channels, and of findings that compare no groups: the lowest that leaves room
+    for 30 false matches where the threshold was fixed, or else the highest that is resolvable; None
+    without any."""
     skipped: tuple[NoComparison, ...] = ()
     """Groupings of which no group has enough subjects."""
     findings: tuple[Finding, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from facerec.fairness.association import Association, PairDifference, SpreadTest
+from facerec.fairness.association import Association, PairDifference
 from facerec.fairness.attributes import ALL_GROUPS, NO_VALUE, Exclusion, GroupCount
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.channels import (
@@ -191,7 +191,7 @@ def effect_table(
     association: Association, adjusted: AdjustedAssociation | NoComparison | None
 ) -> Table[Sequence[Cell | str]]:
     """Return the effects of the group on the norm with their tests."""
-    primary = association.role == "primary"
+    primary, spread = association.role == "primary", association.spread_between
     permuted = f"{association.permutations:,} permutations over subjects, seed {association.seed}"
     rows: list[Sequence[Cell | str]] = [
         (
@@ -207,8 +207,12 @@ def effect_table(
             words.p_value(association.rank_p),
             Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {association.kruskal_h:.4g}"),
         ),
-        _spread("spread between subjects [E]", association.spread_between),
-        _spread("spread within subjects [E]", association.spread_within),
+        (
+            "spread between subjects [E]",
+            words.NOTHING,
+            words.p_value(spread.p),
+            Cell(f"{_welch(spread.f)} of deviations", f"{spread.subjects:,} subjects"),
+        ),
     ]
     if isinstance(adjusted, AdjustedAssociation):
         before = "" if adjusted.eta2.value is None else f"η² before {adjusted.eta2.value:.3g}"
@@ -236,13 +240,6 @@ def effect_table(
     )
     headings = ("effect", "estimate [95 %]", "p", "test")
     return text_table("Effects and tests", headings, rows, ["test"], remarks=remarks)
-
-
-def _spread(name: str, test: SpreadTest | None) -> Sequence[Cell | str]:
-    if test is None:
-        return name, words.NOTHING, words.NOTHING, "each subject has one image"
-    said = Cell(f"{_welch(test.f)} of deviations", f"{test.subjects:,} subjects")
-    return name, words.NOTHING, words.p_value(test.p), said
 
 
 def _welch(f: float | None) -> str:
@@ -373,9 +370,7 @@ def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
     columns: list[Column[GlobalThreshold]] = [
         Column(
             "target FMR",
-            lambda row: Cell(
-                row.target, "used above and in findings" if row.target == audit.target else ""
-            ),
+            lambda row: Cell(row.target, "used above" if row.target == audit.target else ""),
             lambda row: row.target,
             "fmr_nominal",
         ),
@@ -595,10 +590,20 @@ def _in_card(estimate: Estimate) -> str:
 # --- cells ------------------------------------------------------------------------------------
 
 
+def head_points(audit: Audit, grouping: GroupAudit) -> list[RatesAtThreshold]:
+    """Return the rates at the targets of the findings on FMR and FNMR, else at that of channels."""
+    rates, measures, targets = grouping.rates, grouping.differentials, [audit.target]
+    if isinstance(measures, Differentials):
+        rows = [row for of in ("FMR", "FNMR") if (row := measures.heading(of)) is not None]
+        known = [row.target for row in rows if row.p_value is not None]
+        targets = [*dict.fromkeys(known)] or targets
+    points = rates.points if isinstance(rates, GroupRates) else ()
+    return [one for target in targets for one in points if one.threshold.target == target]
+
+
 def working_point(audit: Audit, grouping: GroupAudit) -> RatesAtThreshold | None:
-    """Return the rates at the target of findings and channels, if there is one."""
-    points = grouping.rates.points if isinstance(grouping.rates, GroupRates) else ()
-    return next((point for point in points if point.threshold.target == audit.target), None)
+    """Return the first of `head_points`, if there is one."""
+    return next(iter(head_points(audit, grouping)), None)
 
 
 def rate_cell(rate: ErrorRate) -> Cell:

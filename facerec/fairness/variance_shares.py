@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
-from scipy.special import fdtri, ncfdtr
+from scipy.special import fdtri, ncfdtr, ndtri, stdtrit
 from scipy.stats import rankdata
 
 from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectBootstrap
-from facerec.fairness.welch import Welch, largest_kept
+from facerec.fairness.welch import Welch
 from facerec.report.conclusions import ALPHA
 from facerec.statistics.intervals import Interval
 
@@ -203,107 +203,93 @@ def _contrasts(weights: Array) -> Array:
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A statistic F of the effects of groups, what it is in replicates, and its test.
-
-    The effects point in the direction observed; their size θ is the √F they have by themselves.
-    """
-
-    f: float
-    """Observed."""
-    replicates: Array
-    """a, b and c of F = a + b θ + c θ² in replicates around effects of size θ, ``(R, 3)``."""
-    keeps: float
-    """The largest F at which the test keeps the hypothesis of no effect."""
-    explained: float
-    """Sum of squares between groups of effects of size 1."""
-    error: float
-    """Sum of squares within groups."""
-    population: float
-    """The same of the population, G times its variance."""
-
-
-def effect_of(moments: Moments, permuted: Array, confidence: float = 0.95) -> Effect | None:
-    """Describe the effects on one value a subject, whose test permutes groups.
+def eta2_interval(moments: Moments, p: float) -> Interval | None:
+    """Return the interval of η² of one value a subject, whose test has this p.
 
     Returns:
         None with one subject in a group, or without any variation.
     """
-    n, spread = moments.sizes, moments.squares.sum()
+    n, spread = moments.sizes, float(moments.squares.sum())
     contrasts = _contrasts(n)
     between = float(moments.means @ contrasts @ moments.means)
     if n.min() < 2 or spread <= 1e-20 * (between + spread):
         return None
     if np.abs(moments.deviations).max() <= 1e-9 * np.ptp(moments.means):
         return None  # the ranks of groups that are wholly apart do not vary
-    test = Welch.of(n, moments.squares, between + spread)
-    f = float(test.f(moments.means))
-    direction = moments.means - moments.means.mean()
-    if f <= 1e-12:
-        # Without any effect there is no direction; any will do.
-        f, direction = 0.0, np.where(np.arange(len(n)) == n.argmin(), 1.0, 0.0)
-    direction = direction / math.sqrt(test.f(direction))
-    # Means of n draws vary by (n − 1) / n too little, and so do sums of squares about them.
-    expansion = n / (n - 1)
-    deviations = moments.deviations * np.sqrt(expansion)
-    drawn = Welch.of(n, moments.replicated * expansion, between + spread)
-    terms = (
-        drawn.f(deviations),
-        2 * drawn.product(direction, deviations),
-        drawn.product(direction, direction),
-    )
-    return Effect(
-        f=f,
-        replicates=np.stack(terms, axis=1),
-        keeps=largest_kept(permuted, 1 - confidence),
-        explained=float(direction @ contrasts @ direction),
-        error=float(spread),
-        population=float(spread * n.sum() / (n.sum() - len(n))),
+    # Sums of squares about means of n draws are by (n − 1) / n too small.
+    errors = spread, moments.replicated @ (n / (n - 1))
+    spare = float(n.sum() - len(n)) / float(n.sum())
+    return share_interval(
+        moments.means, moments.deviations, contrasts, errors, n, spare, detected=p < ALPHA
     )
 
 
-def share_interval(effect: Effect | None, confidence: float = 0.95) -> Interval | None:
+def share_interval(
+    means: Array,
+    deviations: Array,
+    contrasts: Array,
+    errors: tuple[float, Array],
+    sizes: Array,
+    spare: float,
+    *,
+    detected: bool,
+    confidence: float = 0.95,
+) -> Interval:
     """Return the interval of the share of variance between groups, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
-    miss a small share nearly always. So effects of every size θ are put to the test (Davison and
-    Hinkley, Bootstrap Methods and their Application, Cambridge 1997, section 5.4), with their
-    direction held: the interval holds those from which √F lies no further than it does in
-    replicates around them. At θ = 0 that is the test of no effect itself, whose critical value
-    serves to scale the distance. So the interval holds 0 where the test keeps the hypothesis of no
-    effect, and nowhere else; and it always holds the effect observed.
+    miss a small share nearly always. So effects of every size θ (Cohen's f, the root of the
+    variance between over that within) are put to the test (Davison and Hinkley, Bootstrap Methods
+    and their Application, Cambridge 1997, section 5.4), with their direction held: the interval
+    holds those from whose mean replicate the effect observed lies no further than replicates do,
+    which takes its upward bias off. Distances are those of normal noise, so they are made longer as
+    a quantile of t is, with the smallest group's degrees of freedom. The interval holds 0 where the
+    test keeps the hypothesis of no effect, and nowhere else: where it is rejected, effects below a
+    tenth of that observed are left out. It always holds the share observed.
+
+    Args:
+        means: of the groups, ``(k,)``.
+        deviations: of the means of replicates from them, ``(R, k)``.
+        contrasts: K with m' K m the sum of squares between groups of means m, ``(k, k)``.
+        errors: sum of squares within groups, observed and in replicates, ``(R,)``.
+        sizes: subjects in the groups, two or more, ``(k,)``.
+        spare: degrees of freedom of the observed errors over the number of values.
+        detected: whether the test rejects that there is no effect.
+        confidence: coverage, between 0 and 1.
     """
-    if effect is None:
-        return None
-    observed, level = math.sqrt(effect.f), 1 - confidence
-    kept = math.sqrt(max(0.0, largest_kept(effect.replicates[:, 0], level)))
-    scale = kept / math.sqrt(effect.keeps) if 0 < effect.keeps < math.inf else 1.0
-    if not 0 < scale < math.inf:
-        scale = 1.0
+    error, replicated = errors[0] / spare, np.maximum(errors[1], 1e-12 * errors[0]) / spare
+    between = float(means @ contrasts @ means)
+    direction = means - means.mean()
+    if between <= 1e-12 * error:
+        # Without any effect there is no direction; any will do.
+        direction = np.where(np.arange(len(sizes)) == sizes.argmin(), 1.0, 0.0)
+    direction = direction * math.sqrt(error / (direction @ contrasts @ direction))
+    # Means of n draws vary by (n − 1) / n too little.
+    drawn = deviations * np.sqrt(sizes / (sizes - 1))
+    weighted = drawn @ contrasts
+    noise, product = np.einsum("ri,ri->r", weighted, drawn), 2 * weighted @ direction
+    observed, tail = math.sqrt(between / error), (1 + confidence) / 2
+    shorter = float(ndtri(tail) / stdtrit(sizes.min() - 1, tail))
 
-    def holds(size: float) -> bool:
-        replicates = effect.replicates @ np.array([1.0, size, size**2])
-        distances = np.abs(np.sqrt(np.maximum(replicates, 0)) - size)
-        beyond = np.count_nonzero(distances >= scale * abs(observed - size))
-        return bool((1 + beyond) / (1 + len(distances)) >= level)
+    def off(size: float) -> float:
+        """Return how far the mean replicate lies above the effect, 0 if not further than others."""
+        squares = (noise + product * size + error * size**2) / replicated
+        replicates = np.sqrt(np.maximum(squares, 0))
+        away = float(replicates.mean()) - observed
+        beyond = np.abs(replicates - replicates.mean()) >= shorter * abs(away)
+        return 0.0 if (1 + beyond.sum()) / (1 + len(beyond)) >= 1 - confidence else away
 
-    def end(inside: float, outside: float) -> float:
+    def end(inside: float, outside: float, sign: int) -> float:
         for _ in range(50):
             middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if holds(middle) else (inside, middle)
-        return inside
+            inside, outside = (middle, outside) if sign * off(middle) <= 0 else (inside, middle)
+        return inside**2 / (1 + inside**2)
 
-    def share(size: float) -> float:
-        explained = size**2 * effect.explained
-        return explained / (explained + effect.population)
-
-    detected = effect.f * (1 - 1e-9) > effect.keeps
-    low = share(end(observed, 0.0)) if detected else 0.0
+    low = end(observed, observed / 10, -1) if detected else 0.0
     step = 1.0
-    while holds(observed + step) and step < 1e6:
+    while off(observed + step) <= 0 and step < 1e6:
         step *= 2
-    high = 1.0 if step >= 1e6 else share(end(observed, observed + step))
-    explained = effect.f * effect.explained
-    value = explained / (explained + effect.error)
-    return Interval(min(low, value), max(high, value), confidence, INVERTED, INDEPENDENT_SUBJECTS)
+    high = 1.0 if step >= 1e6 else end(0.0, observed + step, 1)
+    value = between / (between + errors[0])
+    ends = min(low, value), max(high, value)
+    return Interval(*ends, confidence, INVERTED, INDEPENDENT_SUBJECTS)

@@ -10,7 +10,6 @@ where they differ in nothing.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,15 +105,6 @@ class PermutationTest:
         # Equal ones differ by rounding.
         reached = int(np.count_nonzero(self.replicates >= self.observed * (1 - 1e-9)))
         return (1 + reached) / (1 + len(self.replicates))
-
-
-def largest_kept(replicates: Array, level: float) -> float:
-    """Return the largest statistic at which (1 + replicates that reach it) / (1 + R) >= level.
-
-    A greater one rejects. Infinite with too few replicates to reject anything.
-    """
-    few = math.ceil(level * (1 + len(replicates)) - 1e-9) - 2
-    return math.inf if few < 0 else float(np.partition(replicates, -1 - few)[-1 - few])
 
 
 def permute(

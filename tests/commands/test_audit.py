@@ -115,9 +115,9 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert "120 images of 40 subjects, 0 failures to acquire; labels: curator" in text
     flat = " ".join(text.split())
-    assert "• gender: η² of subjects' mean norms 0." in flat
-    assert "p = 0.01: difference detected (largest in male 2" in flat
-    assert ") • gender: max/geomean of FMR" in flat
+    assert "between groups of gender (gender: η² of subjects' mean norms, 40 subjects" in flat
+    assert "p = 0.01): difference detected (largest in male 2" in flat
+    assert "gender: max/min of FMR" in flat
     assert re.search(r"female +20 +60 +\d", text) and "Norms by group" in text
     assert "by gender" in text.splitlines()
     assert "Rates at the global threshold of FMR 1e-2" in text
@@ -431,7 +431,7 @@ def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_people(workplace, "E0.npz", shift=4.0)
     run("--embeddings", "E.npz", "--baseline", "E0.npz")
     text = " ".join(capsys.readouterr().out.split())
-    assert "change of η² from the baseline −0." in text
+    assert "From the baseline, η² changes by −0." in text
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"]["baseline"]["name"] == "E0.npz"
     row = next(row for row in document["comparison"]["rows"] if row["figure"] == "η²")
@@ -506,6 +506,37 @@ def test_assertions(
     assert f"assertion failed: {failure}" in capsys.readouterr().out
     # The report is there all the same.
     assert (workplace / "out" / "report.html").is_file()
+
+
+def test_the_smallest_target_that_all_groups_carry_heads(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 14,900 impostor pairs 149 reach 0.5; the 14 of 1e-3 are all of one group."""
+    accepted = {("women", "women"): (116, 4000, 0.9), ("men", "men"): (33, 4000, 0.6)}
+    lines = ["label,score,gender_1,gender_2"]
+    for (one, other), (count, pairs, top) in accepted.items():
+        high = np.linspace(0.5, top, count)
+        scores = np.concatenate([high, np.linspace(-0.4, 0.4, pairs - count)])
+        lines += [f"0,{score},{one},{other}" for score in scores]
+        lines += [f"1,{score},{one},{other}" for score in np.linspace(0.3, 1, count)]
+    lines += [f"0,{score},women,men" for score in np.linspace(-0.5, 0.4, 6900)]
+    Path("S.csv").write_text("\n".join(lines))
+    flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
+    main([*flags, "--assert", "fmr_ratio<3.52", "--assert", "fmr_ratio>3.51"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "for 1 in 100, 2.9 % of impostor pairs within women and 0.83 % of those within men" in text
+    )
+    assert ": 3.52 times [" in text and "Insufficient data: FMR" not in text
+    assert "Rates at the global threshold of FMR 1e-2" in text
+    assert "insufficient data" not in text.partition("for 1 in 100")[0]
+    page = Path("out/report.html").read_text()
+    assert "Difference detected: FMR by gender" in page
+    card = Path("out/model_card_section.md").read_text()
+    assert 'dataset_name: "S"' in card and "FMR at nominal FMR 1e-2" in card
+    with pytest.raises(SystemExit):
+        main([*flags, "--assert", "fmr_ratio<3.5"])
+    assert "fmr_ratio<3.5, found 3.51515" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -624,7 +655,7 @@ def test_one_group(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_attributes(workplace, names=("all", "all"))
     run("--embeddings", "E.npz")
     text = " ".join(capsys.readouterr().out.split())
-    assert "40 subjects: insufficient data" in text
+    assert "40 subjects): insufficient data" in text
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["association"] == []
     assert {row["what"] for row in document["not_computed"]} >= {"association", "differentials"}

@@ -187,6 +187,28 @@ def test_ten_thousand_groups_are_refused(tmp_path: Path) -> None:
     assert len(np.unique(read_attributes(path, ["race"]).groups["race"])) == 100
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [str(18 + i) for i in range(13)],
+        [f"{i / 3:.3f}" for i in range(40)],
+        [f'"{i},5"' for i in range(20)],
+        ["unknown", "adult", *(f"-{i}e-1" for i in range(1, 14))],
+    ],
+    ids=["ages", "decimals", "decimal commas", "with words"],
+)
+def test_numbers_are_no_groups_until_they_are_binned(tmp_path: Path, values: list[str]) -> None:
+    def read(values: list[str]) -> Attributes:
+        lines = [f"{i},{i},{value},f,{i},curator" for i, value in enumerate(values)]
+        return read_attributes(write(tmp_path / "a.csv", lines), ["race"], covariates=["yaw"])
+
+    with pytest.raises(DatasetError, match=r"column race has \d+ different numbers.*--covariates"):
+        read(values)
+    assert len(np.unique(read(values[:12]).groups["race"])) == 12
+    binned = read([f"{i}-{i + 9}" for i in range(0, 200, 10)])
+    assert len(np.unique(binned.groups["race"])) == 20
+
+
 @pytest.mark.parametrize("column", range(3))
 def test_one_long_cell_does_not_take_gigabytes(tmp_path: Path, column: int) -> None:
     """An array of text is as wide as its longest: 10,000 cells would take 5 GB."""

@@ -24,6 +24,7 @@ from facerec.fairness.findings import MOST, verdict
 from facerec.fairness.page import render
 from facerec.fairness.rate_results import SCORE_EDGES, Calibration, GroupRates
 from facerec.fairness.result import Audit
+from facerec.fairness.tables import working_point
 from facerec.report import figures
 from facerec.statistics.operating_points import OperatingPoint
 
@@ -219,8 +220,10 @@ def test_composition_has_counts_marks_and_what_is_suppressed(found: Page) -> Non
     audit = default_audit()
     grouping = audit.groupings[0]
     assert isinstance(grouping.rates, GroupRates)
-    rows = by_heading(found.rows("Subjects, images and pairs; errors at target FMR 1e-3"))
-    (point,) = [p for p in grouping.rates.points if p.threshold.target == audit.target]
+    point = working_point(audit, grouping)
+    assert point is not None
+    target = point.threshold.target
+    rows = by_heading(found.rows(f"Subjects, images and pairs; errors at target FMR {target}"))
     for count, part, group in zip(
         grouping.composition, grouping.rates.composition, point.groups, strict=True
     ):
@@ -234,7 +237,7 @@ def test_composition_has_counts_marks_and_what_is_suppressed(found: Page) -> Non
     assert rows["Dun"] == [
         "suppressed: under ten subjects, or else such a cell would follow from totals"
     ]
-    assert {rows[name][7][0] for name in grouping.names} == {"●", "◐", "○"}
+    assert "●" in {rows[name][7][0] for name in grouping.names} <= {"●", "◐", "○"}
 
 
 def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:

@@ -13,7 +13,7 @@ from facerec.fairness.differentials import Differentials
 from facerec.fairness.findings import MOST, Finding, Topic, caveats, find, verdict
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import LargestRatio, OneToMany
-from facerec.fairness.rate_results import error_rate
+from facerec.fairness.rate_results import GroupRates, error_rate
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
@@ -41,9 +41,7 @@ def with_rows(part: GroupAudit, **changes: Any) -> GroupAudit:
     """Change the headline rows of the differentials."""
     measures = part.differentials
     assert isinstance(measures, Differentials)
-    rows = [
-        replace(row, **changes) if row.measure == "max/geomean" else row for row in measures.rows
-    ]
+    rows = [replace(row, **changes) if row.measure == "max/min" else row for row in measures.rows]
     return replace(part, differentials=replace(measures, rows=tuple(rows)))
 
 
@@ -65,8 +63,15 @@ def test_lines_have_estimate_interval_and_n_or_say_why(found: Audit) -> None:
         if finding.value is None:
             assert finding.conclusion == "insufficient data" and finding.remark
         else:
-            assert f"{finding.value:.3g}" in finding.text
-            assert finding.interval is None or f"[{finding.interval.low:.3g}, " in finding.text
+            # Shares and changes of rates are said in percent.
+            said = (
+                f"{scale * abs(finding.value):{form}}"
+                for scale in (1, 100)
+                for form in (".3g", ".2g")
+            )
+            assert any(number in finding.said for number in said)
+            assert finding.interval is None or "[" in finding.said
+        assert finding.text.startswith(f"{finding.said} ({finding.grouping}: {finding.figure}, ")
 
 
 def test_no_verdicts(found: Audit) -> None:
@@ -77,8 +82,8 @@ def test_no_verdicts(found: Audit) -> None:
 @pytest.mark.parametrize(
     ("p", "equivalent", "ending"),
     [
-        (0.049, False, "p = 0.049: difference detected (largest in {most}, smallest in {least})"),
-        (0.05, False, "p = 0.05: none detected at this precision (MDE η² {mde})"),
+        (0.049, False, "p = 0.049): difference detected (largest in {most}, smallest in {least})"),
+        (0.05, False, "p = 0.05): none detected at this precision (MDE η² {mde})"),
         (0.5, True, "(MDE η² {mde}, all |δ| below 0.147)"),
     ],
 )
@@ -88,7 +93,7 @@ def test_association(found: Audit, p: float, equivalent: bool, ending: str) -> N
     means = sorted((group.subject_mean.value or 0, group.name) for group in part.norms.groups)
     least, *_, most = (f"{name} {mean:.4g}" for mean, name in means)
     text = find([part], found.target)[0].text
-    assert text.startswith("race: η² of subjects' mean norms ")
+    assert "% [" in text and "between groups of race (race: η² of subjects' mean norms, " in text
     mde = f"{part.association.mde_eta2:.2g}"
     assert text.endswith(ending.format(mde=mde, most=most, least=least))
 
@@ -112,7 +117,8 @@ def test_identification_is_told_where_a_difference_is_detected(found: Audit) -> 
     (line,) = [line for line in lines if line.topic in ("FPIR", "FNIR")]
     assert lines.index(line) == 3  # after norms, FMR and FNMR
     assert line.conclusion == "difference detected" and line.exploratory
-    assert "3.25 [1.5, 7.04], 1,234 mated searches" in line.text
+    assert "3.25 times [1.5, 7.04]" in line.said and "1,234 mated searches" in line.text
+    assert "10 % for Blue and 3 % for Coral" in line.said
     assert "highest in Blue 60/600 = 0.1, lowest in Coral 19/634 = 0.03" in line.text
     assert threshold.target in line.text and "FNIR by race" in verdict(lines)
     silent = replace(searches, groupings=(replace(audit, largest=()),))
@@ -125,27 +131,44 @@ def test_identification_is_told_where_a_difference_is_detected(found: Audit) -> 
 def test_association_without_comparison(found: Audit) -> None:
     part = primary(found, association=NoComparison("race", "all subjects are in one group"))
     line = find([part], found.target)[0]
-    assert line.text.endswith("subjects: insufficient data (all subjects are in one group)")
+    assert line.text.endswith("subjects): insufficient data (all subjects are in one group)")
     assert line.value is None and not line.exploratory
 
 
-def test_rates_at_the_target(found: Audit) -> None:
+def test_rates_at_the_smallest_target_that_all_groups_carry(found: Audit) -> None:
+    """Of each figure by itself; the sentence has the rates of the groups at both ends."""
     part = with_rows(primary(found), value=2.5, p_value=0.001, interval=Interval(1.5, 4.0))
-    lines = {line.topic: line for line in find([part], "1e-2")}
-    for topic, unit in (("FMR", "non-mated pairs"), ("FNMR", "mated pairs")):
+    assert isinstance(part.differentials, Differentials) and isinstance(part.rates, GroupRates)
+    rows = [
+        row
+        if row.target == "1e-2" or (row.target, row.of) == ("1e-3", "FNMR")
+        else replace(row, value=None, p_value=None, remark="insufficient data: few")
+        for row in part.differentials.rows
+    ]
+    part = replace(part, differentials=replace(part.differentials, rows=tuple(rows[::-1])))
+    lines = {line.topic: line for line in find([part], found.target)}
+    for topic, unit, target, said in (
+        ("FMR", "non-mated pairs", "1e-2", "1 in 100, "),
+        ("FNMR", "mated pairs", "1e-3", "1 in 1,000, "),
+    ):
         line = lines[topic]  # type: ignore[index]
-        assert line.text.startswith(
-            f"race: max/geomean of {topic} at nominal FMR 1e-2 2.5 [1.5, 4], {line.total:,} {unit}"
+        (point,) = [one for one in part.rates.points if one.threshold.target == target]
+        cells = {one.name: one.fmr if topic == "FMR" else one.fnmr for one in point.groups}
+        ordered = sorted(cells.items(), key=lambda item: item[1].value or 0.0)
+        (least, low), (most, high) = ordered[0], ordered[-1]
+        assert line.said.startswith(f"At the threshold for {said}")
+        assert line.said.endswith(": 2.5 times [1.5, 4]")
+        for name, cell in ((most, high), (least, low)):
+            assert f"{100 * (cell.value or 0):.2g} % of" in line.said and f" {name}" in line.said
+        assert (
+            f"(race: max/min of {topic} at nominal FMR {target}, {line.total:,} {unit}, p"
+            in line.text
         )
         assert line.conclusion == "difference detected"
-    # The counts behind the extremes are those of the groups.
-    point = next(p for p in part.rates.points if p.threshold.target == "1e-2")  # type: ignore[union-attr]
-    rates = sorted((group.fnmr.value, group.name, group.fnmr) for group in point.groups)
-    top, low = rates[-1], rates[0]
-    assert lines["FNMR"].remark == (
-        f"highest in {top[1]} {top[2].events}/{top[2].total} = {top[0]:.2g}, "
-        f"lowest in {low[1]} {low[2].events}/{low[2].total} = {low[0]:.2g}"
-    )
+        assert line.remark == (
+            f"highest in {most} {high.events:,}/{high.total:,} = {high.value:.2g}, "
+            f"lowest in {least} {low.events:,}/{low.total:,} = {low.value:.2g}"
+        )
 
 
 def test_rates_that_do_not_differ_or_are_withheld(found: Audit) -> None:
@@ -158,11 +181,9 @@ def test_rates_that_do_not_differ_or_are_withheld(found: Audit) -> None:
     part = with_rows(primary(found), value=None, p_value=None, remark=reason)
     line = find([part], "1e-2")[1]
     assert (line.value, line.conclusion) == (None, "insufficient data")
-    assert line.remark == withheld
+    assert line.remark == withheld and "FMR by race" in line.said
     line = find([primary(found, rates=NoComparison("race", "0 mated pairs"))], None)[1]
     assert (line.total, line.remark) == (0, "0 mated pairs")
-    line = find([primary(found)], None)[1]
-    assert line.remark == "no target is resolvable" and line.total > 0
 
 
 @pytest.mark.parametrize(
@@ -241,6 +262,7 @@ def test_caveats_are_those_that_were_agreed() -> None:
 
 def test_text_of_a_line() -> None:
     finding = Finding(
+        said="12 % [10, 25] of the variance",
         topic="norm",
         grouping="race",
         figure="η²",
@@ -252,8 +274,8 @@ def test_text_of_a_line() -> None:
         p=0.00012,
         exploratory=True,
     )
-    expected = "race: η² 0.123 [0.1, 0.25], 1,234 subjects, p = 0.00012: difference detected [E]"
-    assert finding.text == expected
+    measured = "race: η², 1,234 subjects, p = 0.00012"
+    assert finding.text == f"{finding.said} ({measured}): difference detected [E]"
 
 
 def test_the_verdict_names_what_was_found_in_three_classes() -> None:
@@ -261,6 +283,7 @@ def test_the_verdict_names_what_was_found_in_three_classes() -> None:
         return Finding(
             0.1,
             total=9,
+            said="",
             topic=topic,
             grouping=grouping,
             figure=figure,

@@ -278,6 +278,21 @@ def test_intervals_cover_with_very_uneven_image_counts() -> None:
     assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()
 
 
+def test_no_interval_of_norms_goes_below_zero() -> None:
+    """Three subjects, of whom one has by far the longest embeddings."""
+    norms = [0.1, 0.2, 0.2, 0.3, 40.0, 42.0, 0.1, 0.3, 0.2, 0.5, 80.0, 90.0]
+    sample = SubjectNorms.from_images(norms, np.repeat(range(6), 2), np.repeat([0, 1], 6))
+    table = norm_table(sample, SubjectBootstrap(sample.groups, 200))
+    for row in (*table.groups, table.overall):
+        figures = [row.mean, row.subject_mean, row.sd, row.cv, row.between_sd, row.within_sd]
+        for figure in (*figures, *row.quantiles.values()):
+            assert figure.value >= 0
+            if figure.interval is not None:
+                assert 0 <= figure.interval.low <= figure.value <= figure.interval.high
+    assert table.groups[0].subject_mean.interval.low == 0
+    assert table.groups[0].subject_mean.value == pytest.approx(np.mean(norms[:6]))
+
+
 def test_quantile_intervals_cover() -> None:
     covered = 0
     for seed in range(120):

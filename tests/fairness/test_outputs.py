@@ -32,7 +32,7 @@ from facerec.fairness.outputs import (
 )
 from facerec.fairness.plain import flat_rows
 from facerec.fairness.rate_results import GroupRates
-from facerec.fairness.result import Audit
+from facerec.fairness.result import Audit, InputFile
 
 PAGES = {"report.html": b"<p>page</p>", "figures/a.svg": b"<svg/>"}
 
@@ -232,6 +232,23 @@ def test_names_cannot_break_the_model_card(found: Audit) -> None:
     lines = model_card(replace(found, groupings=(part,))).splitlines()
     assert any(line.startswith("| a\\|b\\`c \\# d |") for line in lines)
     assert not any(line.startswith("# d") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ([("embeddings", "e.npz", {"data": "lfw"}), ("attributes", "a.csv", {})], "lfw"),
+        ([("embeddings", "crowd.npz", {}), ("attributes", "a.csv", {})], "crowd"),
+        ([("model", "m.onnx", {}), ("pairs", "cfp_fp.bin", {}), ("attributes", "a", {})], "cfp_fp"),
+        ([("scores", "gate-7.csv", {})], "gate-7"),
+    ],
+)
+def test_the_card_names_the_data(
+    found: Audit, files: list[tuple[Any, str, dict[str, Any]]], name: str
+) -> None:
+    inputs = tuple(InputFile(role, file, "0" * 64, details) for role, file, details in files)
+    text = model_card(replace(found, inputs=inputs))
+    assert set(re.findall(r'dataset_name: "(.*)"', text)) == {name}
 
 
 def test_banner_is_everywhere(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def micro_batching(
     with tempfile.TemporaryDirectory() as place, _examples() as (service, client):
         path = Path(place) / ONNX_FILE
         path.write_bytes(exported.file.content)
-        recognizer = FaceRecognizer(load_model(path))
+        recognizer = FaceRecognizer(load_model(path), flip=False)
 
         def answer(max_batch: int) -> tuple[float, NDArray[np.float64]]:
             limits = service.Limits(max_batch=max_batch)

@@ -842,8 +842,10 @@ class Service:
             self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
         except ModelError as error:
             self.no_threshold = f"{error}; start the service with --threshold COSINE"
-            if recognizer.thresholds:
-                self.no_threshold += ", or choose one of the model's by --fpr, --bench and --flip"
+            if {known.flip for known in recognizer.thresholds} == {not recognizer.flip}:
+                self.no_threshold += f", or with --{'no-' if recognizer.flip else ''}flip"
+            elif recognizer.thresholds:
+                self.no_threshold += ", or choose one of the model's by --fpr and --bench"
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
         # A large photo takes a second, so the others do not queue behind one.
         self._decoder = ThreadPoolExecutor(1, "decoder")
@@ -1153,7 +1155,7 @@ def serve(
     device: str = "auto",
     precision: Precision = "fp32",
     variant: str | None = None,
-    flip: bool = False,
+    flip: bool = True,
     threshold: float | None = None,
     fpr: str | None = None,
     bench: str | None = None,
@@ -1180,7 +1182,8 @@ def serve(
         device: auto, cpu, cuda or cuda:1; one that is not there is refused.
         precision: bf16 is faster on processors that have it, in OpenVINO or with .safetensors.
         variant: one of the bundle's variants, for example int8.
-        flip: add the embedding of the mirror image, as facerec verify does; takes twice the time.
+        flip: add the embedding of the mirror image, as facerec verify does, unless the gallery, or
+            without --threshold the bundle's thresholds, were made without; takes twice the time.
         threshold: cosine from which on two faces are the same person's; by default the bundle's.
         fpr: FPR whose threshold in the bundle is taken; by default 1e-3, or the lowest that the
             bundle knows.
@@ -1201,13 +1204,16 @@ def serve(
             f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
             "listen on 127.0.0.1"
         )
+    mirrored = flip if threshold is not None or not flip else None  # None: as the bundle has it
+    if flip and gallery is not None and gallery.exists():
+        mirrored = bool(Gallery.read(gallery).space.flip)
     recognizer = facerec.load(
         model,
         device=device,
         engine=engine,
         precision=precision,
         variant=variant,
-        flip=flip,
+        flip=mirrored,
         batch_size=limits.max_batch,
     )
     with contextlib.ExitStack() as claims:

@@ -137,8 +137,8 @@ def audit(
         out: folder for report.html, audit.json, tables, figures and a section for a model card.
         embeddings: a file of facerec embed with raw embeddings, or a .csv or .parquet table of
             image_id, e0, e1, … (or a column embedding with a list).
-        model: in place of embeddings: a run folder, a .safetensors or an .onnx file, to embed the
-            images of --bench or --pairs on the way.
+        model: in place of embeddings: a run folder, a .safetensors, .pth or .onnx file, to embed
+            the images of --bench or --pairs on the way.
         scores: in place of embeddings: a table of label, score and groups, where GROUP is a column
             for both sides of a pair, or GROUP_1 and GROUP_2, or bob's bio_ref_GROUP and
             probe_GROUP; subjects in the same way under the name of --subject.

@@ -70,7 +70,7 @@ def clean(
         source: A record file, its folder, a folder of identity/image.jpg, or an embeddings file
             (.npz, .parquet, .csv) that says who is on the images.
         out: The .csv file of proposals to write.
-        model: A model to embed the images with: a run folder, a .safetensors or an .onnx file.
+        model: A model to embed the images with: a run folder, a .safetensors, .pth or .onnx file.
         embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
         scores: Also write of every image how probable it is that it does not belong under its
             label, and its cosines to its own and to the nearest other label, into this .csv file.

@@ -52,7 +52,7 @@ class Job(Network):
     """What is to be embedded; each process opens everything from it by itself."""
 
     model: Path
-    """A run folder, a .safetensors or an .onnx file."""
+    """A run folder, a .safetensors, .pth or .onnx file."""
     out: Path
     """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
     records: Path | None = None

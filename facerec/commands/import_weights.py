@@ -13,8 +13,9 @@ import tyro
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
-from facerec.embedding.model import load_state_dict_file, save_model
-from facerec.embedding.onnx_file import guess_preprocessing, read_onnx
+from facerec.commands.models import preprocessing_words
+from facerec.embedding.model import left_out_words, load_state_dict_file, save_model
+from facerec.embedding.onnx_file import guess_by_name, guess_preprocessing, read_onnx
 from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.embedding.state_dict import own_note
 from facerec.errors import ModelError
@@ -39,13 +40,14 @@ def import_weights(
 ) -> None:
     """Turn a published backbone into a .safetensors file that every command takes and trains on.
 
-    Of a .pth or .safetensors, names, shapes and values are checked against the architecture, and
-    nothing in it is run. Of an .onnx, layers are matched by shape and order, and the embeddings are
+    Of a .pth, .ckpt or .safetensors, names, shapes and values are checked against the architecture,
+    whatever prefixes and mappings are around them; a head beside it is left out, and nothing in it
+    is run. Of an .onnx, layers are matched by shape and order, and the embeddings are
     compared. Batch norms that its exporter folded come back as the identity: train on with
     finetune.batch_norm=frozen.
 
     Args:
-        weights: a .pth or .safetensors of a backbone's state_dict(), or an .onnx.
+        weights: a .pth, .ckpt or .safetensors with a backbone's state_dict(), or an .onnx.
         backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
             mbf_large (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet
             (the paper's sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
@@ -54,8 +56,8 @@ def import_weights(
         width: factor on all channel counts.
         embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
             the others, as in InsightFace) or none.
-        channels: channel order that the weights were trained on, bgr for AdaFace's; by default
-            what facerec wrote into an .onnx, else rgb.
+        channels: channel order that the weights were trained on; by default what facerec wrote
+            into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
         mean: subtracted from every pixel value; by default the same, else 127.5.
         std: divides the result; by default the same, else 127.5.
         trust: read the file on a torch older than 2.10, because you know where it comes from.
@@ -73,7 +75,9 @@ def import_weights(
     config = Backbone(backbone, embedding_size, width, embedding_bn)
     chosen = {"channels": channels, "mean": mean, "std": std}
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    stated = Preprocessing()
+    guess = guess_by_name(weights)
+    stated = guess.preprocessing or Preprocessing()
+    left_out: tuple[str, ...] = ()
     module = create_backbone(config)
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
@@ -88,12 +92,16 @@ def import_weights(
                 "would be lost; give it to the other commands as it is"
             )
         check_torch(weights, torch.__version__, trust)
-        load_state_dict_file(module, weights)
+        left_out = load_state_dict_file(module, weights)
     preprocessing = replace(stated, **given)
     imported = {"file": weights.name, "sha256": sha256(weights)}
     save_model(out, module, config, preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
+    for line in left_out_words(left_out):
+        print(line)
+    if guess.named and stated is guess.preprocessing and "channels" not in given:
+        print(f"pixels {preprocessing_words(preprocessing)}: {guess.evidence[0]}")
 
 
 def check_torch(weights: Path, version: str, trust: bool) -> None:

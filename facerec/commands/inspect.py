@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +44,7 @@ class Verdict:
     basis: Literal["tried", "rule"]
     """Whether it was run here on a black image, or its rules were applied to the file."""
     suits: bool | None
-    """None: not installed here, or not asked."""
+    """None: not installed here, not asked, or nothing tells the order of channels."""
     remark: str
     """Why not, or what it would do; may be empty."""
 
@@ -52,10 +52,10 @@ class Verdict:
 def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | None = None) -> None:
     """Show what a model file holds, what it wants of its pixels, and which programs would load it.
 
-    Reads .onnx files of anybody without trusting them: one with weights in other files, operators
-    of its own, functions, control flow or sizes that do not fit is refused. The preprocessing is
-    read from facerec's own metadata or from the start of the graph; else it is an assumption, and
-    said to be one.
+    Reads .onnx files of anybody without trusting them: one with weights outside its folder,
+    operators of its own, functions, control flow or sizes that do not fit is refused. The
+    preprocessing is read from facerec's own metadata or from the start of the graph; else it is an
+    assumption, and said to be one.
 
     Args:
         model: an .onnx or .safetensors file, a bundle, or a run folder.
@@ -81,10 +81,13 @@ def _inspect_onnx(
     """Print and return what is to be said of a file."""
     guess = guess_preprocessing(file)
     verdicts = list(_verdicts(file, guess, load))
+    if unknown := "channels" in guess.assumed and not guess.named:
+        verdicts = [_without_channels(verdict) for verdict in verdicts]
     facts = [
         ("file", file.where),
         ("SHA-256", file.sha256),
         ("size", f"{len(file.content):,} bytes, {file.parameters:,} parameters"),
+        *(("weights in", printable(name)) for name in file.beside),
         ("format", f"opset {file.opset}, IR {file.ir_version}"),
         ("producer", printable(file.producer) or "not stated"),
         *(("input", str(info)) for info in file.inputs),
@@ -92,13 +95,14 @@ def _inspect_onnx(
         ("operators", _counted(file)),
         *(("metadata", line) for line in _metadata(file)),
         ("preprocessing", preprocessing_words(guess.preprocessing)),
+        *([("", "channel order unknown: RGB or BGR")] if unknown else []),
         *(("evidence", sentence) for sentence in guess.evidence),
     ]
     if bundle is not None:
         facts.append(("bundle", f"{len(bundle.sums)} files, all checksums right"))
         facts.append(("variants", ", ".join(bundle.variants) or "none"))
     _print_facts(facts, console)
-    said = {True: "yes", False: "no", None: "?"}
+    said = {True: "yes", False: "no", None: "unknown"}
     rows = [(row.consumer, row.basis, said[row.suits], row.remark) for row in verdicts]
     headings = "consumer", "basis", "suits", "remark"
     console.print(text_table("", headings, rows, words=headings).terminal())
@@ -141,7 +145,8 @@ def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
             ("input", "uint8 RGB [N, {}, {}, 3]".format(*model.image_size)),
             ("output", f"float32 [N, {model.embedding_size}], raw embeddings"),
             ("preprocessing", preprocessing_words(model.preprocessing)),
-            ("evidence", "the file says so"),
+            *(("evidence", said) for said in model.evidence),
+            *(("warning", warning) for warning in model.warnings),
             ("recipe", ", ".join(printable(name) for name in model.recipe) or "not stated"),
         ],
         console,
@@ -179,6 +184,14 @@ def _verdicts(file: OnnxFile, guess: GuessedPreprocessing, load: bool) -> Iterat
         yield Verdict("Triton, dynamic batching", "rule", False, printable(str(error), 200))
     else:
         yield Verdict("Triton, dynamic batching", "rule", True, "")
+
+
+def _without_channels(verdict: Verdict) -> Verdict:
+    """Take back that a consumer feeds what the model wants, where nobody knows what that is."""
+    if verdict.basis == "tried" or not verdict.suits or "Triton" in verdict.consumer:
+        return verdict
+    remark = f"{verdict.remark or 'feeds RGB'}; the channel order that it wants is unknown"
+    return replace(verdict, suits=None, remark=remark)
 
 
 def _tried(name: str, file: OnnxFile, load: bool, size: Callable[[], int]) -> Verdict:

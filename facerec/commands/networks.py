@@ -13,21 +13,21 @@ from facerec.limits import Count, Flags
 
 @dataclass(frozen=True)
 class Network(Flags):
-    """How a network is loaded, and what an .onnx file that does not say so wants of pixels."""
+    """How a network is loaded, and what a file of others that does not say so wants of pixels."""
 
     channels: Literal["rgb", "bgr"] | None = None
-    """Channel order that an .onnx file wants; default rgb."""
+    """Channel order that a file of others wants; default rgb."""
     mean: float | None = None
-    """Subtracted from pixel values, for an .onnx file; default 127.5."""
+    """Subtracted from pixel values, for a file of others; default 127.5."""
     std: float | None = None
-    """Divides the result, for an .onnx file; default 127.5."""
+    """Divides the result, for a file of others; default 127.5."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1, mps."""
     batch_size: Count = 64
     """Images that go through the network at once."""
 
     def load(self, model: str | Path) -> EmbeddingModel:
-        """Load a run folder, a bundle, a .safetensors or an .onnx file.
+        """Load a run folder, a bundle, an .onnx file or a file of weights.
 
         Raises:
             FacerecError: it cannot be read, or the device is not there.

@@ -80,7 +80,7 @@ def overlap(
         a: an embeddings file (.npz, .csv, .parquet), a record file or its folder, a pack (.bin), or
             a folder of images, whose first folders are taken for subjects.
         b: the same, for the other set.
-        model: a run folder, a .safetensors or an .onnx file that embeds images; embeddings files
+        model: a run folder, a .safetensors, .pth or .onnx file that embeds images; embeddings files
             need none.
         csv: write the list that facerec train --data.exclude leaves out, and beside it
             NAME.overlap.json, by which facerec verify knows of the overlap.

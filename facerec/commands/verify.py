@@ -23,7 +23,6 @@ from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import (
     EmbeddingModel,
-    OnnxModel,
     TorchModel,
     newest_run,
 )
@@ -134,7 +133,7 @@ def verify(
         format: form of the pair list: lfw, xqlfw, calfw, cplfw, sllfw, cfp-ff, cfp-fp, agedb, rfw,
             flat, parquet; a suffix such as .mat or .parquet says enough.
         images: folder that the paths of --pairs are relative to.
-        model: a run folder, a .safetensors or an .onnx file; by default the newest run.
+        model: a run folder, a .safetensors, .pth or .onnx file; by default the newest run.
         runs: folder of all runs, of which the newest is taken without --model.
         embeddings: a file of facerec embed in place of a model, or a .csv or .parquet table of
             image_id, e0, e1, … (or a column embedding with a list).
@@ -149,7 +148,7 @@ def verify(
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
         align_threshold: least score of a face that the detector of --align may find, 0 to 1;
             default 0.6 for YuNet, 0.5 for insightface.
-        try_preprocessing: score the likely channel orders and scalings of an .onnx file on two
+        try_preprocessing: score the likely channel orders and scalings of a file of others on two
             folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
@@ -291,7 +290,7 @@ def _try_preprocessing(
     json: Path | None,
 ) -> None:
     """Compare likely ways of preprocessing, print them and say which is best."""
-    if not isinstance(model, OnnxModel):
+    if isinstance(model, TorchModel) and not model.assumed:
         raise ModelError(
             f"{model.path}: it says itself what it wants, "
             f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"

@@ -24,7 +24,7 @@ from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbo
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
 from facerec.comparison.efficientnet import EfficientNetLite0
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
-from facerec.embedding.state_dict import own_note, read_state_dict
+from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.errors import ModelError, RecipeError
 from facerec.limits import Checked, Count, CountOrNone, Positive
 
@@ -242,7 +242,7 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
-            _load(trunk, read_state_dict(config.weights), config.weights, config.name)
+            _load(trunk, config.weights, config.name)
     elif is_backbone(config.name):
         trunk = create_backbone(backbone, seed=seed)
         if config.weights is not None:
@@ -283,8 +283,7 @@ def _pooled(config: Trunk, backbone: Backbone) -> Embedder:
         network = TimmBackbone(backbone, config.image_size)
         trunk, head = network.trunk, network.head
     if config.weights is not None:
-        tensors = _without_classifier(read_state_dict(config.weights), trunk)
-        _load(trunk, tensors, config.weights, config.name)
+        _load(trunk, config.weights, config.name)
     return Embedder(trunk, head, config)
 
 
@@ -298,7 +297,7 @@ def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[st
 
 def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
     """Load a model file of facerec, or a state dict, into one of facerec's backbones."""
-    if path.suffix != ".safetensors":
+    if own_note(path) is None:
         load_state_dict_file(trunk, path)
         return
     model = load_model(path)
@@ -314,8 +313,12 @@ def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
     trunk.load_state_dict(model.backbone.state_dict())
 
 
-def _load(trunk: nn.Module, tensors: dict[str, Tensor], path: Path, name: str) -> None:
+def _load(trunk: nn.Module, path: Path, name: str) -> None:
     """Load weights strictly: all names and shapes must be those of the trunk."""
+    own = trunk.state_dict()
+    inside, _ = own_names(path, read_state_dict(path), own)
+    counters = {n: torch.zeros_like(t) for n, t in own.items() if n.endswith(COUNTER)}
+    tensors = {**counters, **_without_classifier(inside, trunk)}
     expected = {n: tuple(t.shape) for n, t in trunk.state_dict().items()}
     given = {n: tuple(t.shape) for n, t in tensors.items()}
     wrong = [n for n in {**expected, **given} if expected.get(n) != given.get(n)]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -27,6 +29,7 @@ from facerec.backbones import (
     Preprocessing,
     create_backbone,
     is_backbone,
+    list_backbones,
     normalize,
     registered_by,
 )
@@ -36,11 +39,17 @@ from facerec.embedding.engines import EngineName, Images, Precision, open_engine
 from facerec.embedding.onnx_file import (
     GuessedPreprocessing,
     OnnxFile,
+    guess_by_name,
     guess_preprocessing,
     printable,
     read_onnx,
 )
-from facerec.embedding.state_dict import check_readable, read_state_dict
+from facerec.embedding.state_dict import (
+    COUNTER,
+    check_readable,
+    own_names,
+    read_state_dict,
+)
 from facerec.errors import ImageError, ModelError, RecipeError, message_line
 from facerec.files import atomic_path, parse_json, sha256
 from facerec.recipe import from_dict, to_dict
@@ -53,6 +62,14 @@ Finish = Callable[[], npt.NDArray[np.float32]]
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 """For a graph that normalises by itself."""
+
+WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar", ".bin")
+"""Suffixes of state dicts."""
+
+_HEAD = re.compile(
+    "head|fc|classif|kernel|margin|loss|criterion|softmax|arc|cosface|metric|product|logit|proto"
+)
+"""Found in names of what stands behind the embedding in training: class centres, losses."""
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """The types and shapes of a state dict, by tensor name."""
@@ -70,6 +87,7 @@ class EmbeddingModel(ABC):
         preprocessing: what happens to the pixels before the network.
         evidence: why the preprocessing is what it is, in sentences, the decisive one first.
         assumed: parts of the preprocessing of which nothing tells: ``channels``, ``mean``, ``std``.
+        warnings: what people must hear before they use it, in sentences.
         batch_size: images that go through the network at once.
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
@@ -83,6 +101,7 @@ class EmbeddingModel(ABC):
     preprocessing: Preprocessing
     evidence: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     batch_size: int
     recipe: dict[str, Any]
     note: dict[str, Any] | None = None
@@ -146,6 +165,13 @@ class EmbeddingModel(ABC):
 
         return result
 
+    def with_preprocessing(self, preprocessing: Preprocessing) -> EmbeddingModel:
+        """Return the same model for pixels that are prepared otherwise."""
+        other = copy.copy(self)
+        other.preprocessing = preprocessing
+        other.evidence, other.assumed = ("it was given by the caller",), ()
+        return other
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
@@ -174,6 +200,7 @@ class EmbeddingModel(ABC):
             "preprocessing": to_dict(self.preprocessing),
             "preprocessing_evidence": list(self.evidence),
             "preprocessing_assumed": list(self.assumed),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
 
@@ -310,8 +337,8 @@ class OnnxModel(EmbeddingModel):
         guess = guess_preprocessing(file)
         asked = _asked(channels, mean, std)
         self.preprocessing = _choose_preprocessing(file, guess, asked)
-        given = [f"{setting} was given by the user" for setting in asked]
-        self.evidence = (*given, *guess.evidence)
+        self.warnings = tuple(_contradictions(file, guess, self.preprocessing))
+        self.evidence = (*_given(asked), *guess.evidence)
         self.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
         self._engine = open_engine(file, engine, str(device), precision)
         self.device = self._engine.device
@@ -328,13 +355,6 @@ class OnnxModel(EmbeddingModel):
             "backbone": None,
             "embedding_bn": None,
         }
-
-    def with_preprocessing(self, preprocessing: Preprocessing) -> OnnxModel:
-        """Return the same model, in the same engine, for pixels that are prepared otherwise."""
-        other = copy.copy(self)
-        other.preprocessing = preprocessing
-        other.evidence, other.assumed = ("it was given by the caller",), ()
-        return other
 
     def _forward(self, pixels: Tensor) -> npt.NDArray[np.float32]:
         count = len(pixels)
@@ -365,6 +385,17 @@ def _asked(channels: str | None, mean: float | None, std: float | None) -> dict[
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _given(asked: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{setting} was given by the user" for setting in asked)
+
+
+def _replaced(where: object, known: Preprocessing, asked: dict[str, Any]) -> Preprocessing:
+    try:
+        return replace(known, **asked)
+    except RecipeError as error:
+        raise ModelError(f"{where}: {error}") from error
+
+
 def _choose_preprocessing(
     file: OnnxFile, guess: GuessedPreprocessing, asked: dict[str, Any]
 ) -> Preprocessing:
@@ -384,10 +415,23 @@ def _choose_preprocessing(
     if inside and not guess.stated and {"mean", "std"} & asked.keys():
         # Whoever scales outside does not believe the guess that the graph does it.
         preprocessing = Preprocessing()
-    try:
-        return replace(preprocessing, **asked)
-    except RecipeError as error:
-        raise ModelError(f"{file.where}: {error}") from error
+    return _replaced(file.where, preprocessing, asked)
+
+
+def _contradictions(
+    file: OnnxFile, guess: GuessedPreprocessing, chosen: Preprocessing
+) -> Iterator[str]:
+    """Yield a warning where pixels are scaled otherwise than the start of the graph speaks for."""
+    known = guess.preprocessing or UNSCALED
+    scaling = file.scaling
+    if guess.stated or scaling is None or scaling.trivial:
+        return
+    if (chosen.mean, chosen.std) != (known.mean, known.std):
+        yield (
+            f"mean {chosen.mean:g} and std {chosen.std:g} contradict the graph, which begins with "
+            f"{' → '.join(scaling.nodes)}, so pixels are scaled twice; leave out --mean and --std "
+            "unless you know that it wants this"
+        )
 
 
 def save_model(
@@ -446,7 +490,10 @@ def load_model(
     engine: EngineName = "onnxruntime",
     variant: str | None = None,
 ) -> EmbeddingModel:
-    """Load a model from a run folder, a bundle, a ``.safetensors`` or an ``.onnx`` file.
+    """Load a model from a run folder, a bundle, an ``.onnx`` file or a file of weights.
+
+    The network of others' weights (``.safetensors``, ``.pth``, …) is recognised by the names and
+    shapes of its tensors; their preprocessing is an assumption, as for others' ``.onnx``.
 
     Args:
         path: a run (its ``model.safetensors`` is taken), a bundle (all checksums are compared) or a
@@ -455,8 +502,8 @@ def load_model(
         batch_size: images that go through the network at once.
         precision: ``bf16`` runs the convolutions of a ``.safetensors`` file under autocast, and an
             ``.onnx`` file so in OpenVINO alone.
-        channels: channel order that an ``.onnx`` file wants; by default what it states, else rgb.
-        mean: subtracted from every pixel value, for ``.onnx``; by default what the file states or
+        channels: channel order that a file of others wants; by default what it states, else rgb.
+        mean: subtracted from every pixel value; by default what the file states or
             `guess_preprocessing` finds.
         std: divides the result; the same.
         engine: what computes an ``.onnx`` file.
@@ -484,14 +531,20 @@ def load_model(
         if not path.is_file():
             raise ModelError(
                 f"{path.parent}: this folder holds no {MODEL_FILE}; give a run that has finished, "
-                "a bundle, a .safetensors or an .onnx file"
+                "a bundle, a .safetensors, .pth or .onnx file"
             )
     if not path.is_file():
         raise ModelError(
-            f"{path}: no such model; give a run folder, a bundle, a .safetensors or an .onnx file"
+            f"{path}: no such model; give a run folder, a bundle, or a .safetensors, .pth or .onnx "
+            "file"
         )
     if path.suffix == ".onnx":
         file = read_onnx(path)
+        if bundle is not None and file.beside:
+            raise ModelError(
+                f"{path}: a bundle's files hold their weights inside, found some of them in "
+                f"{printable(', '.join(file.beside))}; export the bundle again"
+            )
         if (
             bundle is not None
             and file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
@@ -511,24 +564,31 @@ def load_model(
         if bundle is not None:
             model.evidence += (f"part of the bundle {bundle.path}, whose checksums are right",)
         return model
-    if path.suffix != ".safetensors":
+    if path.suffix not in WEIGHTS:
         raise ModelError(
-            f"{path}: a model is a run folder, a bundle, a .safetensors or an .onnx file, not "
-            f"{path.suffix or 'a file without suffix'}"
+            f"{path}: a model is a run folder, a bundle, an .onnx file or weights "
+            f"({', '.join(WEIGHTS)}), not {path.suffix or 'a file without suffix'}"
         )
     if engine != "onnxruntime":
         raise ModelError(
             f"{path}: engine {engine} computes .onnx files; export the model (facerec export-onnx) "
             "or leave out the engine"
         )
-    backbone, config, preprocessing, recipe = _read_safetensors(path)
-    for setting, value in _asked(channels, mean, std).items():
-        if getattr(preprocessing, setting) != value:
-            raise ModelError(
-                f"{path}: the model was trained with {setting} {getattr(preprocessing, setting)}, "
-                f"so {setting} {value} would be wrong; leave it out"
-            )
-    return TorchModel(
+    asked = _asked(channels, mean, std)
+    if (stated := _read_safetensors(path)) is not None:
+        backbone, config, preprocessing, recipe = stated
+        for setting, value in asked.items():
+            if getattr(preprocessing, setting) != value:
+                raise ModelError(
+                    f"{path}: the model was trained with {setting} "
+                    f"{getattr(preprocessing, setting)}, so {setting} {value} would be wrong; "
+                    "leave it out"
+                )
+    else:
+        backbone, config, left_out = _recognize(path)
+        guess, recipe = guess_by_name(path), {}
+        preprocessing = _replaced(path, guess.preprocessing or UNSCALED, asked)
+    mine = TorchModel(
         backbone.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         preprocessing,
         device=device,
@@ -539,23 +599,62 @@ def load_model(
         path=path,
         recipe=recipe,
     )
+    if stated is None:
+        mine.evidence = (
+            *_given(asked),
+            *guess.evidence,
+            f"its tensors are those of {_architecture(config)}",
+        )
+        mine.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
+        mine.warnings = left_out_words(left_out)
+    return mine
 
 
-def load_state_dict_file(backbone: nn.Module, path: str | Path) -> None:
-    """Load a state dict, such as InsightFace publishes, strictly and without running code.
+def _recognize(path: Path) -> tuple[nn.Module, Backbone, tuple[str, ...]]:
+    """Find the network of weights that do not say it; return it, and the tensors left out."""
+    tensors = read_state_dict(path)
+    bns: tuple[Literal["affine", "none"], ...] = ("affine", "none")
+    names = [name for name in list_backbones() if registered_by(name) is None]
+    for name, bn in itertools.product(names, bns):
+        usual = _expected(Backbone(name, embedding_bn=bn))
+        inside, _ = own_names(path, tensors, usual)
+        if any(tensor not in inside for tensor in usual if not tensor.endswith(COUNTER)):
+            continue
+        # What comes last has the embedding's size, and the widest layer before it tells the width.
+        *layers, last = (tensor for tensor, (_, shape) in usual.items() if shape)
+        before = [n for n in layers if len(usual[n][1]) == 1 and _top(n) != _top(last)]
+        widest = max(before, key=lambda n: usual[n][1])
+        try:
+            width = inside[widest].shape[0] / usual[widest][1][0]
+            config = Backbone(name, inside[last].shape[0], width, bn)
+            fitting, left_out = _fitted(str(path), name, _expected(config), tensors)
+        except (ModelError, RecipeError, IndexError):
+            continue
+        return _filled(path, config, fitting), config, left_out
+    raise ModelError(
+        f"{path}: its tensors ({_few(tensors)}) are, without a common prefix, not those of "
+        f"{' or '.join(names)}; the weights belong to another architecture"
+    )
+
+
+def load_state_dict_file(backbone: nn.Module, path: str | Path) -> tuple[str, ...]:
+    """Load weights of others into a backbone, strictly and without running code.
 
     Args:
         backbone: from `create_backbone`, of the architecture and options that the file belongs to.
-        path: a file that ``torch.save`` or safetensors wrote.
+        path: see `read_state_dict`.
+
+    Returns:
+        The tensors that were left out, as those of a head.
 
     Raises:
         ModelError: no state dict; another architecture; values that are not finite; a γ other than
             1 for a backbone with ``embedding_bn="frozen_gamma"``.
     """
     path = Path(path)
-    tensors = read_state_dict(path)
     expected = _layout(backbone.state_dict())
-    _compare(str(path), f"this {type(backbone).__name__}", expected, _layout(tensors))
+    words = f"this {type(backbone).__name__}"
+    tensors, left_out = _fitted(str(path), words, expected, read_state_dict(path))
     _check_finite(path, tensors)
     norm = backbone.embedding_norm
     if isinstance(norm, nn.BatchNorm1d) and not norm.weight.requires_grad:
@@ -566,6 +665,40 @@ def load_state_dict_file(backbone: nn.Module, path: str | Path) -> None:
                 f'{gamma.max():.4g}); create the backbone with embedding_bn="affine"'
             )
     backbone.load_state_dict(tensors)
+    return left_out
+
+
+def left_out_words(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a sentence on the tensors that are no part of the network; none without such."""
+    return (f"left out, as no part of the network: {_few(names)}",) if names else ()
+
+
+def _top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _few(names: Collection[str]) -> str:
+    few = ", ".join(printable(name) for name in sorted(names)[:5])
+    return few + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _fitted(
+    where: str, architecture: str, expected: Layout, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return the tensors of a network, all and no others, and the names of what is left out.
+
+    That is what stands outside of it, and a head beside its layers.
+    """
+    inside, outside = own_names(where, tensors, expected)
+    own = {_top(name) for name in expected}
+    heads = [n for n in inside if _top(n) not in own and _HEAD.search(_top(n))]
+    for name in heads:
+        del inside[name]
+    for name in expected:
+        if name.endswith(COUNTER):
+            inside[name] = inside.get(name, torch.zeros(())).to(torch.int64)
+    _compare(where, architecture, expected, _layout(inside))
+    return inside, (*outside, *heads)
 
 
 def newest_run(runs: str | Path = "runs") -> Path:
@@ -583,13 +716,20 @@ def newest_run(runs: str | Path = "runs") -> Path:
     return max(files, key=lambda file: (file.stat().st_mtime_ns, file.parent.name)).parent
 
 
-def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, dict[str, Any]]:
+def _read_safetensors(
+    path: Path,
+) -> tuple[nn.Module, Backbone, Preprocessing, dict[str, Any]] | None:
+    """Read a file that facerec wrote; None for a file of others."""
     from safetensors import SafetensorError, safe_open
 
     check_readable(path)
+    if path.suffix != ".safetensors":
+        return None
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             note = (file.metadata() or {}).get("facerec")
+            if note is None:
+                return None
             config, preprocessing, recipe = _parse_note(path, note)
             # Names, types and shapes are compared before any weights are read.
             names = list(file.keys())
@@ -608,6 +748,11 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
         ) from error
     except RecipeError as error:
         raise ModelError(f"{path}: {error}") from error
+    return _filled(path, config, tensors), config, preprocessing, recipe
+
+
+def _filled(path: Path, config: Backbone, tensors: dict[str, Tensor]) -> nn.Module:
+    """Return a network with weights that have its names and shapes."""
     _check_finite(path, tensors)
     with torch.device("meta"):
         backbone = create_backbone(config)
@@ -616,15 +761,10 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
         # What is computed when the network is made, as positions may be, is in no file.
         backbone = create_backbone(config, seed=0)
         backbone.load_state_dict(tensors)
-    return backbone, config, preprocessing, recipe
+    return backbone
 
 
-def _parse_note(path: Path, text: str | None) -> tuple[Backbone, Preprocessing, dict[str, Any]]:
-    if text is None:
-        raise ModelError(
-            f"{path}: the file does not say which architecture its weights belong to (no entry "
-            "'facerec' in its metadata); turn it into one that does by facerec import-weights"
-        )
+def _parse_note(path: Path, text: str) -> tuple[Backbone, Preprocessing, dict[str, Any]]:
     try:
         note = parse_json(text)
         version = note["format"]

@@ -1,9 +1,10 @@
 """Reading of any ``.onnx`` file without trusting it: what it says of itself, what it is made of.
 
 Nothing here computes with the model. What the format allows and an embedding network does not need
-is refused: weights in other files, operators of others, functions, control flow, sparse tensors,
-more numbers declared than the file holds. An engine gets the bytes that were checked, so nothing
-can change between the check and the use. Names that come from the file are printed escaped.
+is refused: operators of others, functions, control flow, sparse tensors, more numbers declared than
+the file holds. Weights in a file beside it, as exporters write them, are read from its own folder
+alone. An engine gets the bytes that were checked, with those weights inside, so nothing can change
+between the check and the use. Names that come from the file are printed escaped.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -113,10 +114,11 @@ class OnnxFile:
 
     path: Path | None
     content: bytes = field(repr=False)
-    """The bytes that were checked; engines get these and never the path."""
+    """The bytes that were checked, with all weights; engines get these and never the path."""
     where: str
     """Names the file in messages."""
     sha256: str
+    """Of the file; of one with weights beside it, of its bytes and these weights."""
     opset: int
     """Of the standard operators."""
     ir_version: int
@@ -132,6 +134,8 @@ class OnnxFile:
     """Numbers in the initialisers."""
     scaling: Scaling | None
     """None where the graph does not begin with a normalisation."""
+    beside: tuple[str, ...] = ()
+    """Names of the files in its folder that hold weights of it."""
 
     @property
     def note(self) -> dict[str, Any] | None:
@@ -237,6 +241,8 @@ class GuessedPreprocessing:
     """Sentences, the decisive one first."""
     assumed: tuple[str, ...] = ()
     """Parts of which the file itself tells nothing: ``channels``, ``mean``, ``std``."""
+    named: bool = False
+    """Whether its name tells, if nothing in it does."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +279,7 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
 
     Args:
         path: the ``.onnx`` file.
-        max_bytes: larger files are refused before they are read.
+        max_bytes: larger files are refused before they are read, with those that hold its weights.
 
     Raises:
         ModelError: missing, too large, damaged, or with parts that are refused.
@@ -286,7 +292,7 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
         raise ModelError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
         ) from error
-    return parse_onnx(content, str(path), path)
+    return parse_onnx(content, str(path), path, max_bytes=max_bytes)
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
@@ -307,13 +313,16 @@ def _read(path: Path, max_bytes: int) -> bytes:
     return content
 
 
-def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile:
+def parse_onnx(
+    content: bytes, where: str, path: Path | None = None, *, max_bytes: int = MAX_BYTES
+) -> OnnxFile:
     """Check the bytes of a file and return what they hold.
 
     Args:
         content: the whole file.
         where: names it in messages.
-        path: where it came from, if from a file.
+        path: where it came from, if from a file; weights beside it are read then.
+        max_bytes: of all together.
 
     Raises:
         ModelError: damaged, or with parts that are refused.
@@ -322,6 +331,9 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
     model = _parsed(content, where)
     graph = model.graph
     opset = _opset(model, where)
+    digest = hashlib.sha256(content)
+    beside = _take_in(model, path, max_bytes - len(content), digest) if path is not None else ()
+    content = model.SerializeToString() if beside else content
     _check_structure(model, where)
     stored = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_info(value) for value in graph.input if value.name not in stored)
@@ -329,7 +341,7 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
         path=path,
         content=content,
         where=where,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=digest.hexdigest(),
         opset=opset,
         ir_version=model.ir_version,
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
@@ -340,9 +352,60 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
         nodes=tuple(node.name for node in graph.node),
         parameters=sum(math.prod(tensor.dims) for tensor in graph.initializer),
         scaling=_leading_scaling(graph, inputs[0].name) if inputs else None,
+        beside=beside,
     )
     _check_sizes(model, where)
     return file
+
+
+def _take_in(model: Any, path: Path, room: int, digest: Any) -> tuple[str, ...]:
+    """Put weights that lie in files beside ``path`` into the model; return the files' names.
+
+    Raises:
+        ModelError: a place outside of the folder, a file that is missing or too short, or more than
+            ``room`` bytes.
+    """
+    from onnx import TensorProto
+
+    files: dict[str, bytes] = {}
+    folder, left = path.parent.resolve(), room
+    for tensor in model.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        name = entries.get("location", "")
+        where = f"{path}: the tensor '{printable(tensor.name)}' lies in '{printable(name)}'"
+        place = PurePosixPath(name)
+        target = folder / place
+        if place.is_absolute() or ".." in place.parts or not name.strip(".") or "\0" in name:
+            raise ModelError(f"{where}, which is no file in its folder; save the model again")
+        if not target.resolve().is_relative_to(folder):
+            raise ModelError(f"{where}, a link that leaves its folder; copy the file itself there")
+        if name not in files:
+            try:
+                files[name] = _read(target, left)
+            except OSError as error:
+                raise ModelError(
+                    f"{where}, which cannot be read ({error.strerror or error}); keep both files "
+                    "in one folder"
+                ) from error
+        data, numbers = files[name], (entries.get("offset", "0"), entries.get("length", "-1"))
+        if not all(re.fullmatch(r"-1|[0-9]{1,18}", number) for number in numbers):
+            raise ModelError(f"{where} at no place that is a number; export it again")
+        offset, length = map(int, numbers)
+        length = len(data) - offset if length < 0 else length
+        left -= length
+        if offset < 0 or length < 0 or offset + length > len(data) or left < 0:
+            raise ModelError(
+                f"{where} from byte {offset:,}, {length:,} bytes long, but that file has "
+                f"{len(data):,} bytes, and {room:,} are read in all; copy or export both files "
+                "again"
+            )
+        tensor.raw_data = data[offset : offset + length]
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+        digest.update(tensor.raw_data)
+    return tuple(files)
 
 
 def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
@@ -382,21 +445,28 @@ def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
             (evidence, _CHANNELS_ASSUMED, *others),
             ("channels",),
         )
+    named = guess_by_name(file.path)
+    return replace(named, evidence=(*named.evidence, *others))
+
+
+def guess_by_name(path: Path | None) -> GuessedPreprocessing:
+    """Return what `KNOWN_LAYOUTS` says of a file's name, else that it wants what InsightFace's do.
+
+    For files in which nothing tells.
+    """
     everything = ("channels", "mean", "std")
-    name = "" if file.path is None else file.path.stem
+    name = "" if path is None else path.stem
     for layout in KNOWN_LAYOUTS:
         if re.search(layout.pattern, name.lower()):
             evidence = (
                 f"the name '{printable(name)}' is that of {layout.family}; nothing else tells"
             )
-            return GuessedPreprocessing(
-                layout.preprocessing, False, (evidence, *others), everything
-            )
+            return GuessedPreprocessing(layout.preprocessing, False, (evidence,), everything, True)
     evidence = (
         "an assumption: nothing in the file tells; RGB with mean 127.5 and std 127.5 is what "
         "InsightFace's models want"
     )
-    return GuessedPreprocessing(Preprocessing(), False, (evidence, *others), everything)
+    return GuessedPreprocessing(Preprocessing(), False, (evidence,), everything)
 
 
 _CHANNELS_ASSUMED = "the channel order is an assumption: nothing in the file tells; RGB is usual"
@@ -421,9 +491,21 @@ def printable(text: str, limit: int = 80) -> str:
     return escaped + ("…" if len(text) > limit else "")
 
 
+_SOURCES = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|\S*\.(?:cc|cpp|h|hpp|cuh?):\d+ [^(]*\((?:[^()]|\([^()]*\))*\)"
+    r"(?: const)?(?: \[with [^]]*\])? "
+)
+"""What a library says of its own sources, before what it says of the model."""
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, which may quote names of the file."""
-    return printable(message_line(error), 200)
+    """Return the first line of a library's message, which may quote names of the file.
+
+    Without the library's own sources; of a long one the end is kept, which says what is wrong.
+    """
+    text = _SOURCES.sub("", message_line(error)[-2000:])
+    return printable(text if len(text) <= 300 else f"{text[:80]} … {text[-200:]}", 300)
 
 
 def _escape(character: str) -> str:
@@ -594,8 +676,8 @@ def _check_tensor(tensor: Any, where: str) -> None:
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
         raise ModelError(
-            f"{named} lies in another file ('{printable(''.join(locations))}'), which is never "
-            "read; save the model with its weights inside"
+            f"{named} lies in another file ('{printable(''.join(locations))}'), which is not read "
+            "here; save the model with its weights inside"
         )
     known = tensor.data_type in TensorProto.DataType.values()
     bits = _BITS.get(TensorProto.DataType.Name(tensor.data_type)) if known else None

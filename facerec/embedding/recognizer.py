@@ -78,8 +78,8 @@ class FaceRecognizer:
 
     Args:
         model: what embeds.
-        flip: add the raw embedding of the mirror image to each, as ``facerec verify`` does by
-            default; takes twice the time.
+        flip: add the raw embedding of the mirror image to each, which takes twice the time; by
+            default as the model's thresholds have it, else yes, as in every command.
 
     Attributes:
         thresholds: the operating points that the model file knows.
@@ -88,14 +88,16 @@ class FaceRecognizer:
         ModelError: the file's table of thresholds is damaged.
     """
 
-    def __init__(self, model: EmbeddingModel, *, flip: bool = False) -> None:
+    def __init__(self, model: EmbeddingModel, *, flip: bool | None = None) -> None:
         self.model = model
-        self.flip = flip
         self.thresholds = _read_thresholds(model)
+        if flip is None:
+            flip = self.thresholds[0].flip if self.thresholds else True
+        self.flip = flip
 
     def __repr__(self) -> str:
         about = self.model.describe()
-        mirrored = ", mirror images added" if self.flip else ""
+        mirrored = ", mirror images added" if self.flip else ", no flip"
         return (
             f"<FaceRecognizer {about['name']}: {about['runtime']} on {about['device']}, "
             f"{about['precision']}, {self.embedding_size} dimensions{mirrored}>"
@@ -291,7 +293,7 @@ def load(
     engine: EngineName = "onnxruntime",
     variant: str | None = None,
     precision: Precision = "fp32",
-    flip: bool = False,
+    flip: bool | None = None,
     batch_size: int = 64,
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,

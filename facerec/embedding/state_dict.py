@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,53 +16,65 @@ from torch import Tensor
 from facerec.embedding.onnx_file import first_line, printable
 from facerec.errors import ModelError
 
-_WRAPPER = "module."
-"""What torch's data-parallel wrappers put before every name."""
+_DEPTH = 8
+"""Mappings inside mappings that are looked into."""
+
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""What torch's wrappers put into names, at the start or before single layers."""
+
+COUNTER = "num_batches_tracked"
+"""A batch norm's number of batches, which computes nothing; old or cleaned files lack it."""
+
+
+class _Placeholder(dict[Any, Any]):
+    """Stands where a file names code (hyperparameters, callbacks), which is never looked up."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """Read a ``.pth`` or ``.safetensors`` of names and tensors, on the CPU.
+    """Read the tensors of a ``.pth``, ``.ckpt`` or ``.safetensors`` of anybody, on the CPU.
 
-    Names come without the prefix of a data-parallel wrapper, and half precision as float32, which
-    holds the same numbers.
+    Names of mappings inside mappings are joined by points, as in ``state_dict.module.conv1.weight``
+    (see `own_names`); what is no tensor is passed over. Numbers of any precision come as float32,
+    and AdaFace's names as those of the same network here.
 
     Raises:
-        ModelError: missing, without rights, damaged, compressed, with anything but plain tensors in
-            it, or with code to run.
+        ModelError: missing, without rights, damaged, compressed, a TorchScript program, or without
+            tensors that have names.
     """
-    # Imported here so that a step needs nothing of it.
-    from safetensors.torch import load_file
-
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"{path}: no such file of weights")
     check_readable(path)
+    code: list[str] = []
     try:
         _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # torch's own loader takes a .safetensors in newer releases only.
-            tensors = (
-                load_file(path)
-                if path.suffix == ".safetensors"
-                else torch.load(path, map_location="cpu", weights_only=True)
-            )
+            content = _load(path, code)
     except ModelError:
         raise
     # torch names no errors, and a damaged pickle ends in nearly all that Python has.
     except Exception as error:
         raise ModelError(
-            f"{path}: not a state dict that loads without running code ({_reason(error)}); save "
-            "the model's state_dict() alone"
+            f"{path}: not a state dict that loads without running code ({_reason(error, code)}); "
+            "save the model's state_dict() alone"
         ) from error
-    if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
-    ):
-        entries = tensors if isinstance(tensors, dict) else ()
-        names = [name for name in entries if isinstance(name, str)]
+    tensors = dict(_flat(content)) if isinstance(content, dict) else {}
+    if not tensors and code:
         raise ModelError(
-            f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} "
-            f"({printable(', '.join(names)) or 'no names'}); save the model's state_dict() alone"
+            f"{path}: a whole model or other objects, which do not load without running code "
+            f"({_named(code)}); save the model's state_dict() alone"
+        )
+    if not tensors:
+        kind = "dict" if isinstance(content, dict) else type(content).__name__
+        names = [name for name in content if isinstance(name, str)] if kind == "dict" else []
+        found = f"a {kind} ({printable(', '.join(names)) or 'no names'})"
+        raise ModelError(
+            f"{path}: a state dict maps names to tensors, found {found}; save the model's "
+            "state_dict() alone"
         )
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
@@ -67,10 +82,123 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
                 f"{path}: tensor '{printable(name)}' is no plain array of numbers "
                 f"({tensor.device.type}, {tensor.layout}); save the weights as they were trained"
             )
-    if all(name.startswith(_WRAPPER) for name in tensors):
-        tensors = {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()}
-    half = (torch.float16, torch.bfloat16)
-    return {name: t.float() if t.dtype in half else t for name, t in tensors.items()}
+    return _from_adaface(
+        {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+    )
+
+
+def _load(path: Path, code: list[str]) -> Any:
+    """Load a file; ``code`` gets the names of what it holds beside tensors."""
+    # Imported here so that a step needs nothing of it.
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":  # torch's own loader takes them in newer releases only
+        return load_file(path)
+    if zipfile.is_zipfile(path):
+        code += torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    with torch.serialization.safe_globals([(_Placeholder, name) for name in code]):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _flat(content: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of mappings inside mappings, of one that is there twice once."""
+    seen: set[int] = set()
+    waiting = [("", content, 1)]
+    while waiting:
+        prefix, mapping, depth = waiting.pop()
+        if id(mapping) in seen or depth > _DEPTH:
+            continue
+        seen.add(id(mapping))
+        for key, value in mapping.items():
+            if isinstance(value, Tensor) and isinstance(key, str):
+                parts = f"{prefix}{key}".split(".")
+                yield ".".join(part for part in parts if part not in _WRAPPERS), value
+            elif isinstance(value, Mapping) and isinstance(key, str):
+                waiting.append((f"{prefix}{key}.", value, depth + 1))
+
+
+def own_names(
+    where: str | Path, tensors: Mapping[str, Tensor], names: Iterable[str]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return the tensors of a network without the prefix they share, and the names of all others.
+
+    The prefix is the one under which most of the network's names are found, whatever wrappers and
+    mappings it is made of. Of two whole copies the moving average (``ema``) is taken.
+
+    Args:
+        where: the file, for messages.
+        tensors: of `read_state_dict`.
+        names: of the network's tensors.
+
+    Raises:
+        ModelError: several whole copies.
+    """
+    known = {name for name in names if not name.endswith(COUNTER)}
+    longest = max((name.count(".") for name in known), default=0) + 1
+    counts: Counter[str] = Counter()
+    for full in tensors:
+        parts = full.split(".")
+        for start in range(max(0, len(parts) - longest), len(parts)):
+            if (tail := ".".join(parts[start:])) in known:
+                counts[full.removesuffix(tail)] += 1
+    most = max(counts.values(), default=0)
+    best = sorted((prefix for prefix, count in counts.items() if count == most), key=len) or [""]
+    if len(best) > 1 and most == len(known):
+        averages = [prefix for prefix in best if re.search(r"(^|[._])ema[._]", prefix)]
+        if len(averages) != 1:
+            raise ModelError(
+                f"{where}: holds the network more than once, as "
+                f"{' and '.join(repr(printable(prefix)) for prefix in best[:3])}; save the one "
+                "that is meant alone"
+            )
+        best = averages
+    prefix = best[0]
+    inside = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    return inside, tuple(name for name in tensors if not name.startswith(prefix))
+
+
+_ADAFACE_STEM = {"input_layer.0": "conv1", "input_layer.1": "bn1", "input_layer.2": "prelu"}
+_ADAFACE_END = {"output_layer.0": "bn2", "output_layer.3": "fc", "output_layer.4": "features"}
+_ADAFACE_BLOCK = ("bn1", "conv1", "bn2", "prelu", "conv2", "bn3")
+
+
+def _from_adaface(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of AdaFace's iResNet (mk-minchul/AdaFace: net.py) under the names here.
+
+    Two layers without weights there have weights here: the first block's shortcut, which takes
+    every second pixel (a 1×1 convolution by the identity), and the last batch norm's γ and β.
+    """
+    name = next((name for name in tensors if name.endswith("input_layer.0.weight")), None)
+    if name is None:
+        return tensors
+    prefix = name.removesuffix("input_layer.0.weight")
+    block = re.compile(re.escape(prefix) + r"body\.(\d{1,4})\.(res|shortcut)_layer\.([0-5])\.(\w+)")
+    firsts = [int(m[1]) for n in tensors if (m := block.fullmatch(n)) and m[2] == "shortcut"]
+    starts = sorted({0, *firsts})
+    renamed = {}
+    for full, tensor in tensors.items():
+        layer, _, last = full.removeprefix(prefix).rpartition(".")
+        own = (_ADAFACE_STEM | _ADAFACE_END).get(layer)
+        if match := block.fullmatch(full):
+            number, place = int(match[1]), int(match[3])
+            stage = sum(start <= number for start in starts)
+            inner = _ADAFACE_BLOCK[place] if match[2] == "res" else f"downsample.{place}"
+            own = f"layer{stage}.{number - starts[stage - 1]}.{inner}"
+        renamed[full if own is None else f"{prefix}{own}.{last}"] = tensor
+    stem, end = renamed.get(f"{prefix}bn1.bias"), renamed.get(f"{prefix}features.running_mean")
+    if stem is None or end is None or len(stem) > 1024:
+        return renamed
+    shortcut, ones, size = f"{prefix}layer1.0.downsample", torch.ones_like(stem), len(stem)
+    return {
+        f"{shortcut}.0.weight": torch.eye(size).reshape(size, size, 1, 1),
+        f"{shortcut}.1.weight": ones,
+        f"{shortcut}.1.bias": 0 * ones,
+        f"{shortcut}.1.running_mean": 0 * ones,
+        f"{shortcut}.1.running_var": ones - 1e-5,  # with torch's ε the identity
+        f"{prefix}features.weight": torch.ones_like(end),
+        f"{prefix}features.bias": torch.zeros_like(end),
+        **renamed,
+    }
 
 
 def own_note(path: Path) -> str | None:
@@ -116,6 +244,11 @@ def _check_archive(path: Path) -> None:
         return  # the form of old releases, or nothing at all
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
+    if any(member.filename.endswith("/constants.pkl") for member in members):
+        raise ModelError(
+            f"{path}: a TorchScript program, which is code and no state dict; save the "
+            "state_dict() of the model that it was made from"
+        )
     size = path.stat().st_size
     if (
         any(member.compress_type != zipfile.ZIP_STORED for member in members)
@@ -127,11 +260,15 @@ def _check_archive(path: Path) -> None:
         )
 
 
-def _reason(error: Exception) -> str:
+def _named(code: Iterable[str]) -> str:
+    return f"it names {printable(', '.join(sorted(code)))}, which is code and no number"
+
+
+def _reason(error: Exception, code: list[str]) -> str:
     """Say what is wrong without torch's advice to load the file in a way that may run code."""
     text = str(error)
-    if match := re.search(r"GLOBAL (\S+)", text):
-        return f"it names {printable(match[1])}, which is code and no number"
+    if names := code or re.findall(r"GLOBAL (\S+)", text):
+        return _named(names)
     if "weights_only" in text or "Weights only" in text:
         return "its pickle is damaged or asks for more than tensors"
     return first_line(error)

@@ -325,7 +325,7 @@ def check_channels(teacher: EmbeddingModel, dataset: FaceDataset) -> None:
     Raises:
         ModelError: the other order is better.
     """
-    pairs = _pairs(dataset) if isinstance(teacher, OnnxModel) else []
+    pairs = _pairs(dataset) if isinstance(teacher, OnnxModel) or teacher.assumed else []
     if len(pairs) < _FEWEST:
         return
     images = np.stack([dataset[i][0] for pair in pairs for i in pair])

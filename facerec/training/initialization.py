@@ -27,7 +27,7 @@ from facerec.embedding.model import (
     load_model,
     load_state_dict_file,
 )
-from facerec.embedding.state_dict import read_state_dict
+from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
@@ -54,10 +54,10 @@ class Init(Checked):
     """What training starts from: by default a seed, else weights that were trained before."""
 
     path: Path | None = None
-    """A run's folder, one of its checkpoints, a .safetensors that facerec wrote, or a .pth of
-    InsightFace. With backbone.name "init" the network is the one in there, and its pixels are
-    prepared as it knows them where preprocessing is left as it is. None draws all weights from the
-    seed."""
+    """A run's folder, one of its checkpoints, a .safetensors that facerec wrote, or weights of
+    others (.pth, .ckpt, …). With backbone.name "init" the network is the one in there, and its
+    pixels are prepared as it knows them where preprocessing is left as it is. None draws all
+    weights from the seed."""
     strict: bool = True
     """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
     layers: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ def _read(path: Path) -> _Source:
     if not path.exists():
         raise ModelError(
             f"{path}: no such weights; init.path is a run's folder, one of its checkpoints, a "
-            ".safetensors that facerec wrote, or a .pth of InsightFace"
+            ".safetensors that facerec wrote, or a .pth of others"
         )
     if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
         raise ModelError(
@@ -198,10 +198,8 @@ def _read(path: Path) -> _Source:
                 "run's folder or one of its checkpoints as init.path"
             )
         return _read_checkpoint(folder.resolve())
-    if not path.is_dir() and path.suffix != ".safetensors":
-        tensors = read_state_dict(path)
-        _check_finite(path, tensors)
-        return _Source(path, tensors)
+    if not path.is_dir() and own_note(path) is None:
+        return _Source(path, read_state_dict(path))
     model = load_model(path)
     assert isinstance(model, TorchModel) and model.path is not None
     tensors = dict(model.backbone.state_dict())
@@ -278,9 +276,12 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
             f"prepares them as {recipe.preprocessing}; set preprocessing as the weights know it"
         )
     own = dict(backbone.state_dict())
+    inside, outside = own_names(source.path, source.tensors, own)
+    source = replace(source, tensors=inside)
+    _check_finite(source.path, inside)
     fitting = {
         name: tensor
-        for name, tensor in source.tensors.items()
+        for name, tensor in inside.items()
         if name in own and own[name].shape == tensor.shape and own[name].dtype == tensor.dtype
     }
     if init.strict:
@@ -297,8 +298,8 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         sha256=sha256(location),
         weights=source.weights,
         loaded=len(chosen),
-        left_out=tuple(name for name in source.tensors if name not in chosen),
-        new=tuple(name for name in own if name not in chosen),
+        left_out=(*outside, *(name for name in inside if name not in chosen)),
+        new=tuple(name for name in own if name not in chosen and not name.endswith(COUNTER)),
         head="drawn from the seed" if recipe.margin is not None else "",
     )
 

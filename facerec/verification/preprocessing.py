@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from facerec.backbones import Preprocessing
 from facerec.embedding.align import Aligner
 from facerec.embedding.extract import embed_images
-from facerec.embedding.model import OnnxModel
+from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError, ModelError
 from facerec.progress import Progress, section
 from facerec.report.estimate import Estimate
@@ -132,7 +132,7 @@ def flags(preprocessing: Preprocessing) -> str:
     )
 
 
-def likely(model: OnnxModel) -> tuple[Preprocessing, ...]:
+def likely(model: EmbeddingModel) -> tuple[Preprocessing, ...]:
     """Return the candidates for a model, the one assumed first; what is known is held.
 
     Raises:
@@ -155,7 +155,7 @@ def likely(model: OnnxModel) -> tuple[Preprocessing, ...]:
 
 
 def try_preprocessing(
-    model: OnnxModel,
+    model: EmbeddingModel,
     bench: Bench,
     *,
     align: Aligner | None = None,

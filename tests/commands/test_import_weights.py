@@ -123,8 +123,6 @@ def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:
     path, out = tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"
     save_file(theirs.backbone.half().state_dict(), path)
     theirs.backbone.float()
-    with pytest.raises(ModelError, match="import-weights"):
-        load_model(path)
     main([str(path), "--backbone", "iresnet18", "--out", str(out), *SMALL])
     np.testing.assert_array_equal(load_model(out).embed(faces()), theirs.embed(faces()))
 
@@ -138,6 +136,151 @@ def test_a_file_of_facerec_is_refused_since_its_preprocessing_would_be_lost(
     said = refused(capsys, tmp_path / "theirs.safetensors", "--backbone", "iresnet18", *SMALL, *out)
     assert "theirs.safetensors" in said and "as it is" in said
     assert not (tmp_path / "again.safetensors").exists()
+
+
+def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
+    """Return a state dict as training code leaves it."""
+    head = torch.randn(16, 5)
+    return {
+        "ddp": {f"module.{name}": t for name, t in own.items()},
+        "compiled": {f"_orig_mod.module.{name}": t for name, t in own.items()},
+        "nested": {"epoch": 3, "model": own, "best": 0.9},
+        "arcface_torch": {"state_dict_backbone": own, "state_dict_softmax_fc": {"weight": head}},
+        "lightning": {
+            "callbacks": {Hostile: {"best": 3}},
+            "state_dict": {**{f"model.{name}": t for name, t in own.items()}, "head.kernel": head},
+        },
+        "magface": {
+            "state_dict": {
+                **{f"features.module.{name}": t for name, t in own.items()},
+                "module.fc.weight": head,
+            }
+        },
+        "bare head": {**own, "head.weight": head},
+        "double": {name: t.double() for name, t in own.items()},
+        "no counters": {n: t for n, t in own.items() if not n.endswith("num_batches_tracked")},
+    }[kind]
+
+
+KINDS = ["ddp", "compiled", "nested", "arcface_torch", "lightning", "magface"]
+KINDS += ["bare head", "double", "no counters"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["iresnet18", "mbf"])
+def test_weights_are_found_in_whatever_training_wraps_around_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    theirs = foreign(tmp_path / "plain.pth", name, embedding_bn="affine")
+    path, wanted = tmp_path / "theirs.ckpt", theirs.embed(faces())
+    torch.save(wrapped(kind, dict(theirs.backbone.state_dict())), path)
+    main([str(path), "--backbone", name, *SMALL, "--embedding-bn", "affine"])
+    heads = {"arcface_torch": "state_dict_softmax_fc.weight", "lightning": "state_dict.head.kernel"}
+    heads |= {"magface": "state_dict.module.fc.weight", "bare head": "head.weight"}
+    said = capsys.readouterr().out
+    assert heads.get(kind, ".ckpt") in said and ("left out" in said) is (kind in heads)
+    np.testing.assert_array_equal(
+        load_model(path.with_suffix(".safetensors")).embed(faces()), wanted
+    )
+    # Every other command takes the file as it is, and finds out what network it is.
+    recognised = load_model(path)
+    np.testing.assert_array_equal(recognised.embed(faces()), wanted)
+    assert isinstance(recognised, TorchModel) and recognised.config is not None
+    assert (recognised.config.name, recognised.embedding_size) == (name, 16)
+    assert recognised.assumed == ("channels", "mean", "std")
+    assert bool(recognised.warnings) is (kind in heads)
+    assert load_model(path, channels="bgr", std=128.0).preprocessing == Preprocessing(
+        "bgr", 127.5, 128.0
+    )
+
+
+@pytest.mark.parametrize("beside", ["layer1.2.conv1.weight", "neck.weight", "features.gamma"])
+def test_tensors_that_are_no_head_belong_to_another_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], beside: str
+) -> None:
+    path = tmp_path / "theirs.pth"
+    own = dict(foreign(path).backbone.state_dict())
+    torch.save({f"module.{name}": t for name, t in {**own, beside: torch.ones(3)}.items()}, path)
+    said = refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    assert beside in said and "another architecture" in said
+    with pytest.raises(ModelError, match="without a common prefix"):
+        load_model(path)
+
+
+class AdaFaceBlock(torch.nn.Module):
+    """As AdaFace's net.py (mk-minchul/AdaFace) writes BasicBlockIR."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.shortcut_layer: torch.nn.Module = torch.nn.MaxPool2d(1, stride)
+        if inputs != outputs:
+            self.shortcut_layer = torch.nn.Sequential(
+                torch.nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                torch.nn.BatchNorm2d(outputs),
+            )
+        self.res_layer = torch.nn.Sequential(
+            torch.nn.BatchNorm2d(inputs),
+            torch.nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False),
+            torch.nn.BatchNorm2d(outputs),
+            torch.nn.PReLU(outputs),
+            torch.nn.Conv2d(outputs, outputs, 3, stride, 1, bias=False),
+            torch.nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.res_layer(x) + self.shortcut_layer(x)
+
+
+class AdaFaceNet(torch.nn.Module):
+    """As net.py's Backbone, a quarter as wide; it ends before the division by the norm."""
+
+    def __init__(self, blocks: tuple[int, ...]) -> None:
+        super().__init__()
+        nn, widths = torch.nn, (16, 16, 32, 64, 128)
+        self.embedding_size = 16
+        self.input_layer = nn.Sequential(
+            nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.PReLU(16)
+        )
+        body = []
+        for inputs, outputs, count in zip(widths, widths[1:], blocks, strict=False):
+            body += [AdaFaceBlock(inputs, outputs, 2)]
+            body += [AdaFaceBlock(outputs, outputs, 1) for _ in range(count - 1)]
+        self.body = nn.Sequential(*body)
+        self.output_layer = nn.Sequential(
+            nn.BatchNorm2d(128),
+            nn.Dropout(0.4),
+            nn.Flatten(),
+            nn.Linear(128 * 49, 16),
+            nn.BatchNorm1d(16, affine=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output_layer(self.body(self.input_layer(x)))
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("iresnet18", (2, 2, 2, 2)), ("iresnet34", (3, 4, 6, 3))]
+)
+def test_adafaces_lightning_file_is_the_same_network_by_other_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, blocks: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    net = AdaFaceNet(blocks).eval()
+    for tensor in [*net.parameters(), *net.buffers()]:
+        if tensor.is_floating_point():
+            tensor.data.copy_(torch.rand(tensor.shape) - (0.5 if tensor.ndim > 1 else -0.5))
+    own = {f"model.{key}": tensor for key, tensor in net.state_dict().items()}
+    path = tmp_path / "adaface_ir.ckpt"
+    torch.save({"state_dict": {**own, "head.kernel": torch.randn(16, 5)}}, path)
+    main([str(path), "--backbone", name, "--embedding-size", "16", "--width", "0.25"])
+    said = capsys.readouterr().out
+    assert "head.kernel" in said and "BGR" in said and "AdaFace" in said
+    ours = load_model(path.with_suffix(".safetensors"))
+    wanted = TorchModel(net, Preprocessing("bgr")).embed(faces())
+    assert ours.preprocessing == Preprocessing("bgr")
+    np.testing.assert_allclose(
+        ours.embed(faces()), wanted, rtol=1e-4, atol=1e-5 * abs(wanted).max()
+    )
 
 
 def test_preprocessing_is_recorded(tmp_path: Path) -> None:

@@ -94,13 +94,14 @@ def test_a_strangers_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ]
     assert found["operators"]["Gemm"] == 1 and found["metadata"] == {"author": "[red]me[/red]"}
     assert found["bundle"] is None
+    assert "channel order unknown" in text
     assert suits(found) | {"OpenVINO": True} == {
-        "facerec": True,
+        "facerec": None,
         "onnxruntime": True,
         "OpenVINO": True,
         "OpenCV DNN": True,
-        "insightface, a bare path": True,
-        "insightface ≥ 2, a manifest": True,
+        "insightface, a bare path": None,
+        "insightface ≥ 2, a manifest": None,
         "OpenCV FaceRecognizerSF": False,
         "Triton, dynamic batching": True,
     }
@@ -141,14 +142,25 @@ def test_consumers_are_told_apart(
     text, found = inspected(save(tmp_path / "tiles.onnx", tiles(**options)), capsys)
     assert preprocessing in text
     told = suits(found)
-    assert told["facerec"] and told["onnxruntime"]
-    assert {name for name, yes in told.items() if name.startswith("insight") and not yes} == (
-        different
-    )
+    # Where nothing tells the order of channels, nobody knows whether RGB suits.
+    known = True if "metadata" in options else None
+    assert told["facerec"] is known and told["onnxruntime"]
+    insightface = {name: yes for name, yes in told.items() if name.startswith("insight")}
+    assert {name for name, yes in insightface.items() if yes is False} == different
+    assert {*insightface.values()} <= {False, known}
+    assert ("channel order unknown" in text) is (known is None)
     fixed = isinstance(options.get("batch"), int)
     assert told["Triton, dynamic batching"] is not fixed
     raw = options == {"leading": INSIDE}
-    assert told["OpenCV FaceRecognizerSF"] is raw
+    assert told["OpenCV FaceRecognizerSF"] is (None if raw else False)
+
+
+@pytest.mark.parametrize(("name", "known"), [("w600k_r50.onnx", True), ("adaface.onnx", False)])
+def test_a_name_tells_the_order_of_channels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, known: bool
+) -> None:
+    text, found = inspected(save(tmp_path / name, tiles()), capsys)
+    assert suits(found)["insightface, a bare path"] is known and "order unknown" not in text
 
 
 def test_node_names_tell_insightface_what_to_do(
@@ -158,10 +170,13 @@ def test_node_names_tell_insightface_what_to_do(
     model = tiles(leading=INSIDE)
     _, found = inspected(save(tmp_path / "twice.onnx", model), capsys)
     row = next(row for row in found["consumers"] if row["consumer"] == "insightface, a bare path")
-    assert row["remark"] == "feeds RGB with mean 127.5 and std 127.5, which is not what it wants"
+    assert (
+        row["suits"] is False
+        and row["remark"] == "feeds RGB with mean 127.5 and std 127.5, which is not what it wants"
+    )
     model.graph.node[1].name, model.graph.node[2].name = "Sub_", "Mul_"
     _, found = inspected(save(tmp_path / "once.onnx", model), capsys)
-    assert suits(found)["insightface, a bare path"] is True
+    assert suits(found)["insightface, a bare path"] is None
 
 
 def test_a_file_that_is_no_embedding_model_is_shown_all_the_same(

@@ -278,7 +278,7 @@ def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
         create_trunk(with_weights(SMALL, path), 0)
     assert capsys.readouterr().out == ""
     torch.save({"state_dict": {"x": torch.zeros(1)}}, path)
-    with pytest.raises(ModelError, match=r"save the model's state_dict\(\) alone"):
+    with pytest.raises(ModelError, match="another architecture"):
         create_trunk(with_weights(SMALL, path), 0)
     for name, words in (
         ("weights.pth", "not a state dict that loads without running code"),

@@ -26,6 +26,7 @@ from facerec.embedding import onnx_file  # noqa: E402
 from facerec.embedding.onnx_file import (  # noqa: E402
     ImageInput,
     TensorInfo,
+    first_line,
     guess_preprocessing,
     insightface_normalizes,
     parse_onnx,
@@ -180,22 +181,138 @@ def external(tensor: TensorProto, location: str) -> None:
     tensor.external_data.add(key="location", value=location)
 
 
-@pytest.mark.parametrize("location", ["../../secret", "/etc/passwd", "weights.bin", "link", ""])
-def test_weights_in_other_files_are_never_read(tmp_path: Path, location: str) -> None:
+NUMBERS = np.random.default_rng(0).normal(size=(8, 147)).astype(np.float32).tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder of a model with weights beside it, and a secret outside."""
     folder = tmp_path / "models" / "theirs"
-    folder.mkdir(parents=True)
-    numbers = np.zeros((8, 147), np.float32).tobytes()
-    (tmp_path / "secret").write_bytes(numbers)
-    (folder / "weights.bin").write_bytes(numbers)
-    (folder / "link").symlink_to("../../secret")
+    (folder / "parts").mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(NUMBERS)
+    (folder / "weights.bin").write_bytes(b"head" + NUMBERS)
+    (folder / "parts" / "one").write_bytes(NUMBERS)
+    for link, target in (("link", "../../secret"), ("out", "../.."), ("near", "weights.bin")):
+        (folder / link).symlink_to(target)
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def beside(folder: Path, location: str, **entries: str) -> Path:
     model = tiles()
     external(model.graph.initializer[0], location)
+    for key, value in entries.items():
+        model.graph.initializer[0].external_data.add(key=key, value=value)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    before = sorted(tmp_path.rglob("*"))
-    sentence = f"the tensor 'weight' lies in another file ('{location}'), which is never read"
-    with pytest.raises(ModelError, match=re.escape(sentence)):
-        read_onnx(folder / "model.onnx")
-    assert sorted(tmp_path.rglob("*")) == before
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("../../secret", "no file in its folder"),
+        ("parts/../../../secret", "no file in its folder"),
+        ("/etc/passwd", "no file in its folder"),
+        ("", "no file in its folder"),
+        (".", "no file in its folder"),
+        ("link", "leaves its folder"),
+        ("out/secret", "leaves its folder"),
+        ("absent.bin", "No such file"),
+        ("weights.bin/x", "Not a directory"),
+        ("pipe", "not a regular file"),
+        ("parts", "not a regular file"),
+        ("x" * 5000, "cannot be read"),
+        ("..\x1b[2J", "cannot be read"),
+    ],
+)
+def test_no_path_leaves_the_folder(folder: Path, location: str, words: str) -> None:
+    before = sorted(folder.rglob("*"))
+    path = beside(folder, location)
+    with pytest.raises(ModelError, match=words) as caught:
+        read_onnx(path)
+    assert str(caught.value).startswith(str(folder)) and str(caught.value).isprintable()
+    assert sorted(folder.rglob("*")) == sorted({*before, path})
+
+
+@pytest.mark.parametrize(
+    ("location", "entries"),
+    [
+        ("parts/one", {}),
+        ("weights.bin", {"offset": "4"}),
+        ("near", {"offset": "4", "length": str(len(NUMBERS)), "checksum": "unread"}),
+    ],
+)
+def test_weights_in_the_same_folder_are_read(
+    folder: Path, location: str, entries: dict[str, str]
+) -> None:
+    path = beside(folder, location, **entries)
+    file = read_onnx(path)
+    assert file.beside == (location,)
+    inside = onnx.load_model_from_string(file.content).graph.initializer[0]
+    assert inside.raw_data == NUMBERS and not inside.external_data
+    # The hash tells other weights apart, with the same file before them.
+    (folder / "parts" / "one").write_bytes(NUMBERS[::-1])
+    (folder / "weights.bin").write_bytes(b"head" + NUMBERS[::-1])
+    assert read_onnx(path).sha256 != file.sha256
+    assert parsed(tiles()).beside == ()
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"offset": "5"}, "needs 4,704 bytes"),
+        ({"offset": "4", "length": "4000"}, "needs 4,704 bytes"),
+        ({"offset": "4", "length": "4705"}, "but that file has 4,708 bytes"),
+        ({"offset": "4709"}, "but that file has 4,708 bytes"),
+        ({"offset": "-4"}, "no place that is a number"),
+        ({"offset": "4.0"}, "no place that is a number"),
+        ({"length": "9" * 30}, "no place that is a number"),
+    ],
+)
+def test_weights_beside_it_have_to_fit(folder: Path, entries: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read_onnx(beside(folder, "weights.bin", **entries))
+
+
+def test_all_files_together_are_bounded(folder: Path) -> None:
+    path = beside(folder, "parts/one")
+    whole = path.stat().st_size + len(NUMBERS)
+    assert read_onnx(path, max_bytes=whole).beside
+    with pytest.raises(ModelError, match="are read"):
+        read_onnx(path, max_bytes=whole - 1)
+    # A small file that is named by many tensors would become a large one.
+    model = onnx.load_model_from_string(path.read_bytes())
+    model.graph.initializer.extend([model.graph.initializer[0]] * 9)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="are read in all"):
+        read_onnx(path, max_bytes=path.stat().st_size + 5 * len(NUMBERS))
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed:/onnxruntime_src/onnx"
+            "runtime/core/graph/model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, const "
+            "std::function<void(int)>&, const onnxruntime::ModelOptions&) Unsupported model IR "
+            "version: 99, max supported IR version: 13\n",
+            "Unsupported model IR version: 99, max supported IR version: 13",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Add node. "
+            "Name:'a' Status Message: /onnxruntime_src/core/element_wise_ops.h:540 void onnxruntime"
+            "::BroadcastIterator::Init(ptrdiff_t, ptrdiff_t) [with T = float] axis == 1 was false. "
+            "Attempting to broadcast an axis by a dimension other than 1. 7 by 5",
+            "broadcast an axis by a dimension other than 1. 7 by 5",
+        ),
+        ("x" * 5000 + " and the end", " and the end"),
+        ("/a.cc:1 f(" + "(" * 5000, "((("),
+    ],
+)
+def test_of_a_librarys_message_the_half_about_the_model_is_kept(said: str, kept: str) -> None:
+    words = first_line(RuntimeError(said))
+    assert kept in words and len(words) <= 300
+    assert "_src" not in words and "ONNXRuntimeError" not in words
 
 
 @pytest.mark.parametrize("hidden", ["unmarked", "attribute", "list", "unlisted"])

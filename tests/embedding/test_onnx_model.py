@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import onnx
+import torch
 from helpers.thin import thinned
 from helpers.toy_onnx import expected, faces, noted, tiles
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.embedding import OnnxModel, load_model, save_model
+from facerec.commands.models import print_model
+from facerec.embedding import OnnxModel, TorchModel, load_model, save_model
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ModelError
@@ -123,6 +128,57 @@ def test_a_guess_yields_to_the_user(tmp_path: Path) -> None:
     # A graph that scales pixels of 0…1 gets those.
     path = written(tmp_path / "unit.onnx", leading=[("Sub", 0.5), ("Div", 0.5)])
     same(load_model(path).embed(faces(2)), expected(faces(2), RGB))
+
+
+@pytest.mark.parametrize(
+    ("leading", "asked", "warned"),
+    [
+        (INSIDE, {"mean": 127.5, "std": 127.5}, True),
+        (INSIDE, {"std": 127.5}, True),
+        (INSIDE, {"mean": 0.0, "std": 1.0}, False),
+        (INSIDE, {"channels": "bgr"}, False),
+        (INSIDE, {}, False),
+        ([("Mul", 1 / 128)], {"mean": 127.5}, True),
+        ([("Sub", 0.5), ("Div", 0.5)], {"mean": 127.5, "std": 127.5}, True),
+        ([("Sub", 0.5), ("Div", 0.5)], {"mean": 0.0, "std": 255.0}, False),
+        ([], {"mean": 127.5, "std": 127.5}, False),
+    ],
+)
+def test_flags_against_the_graph_are_warned_of_first(
+    tmp_path: Path, leading: Any, asked: Any, warned: bool
+) -> None:
+    model = load_model(written(tmp_path / "theirs.onnx", leading=leading), **asked)
+    assert bool(model.warnings) is warned is ("warnings" in model.describe())
+    told = StringIO()
+    print_model(model, True, None, Console(file=told, width=300))
+    line = told.getvalue().splitlines()[2]
+    assert ("contradict" in line and all(step[0] in line for step in leading)) is warned
+
+
+@pytest.mark.parametrize("external_data", [True, False])
+def test_what_torch_exports_by_default_is_a_model(
+    tmp_path: Path, external_data: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    path = tmp_path / "theirs" / "net.onnx"
+    path.parent.mkdir()
+    net = create_backbone("iresnet18", width=0.125, embedding_size=16, seed=0).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.zeros(1, 3, 112, 112),), path, external_data=external_data, verbose=False
+        )
+    data = path.with_name("net.onnx.data")
+    assert data.exists() is external_data
+    wanted = TorchModel(net, Preprocessing()).embed(faces(2))
+    monkeypatch.chdir(path.parent)
+    for place in (path, Path("net.onnx")):
+        found = load_model(place).embed(faces(2))
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+    if external_data:
+        data.unlink()
+        with pytest.raises(ModelError, match=r"net.onnx.data.*No such file.*one folder"):
+            load_model(path)
 
 
 def test_an_assumption_is_said_to_be_one(tmp_path: Path) -> None:
@@ -245,6 +301,16 @@ def test_a_bundle_is_a_model(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load_model(bundle, variant="int8")
     monkeypatch.chdir(bundle)
     assert load_model(".").name == "mine"
+
+
+def test_a_bundle_holds_its_weights_inside(bundle: Path) -> None:
+    path = bundle / "model.onnx"
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert load_model(path).embedding_size == 8  # the file alone is a model
+    write_sums(bundle)
+    with pytest.raises(ModelError, match=r"weights inside.*weights.bin.*export the bundle again"):
+        load_model(bundle)
 
 
 def test_a_changed_bundle_is_no_model(bundle: Path) -> None:

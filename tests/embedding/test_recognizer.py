@@ -37,7 +37,7 @@ def faces(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
 
 
-def with_thresholds(rows: Any, *, flip: bool = False) -> FaceRecognizer:
+def with_thresholds(rows: Any, *, flip: bool | None = False) -> FaceRecognizer:
     model = TorchModel(create_backbone(SMALL, seed=1), Preprocessing(), name="mine")
     model.note = {"thresholds": rows}
     return FaceRecognizer(model, flip=flip)
@@ -57,7 +57,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mine(path: Path) -> FaceRecognizer:
-    return facerec.load(path, device="cpu")
+    return facerec.load(path, device="cpu", flip=False)
 
 
 # --- the door --------------------------------------------------------------------------------
@@ -74,7 +74,9 @@ def test_load_comes_with_the_package_and_costs_nothing_before_it_is_used() -> No
 
 
 def test_it_says_what_computes_where(mine: FaceRecognizer, path: Path) -> None:
-    expected = f"<FaceRecognizer first: torch {torch.__version__} on cpu, fp32, 16 dimensions>"
+    expected = (
+        f"<FaceRecognizer first: torch {torch.__version__} on cpu, fp32, 16 dimensions, no flip>"
+    )
     assert repr(mine) == expected
     assert repr(load(path.parent, device="cpu", precision="bf16", flip=True)).endswith(
         "on cpu, bf16, 16 dimensions, mirror images added>"
@@ -115,7 +117,7 @@ def test_arrays_and_lists_give_the_raw_embeddings_of_the_model(
 
 def test_batches_and_views(path: Path, mine: FaceRecognizer) -> None:
     images = faces(7)
-    parts = load(path, device="cpu", batch_size=3)
+    parts = load(path, device="cpu", batch_size=3, flip=False)
     assert parts.model.batch_size == 3
     np.testing.assert_allclose(parts.embed(images), mine.embed(images), rtol=1e-4, atol=1e-5)
     view = images[::-2, :, ::-1]
@@ -133,6 +135,17 @@ def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceR
     both = load(path, device="cpu", flip=True).embed(images)
     np.testing.assert_array_equal(both, extract(mine.model, images, flip=True).vectors)
     assert not np.allclose(both, mine.embed(images))
+    # As every command does where nothing is said.
+    np.testing.assert_array_equal(load(path, device="cpu").embed(images), both)
+
+
+@pytest.mark.parametrize(
+    ("rows", "flip"), [([], True), (ROWS[:3], False), (ROWS[3:], True)], ids=["none", "no", "yes"]
+)
+def test_the_models_thresholds_say_whether_mirror_images_are_added(rows: Any, flip: bool) -> None:
+    known = with_thresholds(rows, flip=None)
+    assert known.flip is flip and ("mirror images added" in repr(known)) is flip
+    assert with_thresholds(rows, flip=not flip).flip is not flip
 
 
 def test_photos_with_points_are_aligned_first(mine: FaceRecognizer) -> None:
@@ -370,7 +383,7 @@ def test_the_contract_changes_with_what_changes_embeddings(path: Path, tmp_path:
     copy.write_bytes(path.read_bytes())
     assert load(copy, device="cpu").contract == base.contract
     save_model(copy, create_backbone(SMALL, seed=2), SMALL, Preprocessing("bgr"), {})
-    others = [load(copy, device="cpu"), load(path, device="cpu", flip=True)]
+    others = [load(copy, device="cpu"), load(path, device="cpu", flip=False)]
     assert len({base.contract, *(other.contract for other in others)}) == 3
     assert in_memory().contract is None
 
@@ -438,7 +451,7 @@ def test_a_bundle_with_its_thresholds_and_variants(bundle: Path, engine: Any) ->
     assert mine.embed(images[0]).shape == (16,)
     a, b = mine.embed(images[:2])
     assert mine.verify(a, b).source == "FPR 1e-3 on lfw (r)"
-    variant = load(bundle, engine=engine, variant="int8")
+    variant = load(bundle, engine=engine, variant="int8", flip=False)
     np.testing.assert_allclose(variant.embed(images), patches(images, 127.5, 128, 1), atol=1e-4)
     assert variant.contract != mine.contract
     with pytest.raises(ModelError, match="no threshold for FPR 1e-3"):
@@ -460,9 +473,9 @@ def test_a_strangers_file_takes_its_preprocessing_from_the_caller(tmp_path: Path
     file = tmp_path / "theirs.onnx"
     write_onnx(file, None)
     images = faces(2)
-    mine = load(file, channels="bgr", mean=0.0, std=255.0)
+    mine = load(file, channels="bgr", mean=0.0, std=255.0, flip=False)
     np.testing.assert_allclose(mine.embed(images), patches(images[..., ::-1], 0, 255), atol=1e-4)
-    assert mine.contract != load(file).contract
+    assert mine.contract != load(file, flip=False).contract
 
 
 def test_cuda_is_there_or_refused(bundle: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import os
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from facerec.embedding.state_dict import read_state_dict
+from facerec.embedding.state_dict import own_names, read_state_dict
 from facerec.errors import ModelError
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.count": torch.tensor(3)}
@@ -41,20 +42,89 @@ def test_what_torch_saves_is_read(tmp_path: Path, zipped: bool) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in TENSORS.items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_names_of_a_wrapper_and_half_precision_are_read_as_the_plain_form(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_read_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "w.pth"
-    torch.save({"module.a": torch.randn(5).to(dtype), "module.b": torch.tensor(3)}, path)
+    torch.save({"a": torch.randn(5).to(dtype), "b": torch.tensor(3)}, path)
     saved, found = torch.load(path, weights_only=True), read_state_dict(path)
     assert list(found) == ["a", "b"] and found["b"].dtype == torch.int64
-    assert found["a"].dtype == torch.float32 and torch.equal(
-        found["a"].to(dtype), saved["module.a"]
-    )
-    # A layer of that name beside others is the network's own.
-    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, path)
-    assert list(read_state_dict(path)) == ["module.a", "b"]
+    assert found["a"].dtype == torch.float32 and torch.equal(found["a"].to(dtype), saved["a"])
+
+
+PREFIXES = ["", "module.", "backbone.", "features.module.", "_orig_mod.module.model.", "a.b.c."]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("keys", [(), ("state_dict",), ("checkpoint", "model", "ema")])
+def test_names_are_found_under_any_prefix_and_in_any_mapping(
+    tmp_path: Path, prefix: str, keys: tuple[str, ...]
+) -> None:
+    wanted = {"conv.weight": torch.ones(2), "block.conv.weight": torch.ones(3)}
+    content: dict[str, Any] = {f"{prefix}{name}": t for name, t in wanted.items()}
+    content["head.kernel"] = torch.ones(2, 2)
+    for key in keys:
+        content = {"epoch": 3, key: content, "optimizer": {"state": {0: {"m": torch.ones(1)}}}}
+    torch.save(content, tmp_path / "w.pth")
+    tensors = read_state_dict(tmp_path / "w.pth")
+    found, others = own_names("w.pth", tensors, [*wanted, "bn.num_batches_tracked"])
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    (head,) = {*others, *(found.keys() - wanted.keys())}  # inside where there is no prefix
+    assert head in (".".join([*keys[::-1], "head.kernel"]), "head.kernel")
+
+
+def test_wrappers_of_single_layers_leave_no_trace(tmp_path: Path) -> None:
+    names = ["module._orig_mod.layer.0._checkpoint_wrapped_module.w", "module.layer.1._orig_mod.w"]
+    torch.save({name: torch.ones(1) for name in names}, tmp_path / "w.pth")
+    found, _ = own_names("w.pth", read_state_dict(tmp_path / "w.pth"), ["layer.0.w", "layer.1.w"])
+    assert list(found) == ["layer.0.w", "layer.1.w"]
+
+
+def test_of_two_whole_copies_the_moving_average_is_taken_or_none() -> None:
+    def copies(*prefixes: str) -> dict[str, torch.Tensor]:
+        return {f"{p}{n}": torch.tensor(float(i)) for i, p in enumerate(prefixes) for n in "ab"}
+
+    for one in ("state_dict_ema.", "model_ema.module.", "ema."):
+        found, others = own_names("w.pth", copies("state_dict.", one), "ab")
+        assert found == {"a": 1.0, "b": 1.0} and others == ("state_dict.a", "state_dict.b")
+    with pytest.raises(ModelError, match=r"w.pth: .*more than once.*'teacher\.'.*'student\.'"):
+        own_names("w.pth", copies("teacher.", "student."), "ab")
+
+
+def test_mappings_in_themselves_or_without_end_are_read_once(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"a": torch.ones(1)}
+    content["self"] = content
+    torch.save(content, tmp_path / "w.pth")
+    assert list(read_state_dict(tmp_path / "w.pth")) == ["a"]
+    twice: dict[str, Any] = {"a": torch.ones(1)}
+    for _ in range(200):  # 2^200 paths lead to it
+        twice = {"x": twice, "y": twice}
+    torch.save(twice, tmp_path / "w.pth")
+    assert "found a dict (x, y)" in refusal(tmp_path / "w.pth")
+
+
+class Callback:
+    """What training code leaves beside weights: its class as a key, itself as a value."""
+
+    def __init__(self) -> None:
+        self.best = 3
+
+
+def test_objects_beside_the_weights_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "w.ckpt"
+    beside = {"callbacks": {Callback: {"best": 1}}, "hyper_parameters": Callback()}
+    torch.save({**beside, "args": argparse.Namespace(lr=0.1), "state_dict": TENSORS}, path)
+    assert read_state_dict(path).keys() == {f"state_dict.{name}" for name in TENSORS}
+
+
+def test_programs_and_whole_models_are_named_for_what_they_are(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(2, 3)
+    torch.jit.trace(layer, torch.ones(1, 2)).save(tmp_path / "w.pt")
+    assert "TorchScript" in refusal(tmp_path / "w.pt")
+    torch.save(layer, tmp_path / "w.pth")
+    assert "whole model" in (said := refusal(tmp_path / "w.pth"))
+    assert "torch.nn.modules.linear.Linear" in said
+    torch.save((layer.state_dict(), 3), tmp_path / "w.pth")
+    assert "found a tuple" in refusal(tmp_path / "w.pth")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +142,7 @@ def test_tensors_without_plain_numbers(tmp_path: Path, tensor: Any, words: str) 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"\x1b[2Jx": 1, "y\n": torch.ones(1)}, r"found a dict (\x1b[2Jx, y\n)"),
+        ({"\x1b[2Jx": 1, "y\n": [torch.ones(1)]}, r"found a dict (\x1b[2Jx, y\n)"),
         ({1: torch.ones(1)}, "found a dict (no names)"),
         ([torch.ones(1)], "found a list (no names)"),
         ({"x" * 5000: 3}, "found a dict (xxx"),

@@ -221,7 +221,6 @@ def test_verify_without_any_threshold(example: ModuleType, model: Patches) -> No
     [
         ([{**LFW, "fpr": "1e-2"}, {**LFW, "fpr": "1e-2", "bench": "cfp_fp"}], "--bench"),
         ([{**LFW, "fpr": "1e-2"}], "--fpr"),
-        ([{**LFW, "flip": True}], "--flip"),
     ],
 )
 def test_verify_names_the_flag_that_is_missing(
@@ -236,12 +235,14 @@ def test_verify_names_the_flag_that_is_missing(
     assert flag in answer.json()["error"] and "--threshold" in answer.json()["error"]
 
 
-def test_thresholds_hold_for_one_way_of_embedding(example: ModuleType, model: Patches) -> None:
-    for flip in (False, True):
-        model.note = {"thresholds": [{**LFW, "flip": flip}]}
-        assert example.Service(FaceRecognizer(model, flip=flip)).no_threshold is None
-        closed = example.Service(FaceRecognizer(model, flip=not flip)).no_threshold
-        assert f"flip={flip}" in closed and "no threshold" not in closed
+def test_thresholds_with_mirror_images_ask_for_flip(example: ModuleType, model: Patches) -> None:
+    model.note = {"thresholds": [{**LFW, "flip": True}]}
+    assert example.Service(FaceRecognizer(model)).no_threshold is None  # as they were made
+    closed = example.Service(FaceRecognizer(model, flip=False)).no_threshold
+    assert "--flip" in closed and "no threshold" not in closed
+    assert example.Service(FaceRecognizer(model, flip=True)).no_threshold is None
+    model.note = {"thresholds": [{**LFW, "flip": False}]}
+    assert "--no-flip" in example.Service(FaceRecognizer(model, flip=True)).no_threshold
 
 
 def test_health_and_interface(client: Client, service: Any) -> None:

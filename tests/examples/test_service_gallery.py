@@ -165,7 +165,7 @@ def test_the_threshold_is_that_of_the_fpir(example: ModuleType, start: Any, tmp_
     space = Space.of(FaceRecognizer(Patches()))
     note = {"model": {"sha256": space.model, "preprocessing": space.preprocessing}}
     gallery = Gallery(space)
-    images = Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, note=note)
+    images = Embeddings(vectors, np.linalg.norm(vectors, axis=1), True, note=note)
     gallery.enroll(images, [f"p{i}" for i in range(40)])
     gallery.write(tmp_path / "g.npz")
     with example.running(start(fpir="0.2")) as url, connect(url) as client:
@@ -246,7 +246,7 @@ def test_a_gallery_of_another_model_is_refused(
     with pytest.raises(ModelError, match="another model"):
         example.Service(FaceRecognizer(other), gallery=tmp_path / "g.npz")
     with pytest.raises(ModelError, match="flip"):
-        example.Service(FaceRecognizer(Patches(), flip=True), gallery=tmp_path / "g.npz")
+        example.Service(FaceRecognizer(Patches(), flip=False), gallery=tmp_path / "g.npz")
     assert json.dumps(Gallery.read(tmp_path / "g.npz").space.preprocessing)
 
 
@@ -405,3 +405,37 @@ def test_a_gallery_that_everybody_could_change_is_not_served(
         example.serve(Path("model.onnx"), host=host, gallery=tmp_path / "g.npz")
     with pytest.raises(ModelError, match=r"model\.onnx"):  # so it gets as far as that
         example.serve(Path("model.onnx"), host="127.0.0.1", gallery=tmp_path / "g.npz")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_mirror_images_are_added_as_the_gallery_has_it(
+    example: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: bool,
+    asked: bool,
+) -> None:
+    served: list[Any] = []
+
+    class Server:
+        def run(self, sockets: Any) -> None: ...
+
+    def create_server(service: Any) -> Server:
+        served.append(service)
+        return Server()
+
+    def load(path: Path, *, flip: bool | None, **_: Any) -> FaceRecognizer:
+        return FaceRecognizer(Patches(), flip=flip)
+
+    monkeypatch.setattr(example, "create_server", create_server)
+    monkeypatch.setattr(example.facerec, "load", load)
+    example.serve(tmp_path / "m.onnx", port=0)
+    assert served.pop().recognizer.flip is True  # the default, as in every command
+    Gallery(Space.of(FaceRecognizer(Patches(), flip=recorded))).write(tmp_path / "g.npz")
+    if recorded and not asked:
+        with pytest.raises(ModelError, match="flip"):
+            example.serve(tmp_path / "m.onnx", port=0, flip=asked, gallery=tmp_path / "g.npz")
+    else:
+        example.serve(tmp_path / "m.onnx", port=0, flip=asked, gallery=tmp_path / "g.npz")
+        assert served.pop().recognizer.flip is recorded

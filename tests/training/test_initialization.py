@@ -125,6 +125,22 @@ def test_a_pth_of_insightface_embeds_as_its_source(data: Path, tmp_path: Path) -
     assert trainer.start.loaded == len(tensors) and not trainer.start.new
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_of_others_start_training_whatever_is_around_them(
+    data: Path, tmp_path: Path, strict: bool
+) -> None:
+    tensors = used_network(NARROW).state_dict()
+    path = tmp_path / "theirs.ckpt"
+    own = {f"features.module.{n}": t.double() for n, t in tensors.items() if "batches" not in n}
+    head = {"module.fc.weight": torch.full((3, 16), torch.nan)}
+    torch.save({"state_dict": {**own, **head}, "optimizer": {"lr": 0.1}}, path)
+    trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(path, strict=strict)))
+    for name, tensor in trainer.backbone.state_dict().items():
+        assert torch.equal(tensor, tensors[name]) or "batches" in name
+    rows = dict(trainer.start.rows()[2:])
+    assert rows[""] == "1 left out: state_dict.module"
+
+
 def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Path) -> None:
     recipe = noisy_recipe(data)
     write_recipe(tmp_path, recipe)

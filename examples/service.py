@@ -839,7 +839,7 @@ class Service:
         some = np.ones(recognizer.embedding_size, np.float32)
         try:
             chosen = recognizer.verify(some, some, **self._choice)
-            self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
+            self.threshold = f"{chosen.threshold} ({chosen.source})"
         except ModelError as error:
             self.no_threshold = f"{error}; start the service with --threshold COSINE"
             if {known.flip for known in recognizer.thresholds} == {not recognizer.flip}:

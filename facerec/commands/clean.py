@@ -135,12 +135,15 @@ def clean(
                 assert embeddings is not None
                 embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
                 print_embeddings(embeddings, embedded, console)
-        assert embedded.ids is not None  # the readers see to that
+        names = embedded.ids if dataset is None else dataset.titles
+        assert names is not None  # the readers see to that
+        for note in [] if dataset is None else dataset.notes:
+            console.print(f"note: {note}", style="yellow")
         try:
             cleaning = clean_set(
                 embedded.vectors,
                 labels,
-                embedded.ids,
+                names,
                 limit=limit,
                 across=across,
                 device=network.device,
@@ -152,7 +155,7 @@ def clean(
     _report(cleaning, embedded, console)
     console.print(f"proposals: {out}")
     if scores is not None:
-        _write_scores(scores, cleaning, labels, embedded.ids)
+        _write_scores(scores, cleaning, labels, names)
         console.print(f"scores: {scores}")
     if page is not None:
         text = contact_sheet(cleaning, str(source), dataset if images else None).render()
@@ -224,10 +227,11 @@ def _write_scores(
 
 def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
     """Return a page of the surest proposals of each kind, with the faces of a data set if given."""
-    index_of = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
+    index_of = {} if dataset is None else dataset.samples_by_name()
     first: dict[str, str] = {}
     if dataset is not None:
-        for name, label in zip(dataset.ids.tolist(), dataset.label_names().tolist(), strict=True):
+        labels = dataset.label_names().tolist()
+        for name, label in zip(dataset.titles.tolist(), labels, strict=True):
             first.setdefault(label, name)
 
     def face(image: str, text: str, small: str = "") -> Cell:

@@ -151,12 +151,9 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
     also = len(recipe.data.also)
     further = f" and {words.counted(also, 'further set')}" if also else ""
-    yield (
-        "data",
-        f"{words.counted(len(dataset), 'image')} of "
-        f"{words.counted(dataset.num_classes, 'identity', 'identities')}, "
-        f"{recipe.data.path}{further}",
-    )
+    known = words.counted(dataset.identities or 0, "identity", "identities")
+    people = words.counted(dataset.num_classes, "class") if dataset.identities is None else known
+    yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}{further}"
     if recipe.sampling != Shuffle():
         yield "sampling", str(recipe.sampling)
     if recipe.head.centers_per_class > 1 and recipe.margin is not None:

@@ -79,7 +79,7 @@ def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
             (
                 row["bench"],
                 row["fpr"],
-                f"{row['threshold']:.4f}",
+                words.threshold(row["threshold"]),
                 f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none",
                 share(row, "fpr_realised", "fpr_interval", "false_accepts"),
                 share(row, "tpr", "tpr_interval", "true_accepts") + few,

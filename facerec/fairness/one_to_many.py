@@ -562,7 +562,7 @@ class _Searcher:
             of_reference = grouping.codes[searches.image] == code
             bases[str(self.plan.reference)] = searches.best[~searches.mated & of_reference]
         return [
-            _threshold(kind, basis, target, scores)
+            _threshold(kind, basis, target, scores, searches)
             for basis, scores in bases.items()
             for target in self.plan.targets
         ]
@@ -840,7 +840,7 @@ def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, NDArr
 
 
 def _threshold(
-    kind: Galleries, basis: str, target: str, scores: NDArray[np.float32]
+    kind: Galleries, basis: str, target: str, scores: NDArray[np.float32], searches: _Searched
 ) -> SearchThreshold:
     """Return the lowest threshold whose FPIR does not exceed the target.
 
@@ -849,9 +849,11 @@ def _threshold(
         basis: whose searches.
         target: FPIR.
         scores: best scores of their non-mated searches, ``(S,)``.
+        searches: whose scores it tells apart too.
     """
     allowed = allowed_accepts(target, scores.size)
-    lowest = float(step_threshold(np.sort(scores)[::-1], allowed))
+    audited = searches.best, searches.second, searches.mate
+    lowest = step_threshold(np.sort(scores)[::-1], allowed, *audited)
     value, reason = usable_threshold(lowest)
     return SearchThreshold(
         galleries=kind,

@@ -81,7 +81,7 @@ def search_table(
     remarks = words.assumptions(rate.interval for rate in false_positives)
     ratios = [rate.ratio.interval for rate in false_positives if rate.ratio is not None]
     caption = (
-        f"{audit.name}: threshold {words.number(threshold.value, '.4g')}, set at FPIR "
+        f"{audit.name}: threshold {words.threshold(threshold.value)}, set at FPIR "
         f"{threshold.target} of {threshold.basis} ({threshold.false_alarms:,}/"
         f"{threshold.non_mated:,}); {threshold.galleries} galleries"
     )

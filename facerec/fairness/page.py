@@ -293,7 +293,8 @@ def _mated(
 ) -> Iterator[Block]:
     yield Text(
         f"{channels.pairs:,} mated pairs of {channels.subjects:,} subjects at the threshold of FMR "
-        f"{audit.target} ({channels.threshold:.4g}); the norm of a pair is the lesser of its two."
+        f"{audit.target} ({words.threshold(channels.threshold)}); the norm of a pair is the lesser "
+        "of its two."
     )
     tenths = ", ".join(
         f"tenth {tenth.bin}: {words.percent(tenth.groups[0].fnmr.value)}" for tenth in channels.bins

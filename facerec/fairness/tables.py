@@ -374,7 +374,12 @@ def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
             lambda row: row.target,
             "fmr_nominal",
         ),
-        Column("threshold", lambda row: figure_cell(Estimate(row.value, remark=row.reason or ""))),
+        Column(
+            "threshold",
+            lambda row: Cell(
+                words.threshold(row.value), row.reason or "", withheld=row.value is None
+            ),
+        ),
         Column(
             "false matches where it was fixed",
             lambda row: f"{row.false_matches:,}/{row.non_mated:,}",
@@ -428,7 +433,9 @@ def _own(own: GroupThreshold | None) -> Cell:
         return Cell(words.NOTHING)
     if own.value is None or own.tmr.value is None:
         return Cell(words.NOTHING, own.reason or "", withheld=True)
-    return Cell(f"{own.value:.4g}", f"{own.false_matches:,}/{own.non_mated:,} false matches")
+    return Cell(
+        words.threshold(own.value), f"{own.false_matches:,}/{own.non_mated:,} false matches"
+    )
 
 
 def _tmr(own: GroupThreshold | None) -> Cell:

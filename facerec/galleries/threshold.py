@@ -47,7 +47,7 @@ from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import DEPENDENT, ClusteredFigure
 from facerec.statistics.intervals import Interval, check_confidence, logit
-from facerec.statistics.operating_points import Rate, just_above, parse_rate
+from facerec.statistics.operating_points import Rate, between, just_above, parse_rate
 
 DEPTH = 256
 """Highest scores that are kept of a probe."""
@@ -279,7 +279,7 @@ class Calibration:
                 f"a gallery of {size} entries at threshold {threshold} has no FPIR; give at least "
                 "one entry and a number"
             )
-        return _Resampling(self).fpir(np.float32(threshold), size, confidence)
+        return _Resampling(self).fpir(np.float64(threshold), size, confidence)
 
     def threshold(self, fpir: Rate, size: int, confidence: float = 0.95) -> Fpir:
         """Return the lowest threshold whose FPIR in a gallery of a size does not exceed a target.
@@ -317,7 +317,7 @@ class _Resampling:
         self.floor = np.where(listed < self.eligible, last, np.float32(-np.inf))
         self._sizes, self._kind = np.unique(self.eligible, return_inverse=True)
 
-    def hits(self, threshold: np.float32) -> NDArray[np.int64]:
+    def hits(self, threshold: np.float64) -> NDArray[np.int64]:
         """Return for every probe the entries that reach a threshold, ``(P,)``, as far as kept."""
         return np.count_nonzero(self.scores >= threshold, axis=1)
 
@@ -329,12 +329,12 @@ class _Resampling:
         table = np.concatenate([np.zeros((len(left), 1)), np.cumsum(left, axis=1)], axis=1)
         return table[self._kind, hits]
 
-    def share(self, threshold: np.float32, size: float) -> float:
+    def share(self, threshold: np.float64, size: float) -> float:
         """Return FPIR(N, t) of random sub-galleries of N ≤ M entries."""
         # From 0, as −0 would be printed with its sign.
         return float(0.0 - np.expm1(self.misses(self.hits(threshold), size)).mean())
 
-    def unknown(self, threshold: np.float32, size: float) -> float:
+    def unknown(self, threshold: np.float64, size: float) -> float:
         """Return by how much the FPIR may be higher for scores that were not kept."""
         cut = threshold < self.floor
         if not cut.any():
@@ -342,7 +342,7 @@ class _Resampling:
         hits = self.hits(threshold)
         return float(np.exp(self.misses(hits, size))[cut].sum()) / self.probes
 
-    def fpir(self, threshold: np.float32, size: int, confidence: float) -> Fpir:
+    def fpir(self, threshold: np.float64, size: int, confidence: float) -> Fpir:
         alarms = int((self.scores[:, 0] >= threshold).sum())
         if size <= self.size and alarms >= FEWEST_ALARMS:
             return self._exact(threshold, size, confidence)
@@ -371,9 +371,9 @@ class _Resampling:
         alarms = min(FEWEST_ALARMS, self.probes)
         reached = np.partition(self.scores[:, 0], -alarms)[-alarms]
         # The tail has no say in scores at which the data itself breaks the target.
-        broken = np.float32(-np.inf)
+        broken = np.float64(-np.inf)
         if alarms == FEWEST_ALARMS:
-            broken = min(lowest, np.float32(just_above(reached)))
+            broken = min(lowest, np.float64(just_above(reached)))
         tail = self.calibration.tail
         low, high = max(float(self.scores[np.isfinite(self.scores)].min()), float(broken)), 1.0
         if tail is None or not (low == broken or tail.fpir(low, size) > target):
@@ -395,12 +395,10 @@ class _Resampling:
             middle = (low + high) / 2
             above = tail.fpir(middle, size) > target
             low, high = (middle, high) if above else (low, middle)
-        rounded = np.float32(high)
-        if float(rounded) < high:  # which would break the target
-            rounded = np.nextafter(rounded, np.float32(2))
-        return self._extrapolated(tail, rounded, size, confidence)
+        # Upwards, so as not to break the target, to digits that can be printed.
+        return self._extrapolated(tail, np.float64(math.ceil(high * 1e6) / 1e6), size, confidence)
 
-    def _step(self, target: float, size: float) -> np.float32:
+    def _step(self, target: float, size: float) -> np.float64:
         """Return the lowest threshold whose exact FPIR does not exceed the target."""
         steps = np.unique(self.scores[np.isfinite(self.scores)])
         low, high = 0, steps.size  # of the steps from `high` on the FPIR keeps to the target
@@ -410,10 +408,11 @@ class _Resampling:
                 low = middle + 1
             else:
                 high = middle
-        # Just above the highest score whose acceptance would break the target.
-        return np.float32(-np.inf) if low == 0 else np.float32(just_above(steps[low - 1]))
+        # Above the highest score whose acceptance would break the target.
+        higher = np.append(steps, np.float32(np.inf))[low]
+        return np.float64(-np.inf if low == 0 else between(steps[low - 1], higher))
 
-    def _exact(self, threshold: np.float32, size: int, confidence: float) -> Fpir:
+    def _exact(self, threshold: np.float64, size: int, confidence: float) -> Fpir:
         hits = self.hits(threshold)
         value = self.share(threshold, size)
         interval = self._interval(threshold, size, value, confidence)
@@ -439,7 +438,7 @@ class _Resampling:
         )
 
     def _extrapolated(
-        self, tail: _Tail, threshold: np.float32, size: int, confidence: float
+        self, tail: _Tail, threshold: np.float64, size: int, confidence: float
     ) -> Fpir:
         value = tail.fpir(float(threshold), size)
         alarms = int((self.scores[:, 0] >= threshold).sum())
@@ -453,7 +452,7 @@ class _Resampling:
         )
 
     def _jackknife(
-        self, threshold: np.float32, size: int, value: float, confidence: float
+        self, threshold: np.float64, size: int, value: float, confidence: float
     ) -> Interval:
         """Return the interval of logits from tails without a group of subjects each."""
         half, folds = self.calibration.other_tails
@@ -475,7 +474,7 @@ class _Resampling:
         )
 
     def _interval(
-        self, threshold: np.float32, size: float, value: float, confidence: float
+        self, threshold: np.float64, size: float, value: float, confidence: float
     ) -> Interval:
         """Return the clustered interval of the share of sub-galleries with an alarm.
 

@@ -34,7 +34,7 @@ from facerec.records.augment import Augmentation, BatchAugmentation, sample_gene
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
 from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
-from facerec.records.layout import open_image_records
+from facerec.records.layout import open_image_records, read_list
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
 OnError = Literal["error", "skip"]
@@ -43,6 +43,7 @@ CLASSES_FILE = "classes.txt"
 """Beside a record file: the name of each class, one a line, in the order of the class numbers."""
 
 _REPLACEMENT_TRIES = 100
+_COUNTED = 2**20  # images whose labels are read only to say how many people there are
 
 _PLAIN = struct.Struct("<4sIIf")  # magic, length; flag and label of the image header
 
@@ -181,6 +182,16 @@ class FaceDataset(Dataset, ImageSource):
         """The names of all samples, text ``(N,)``; made on first use."""
         return text_array([self.name(i) for i in range(len(self))], "the training set")
 
+    @property
+    def titles(self) -> NDArray[np.str_]:
+        """The names of all samples for people to read, text ``(N,)``."""
+        return self.ids
+
+    def samples_by_name(self) -> dict[str, int]:
+        """Return the sample of each name, from `titles` and `ids`, without blanks at its ends."""
+        both = self.titles.tolist(), self.ids.tolist()
+        return {name.strip(): i for names in both for i, name in enumerate(names)}
+
     @abstractmethod
     def sample(self, i: int) -> tuple[bytes, int]:
         """Return the encoded image and the class of sample ``i``.
@@ -235,6 +246,13 @@ class FaceDataset(Dataset, ImageSource):
         names = [*(self.class_names or map(str, range(self.num_classes))), ""]
         return np.array(names, np.str_)[self.labels]
 
+    @functools.cached_property
+    def identities(self) -> int | None:
+        """How many classes have images; None if a pass over a large file would have to tell."""
+        if self._labels is None and len(self) > _COUNTED:
+            return None
+        return len(np.unique(self.labels[self.labels >= 0]))
+
     @property
     def weights(self) -> np.ndarray | None:
         """Visits of each sample in an epoch, float64 ``(N,)``; ``None`` where each has one."""
@@ -243,7 +261,8 @@ class FaceDataset(Dataset, ImageSource):
     def __getstate__(self) -> dict[str, Any]:
         # Workers read the class with each image; tables would only cost them memory.
         state = {**self.__dict__, "_labels": None}
-        state.pop("ids", None)
+        for name in ("ids", "titles"):
+            state.pop(name, None)
         return state
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
@@ -446,6 +465,20 @@ class RecordDataset(FaceDataset):
     def name(self, i: int) -> str:
         """Return the key of the record."""
         return str(self.records.keys[i])
+
+    @functools.cached_property
+    def titles(self) -> NDArray[np.str_]:
+        """The paths of all images if the ``.lst`` beside the records tells them, else the keys."""
+        path = self.records.path.with_suffix(".lst")
+        try:
+            paths = read_list(path) if path.is_file() else {}
+        except DatasetError as problem:
+            self.notes.append(f"{problem} (images are named by their keys)")
+            return self.ids
+        names = ["/".join(paths.get(key, ())) for key in self.records.keys.tolist()]
+        if "" in names or len({*names, *self.ids.tolist()}) < 2 * len(names):
+            return self.ids
+        return text_array(names, str(path))
 
     def read_labels(self, progress: Progress | None = None) -> np.ndarray:
         """See `FaceDataset.read_labels`."""

@@ -10,6 +10,7 @@ recognition/arcface_mxnet/{image_iter.py, common/rec_builder.py}`` and
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from facerec.errors import ImageError, RecordError
+from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.files import full_disk_sentence
 from facerec.progress import Progress
 from facerec.records.decode import image_size
@@ -568,6 +569,75 @@ class WriteSummary:
     num_classes: int
     bytes: int
     notes: tuple[str, ...] = ()
+
+
+def read_list(path: Path) -> dict[int, tuple[str, ...]]:
+    """Read the list of a record file; return the components of each key's path.
+
+    Its lines are im2rec's, ``key TAB label … TAB path``, or those of InsightFace's ``dir2lst``,
+    ``aligned TAB path TAB class …``, of which the first that is taken has the key 1.
+
+    Raises:
+        DatasetError: a line has another form, a key occurs twice, or a path is unsafe: absolute,
+            with a drive letter, backslash, NUL, or a part that is empty or begins with a dot.
+    """
+    paths: dict[int, tuple[str, ...]] = {}
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                fields = [field.strip(" \r\n") for field in line.split("\t")]
+                if len(fields) < 3 or not (fields[0].isascii() and fields[0].isdigit()):
+                    raise DatasetError(
+                        f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
+                        "mend the list, or move it away to have images named by their keys"
+                    )
+                if len(fields[0]) == 1 and not _is_number(fields[1]):
+                    if fields[0] == "1" or len(fields) > 16:  # else face2rec2 passes it over
+                        paths[len(paths) + 1] = _safe_components(fields[1], where)
+                    continue
+                if len(fields[0]) > 19:  # 64 bits; Python itself refuses thousands of digits
+                    raise DatasetError(
+                        f"{where}: the key {fields[0][:20]}… has {len(fields[0]):,} digits, which "
+                        "no record has; mend the line"
+                    )
+                key = int(fields[0])
+                if key in paths:
+                    raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")
+                paths[key] = _safe_components(fields[-1], where)
+    except UnicodeDecodeError as problem:
+        raise DatasetError(
+            f"{path}: is not UTF-8 ({problem.reason}); save it as UTF-8"
+        ) from problem
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: cannot be read ({problem.strerror or problem}); check its rights"
+        ) from problem
+    return paths
+
+
+def _safe_components(name: str, where: str) -> tuple[str, ...]:
+    components = tuple(name.split("/"))
+    if (
+        any(not component or component.startswith(".") for component in components)
+        or any(sign in name for sign in "\\\0")
+        or name[1:2] == ":"
+    ):
+        raise DatasetError(
+            f"{where}: the path {name[:100]!r} is unsafe or hidden (absolute, with a drive letter, "
+            "backslash, NUL, or a part that is empty or begins with a dot); give it a plain "
+            "relative path"
+        )
+    return components
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def write_image_records(

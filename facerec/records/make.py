@@ -31,7 +31,7 @@ from facerec.records.dataset import (
 )
 from facerec.records.decode import decode_image, image_kind, image_size, image_suffix, orientation
 from facerec.records.images import suffix_kind, turned_sentence
-from facerec.records.layout import Layout, WriteSummary, write_image_records
+from facerec.records.layout import Layout, WriteSummary, read_list, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
 
 _STORED_AS_PNG = (".webp", ".bmp", ".tif", ".tiff")
@@ -62,7 +62,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeSummary(Summary):
-    """What `make_records` did; ``identities`` are the folders, also those that gave no image.
+    """What `make_records` did; ``identities`` are the folders that gave an image.
 
     Attributes:
         layout: of the record file.
@@ -158,7 +158,7 @@ def make_records(
     return MakeSummary(
         path=written.path,
         images=written.images,
-        identities=dataset.num_classes,
+        identities=len(filled),
         skipped=tuple(skipped),
         notes=tuple(notes),
         layout=written.layout,
@@ -221,9 +221,8 @@ def apply_proposals(
         )
     names = [*(dataset.class_names or map(str, range(dataset.num_classes))), ""]
     # Tables have no blanks around fields, which folders may have.
-    images, labels = (
-        {name.strip(): name for name in each} for each in (dataset.ids.tolist(), names)
-    )
+    labels = {name.strip(): name for name in names}
+    images = {name: dataset.ids.item(i) for name, i in dataset.samples_by_name().items()}
     rows = [
         replace(
             row,
@@ -493,61 +492,6 @@ def export_folder(
         identities=len(folders),
         skipped=tuple(skipped),
     )
-
-
-def read_list(path: Path) -> dict[int, tuple[str, ...]]:
-    """Read an im2rec list, ``key TAB label … TAB path``; return the components of each key's path.
-
-    Raises:
-        DatasetError: a line has another form, a key occurs twice, or a path is unsafe: absolute,
-            with a drive letter, backslash, NUL, or a part that is empty or begins with a dot.
-    """
-    paths: dict[int, tuple[str, ...]] = {}
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                fields = [field.strip(" \r\n") for field in line.split("\t")]
-                if len(fields) < 3 or not (fields[0].isascii() and fields[0].isdigit()):
-                    raise DatasetError(
-                        f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
-                        "mend the list, or move it away to have images named by their keys"
-                    )
-                if len(fields[0]) > 19:  # 64 bits; Python itself refuses thousands of digits
-                    raise DatasetError(
-                        f"{where}: the key {fields[0][:20]}… has {len(fields[0]):,} digits, which "
-                        "no record has; mend the line"
-                    )
-                key = int(fields[0])
-                if key in paths:
-                    raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")
-                paths[key] = _safe_components(fields[-1], where)
-    except UnicodeDecodeError as problem:
-        raise DatasetError(
-            f"{path}: is not UTF-8 ({problem.reason}); save it as UTF-8"
-        ) from problem
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: cannot be read ({problem.strerror or problem}); check its rights"
-        ) from problem
-    return paths
-
-
-def _safe_components(name: str, where: str) -> tuple[str, ...]:
-    components = tuple(name.split("/"))
-    if (
-        any(not component or component.startswith(".") for component in components)
-        or any(sign in name for sign in "\\\0")
-        or name[1:2] == ":"
-    ):
-        raise DatasetError(
-            f"{where}: the path {name[:100]!r} is unsafe or hidden (absolute, with a drive letter, "
-            "backslash, NUL, or a part that is empty or begins with a dot); give it a plain "
-            "relative path"
-        )
-    return components
 
 
 def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) -> bool:

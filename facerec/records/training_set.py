@@ -82,8 +82,8 @@ class Data(Checked):
 
     exclude: Path | None = None
     """CSV of the identities and images to leave out, as `facerec overlap --csv` writes it: a column
-    subject_id (class names or numbers), image_id (keys of records, or identity/image.jpg), or both;
-    a line with both leaves out the image alone."""
+    subject_id (class names or numbers), image_id (keys of records or their paths in the .lst, or
+    identity/image.jpg), or both; a line with both leaves out the image alone."""
 
     also: tuple[Part, ...] = ()
     """Further sets, joined to this one; identities and exclude above are those of this one.
@@ -268,7 +268,7 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
             classes.update(identities[subject])
             continue
         if index_of is None:
-            index_of = {name.strip(): i for i, name in enumerate(dataset.ids.tolist())}
+            index_of = dataset.samples_by_name()
         if image not in index_of:
             raise DatasetError(
                 f"{where}: the data set has no image {image[:60]!r} among its {len(index_of):,}; "

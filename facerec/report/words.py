@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -67,13 +69,24 @@ def percent_limits(interval: Interval | None) -> str:
     return limits(interval, 100, ".1f" if wide else ".2f")
 
 
-def threshold(value: float) -> str:
-    """Return a threshold of a score; the ends in words."""
+def threshold(value: float | None) -> str:
+    """Return a threshold of a score with all digits that it needs; the ends in words.
+
+    Examples:
+        >>> threshold(51.5), threshold(0.30001), threshold(float(np.float32(0.7)))
+        ('51.5', '0.30001', '0.7')
+    """
+    if value is None:
+        return NOTHING
     if math.isnan(value):
         return "reject all"
     if math.isinf(value):
         return "accept all" if value < 0 else "∞"
-    return f"{value:.4g}"
+    short, single = f"{value:.4g}", np.float32(value)
+    if float(short) == value:
+        return short
+    # A number of single precision has no more digits than that.
+    return str(single) if float(single) == value else repr(value)
 
 
 def p_value(value: float | None) -> str:

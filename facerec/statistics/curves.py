@@ -22,6 +22,7 @@ from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,
     allowed_accepts,
+    between,
     just_above,
     operating_point,
     parse_rate,
@@ -124,12 +125,15 @@ class RocCurve:
             MetricError: the target is no rate.
         """
         allowed = allowed_accepts(fpr, self.non_mated)
-        beyond = int(np.searchsorted(self.false_accepts, allowed, side="right"))
-        everything = beyond == self.thresholds.size
+        last = int(np.searchsorted(self.false_accepts, allowed, side="right")) - 1
+        threshold = -math.inf
+        if last + 1 < self.thresholds.size:
+            higher = self.thresholds[last] if last else math.inf
+            threshold = between(self.thresholds[last + 1], higher)
         return operating_point(
             fpr,
-            np.float64(-np.inf) if everything else just_above(self.thresholds[beyond]),
-            (int(self.true_accepts[beyond - 1]), int(self.false_accepts[beyond - 1])),
+            threshold,
+            (int(self.true_accepts[last]), int(self.false_accepts[last])),
             (self.mated, self.non_mated),
         )
 

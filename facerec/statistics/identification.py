@@ -193,14 +193,14 @@ def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> Identificatio
     if rank < 1:
         raise MetricError(f"rank {rank} is no length of a candidate list; the least is 1")
     allowed = allowed_accepts(fpir, alarms.size)
-    threshold = step_threshold(alarms, allowed)
+    threshold = step_threshold(alarms, allowed, searches.mate)
     listed = searches.mated & (searches.rank <= rank)
     hits = int(np.count_nonzero(searches.mate[listed] >= threshold))
     false_alarms = int(np.count_nonzero(alarms >= threshold))
     return IdentificationPoint(
         target=str(fpir),
         tpir=hits / mated,
-        threshold=float(threshold),
+        threshold=threshold,
         fpir_realised=false_alarms / alarms.size,
         hits=hits,
         mated=mated,

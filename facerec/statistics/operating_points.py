@@ -1,7 +1,8 @@
 """Operating points: the rule that turns a target FPR into a threshold, and what it yields.
 
 A pair matches if ``score >= threshold``. With k = ⌊f·N⌋ false accepts allowed, the threshold lies
-just above the (k + 1)-th highest non-mated score: the lowest one whose FPR does not exceed f.
+between the (k + 1)-th highest non-mated score and the next higher score of any pair: no observed
+score lies between it and the lowest threshold whose FPR does not exceed f.
 """
 
 from __future__ import annotations
@@ -104,16 +105,53 @@ def allowed_accepts(fpr: Rate, non_mated: int) -> int:
     return math.floor(parse_rate(fpr) * non_mated)
 
 
-def step_threshold(descending: NDArray[np.floating], allowed: int) -> np.floating:
-    """Return the lowest threshold to accept ``allowed`` non-mated scores at most, in their dtype.
+def step_threshold(
+    descending: NDArray[np.floating], allowed: int, *others: NDArray[np.floating]
+) -> float:
+    """Return a threshold to accept ``allowed`` non-mated scores at most, and all that is higher.
 
     Args:
         descending: at least the ``allowed + 1`` highest non-mated scores, or all of them.
         allowed: false accepts.
+        others: further scores that it tells apart, in any order; NaN takes no part.
     """
     if allowed >= descending.size:
-        return descending.dtype.type(-np.inf)
-    return just_above(descending[allowed])
+        return -math.inf
+    rejected = descending[allowed]
+    higher = [side[side > rejected].min(initial=np.inf) for side in (descending[:allowed], *others)]
+    return between(rejected, min(higher))
+
+
+def between(below: np.floating, above: float | np.floating) -> float:
+    """Return the shortest decimal about midway that rejects one score and accepts a higher one.
+
+    Printed in full it does what was counted, whether scores are compared in their own dtype or in
+    double precision. It has four digits at least, but for zeros at its end. NaN, which nothing
+    reaches, rejects +inf.
+
+    Args:
+        below: to reject.
+        above: the next higher score; +inf where there is none.
+
+    Examples:
+        >>> between(np.float64(51), 52), between(np.float64(0.3), 0.4), between(np.float64(52), 60)
+        (51.5, 0.35, 56.0)
+    """
+    low, high = float(below), float(above)
+    if low == math.inf:
+        return math.nan
+    if math.isinf(high):
+        high = low + max(abs(low), 1) / 1000
+    if math.isinf(low):
+        low = high - max(abs(high), 1) / 1000
+    middle, reach = low / 2 + high / 2, high / 4 - low / 4
+    for digits in range(4, 18):
+        value = float(f"{middle:.{digits}g}")
+        with np.errstate(over="ignore"):
+            own = below.dtype.type(value)
+        if below < own < np.inf and low < value < high and abs(value - middle) <= reach:
+            return value
+    return float(just_above(below))  # the two are neighbours, or at the end of the numbers
 
 
 def just_above(score: np.floating) -> np.floating:
@@ -126,7 +164,7 @@ def just_above(score: np.floating) -> np.floating:
 
 def operating_point(
     fpr: Rate,
-    threshold: np.floating,
+    threshold: float,
     accepts: tuple[int, int],
     counts: tuple[int, int],
     method: Method = "exact",
@@ -144,7 +182,7 @@ def operating_point(
     return OperatingPoint(
         target=str(fpr),
         tpr=true_accepts / mated,
-        threshold=float(threshold),
+        threshold=threshold,
         fpr_realised=false_accepts / non_mated,
         true_accepts=true_accepts,
         mated=mated,

@@ -28,6 +28,7 @@ from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,
     allowed_accepts,
+    just_above,
     operating_point,
     parse_rate,
     step_threshold,
@@ -105,14 +106,8 @@ class SortedScores:
     non_mated: NDArray[np.floating]
 
     def tpr_at_fpr(self, fpr: Rate) -> OperatingPoint:
-        """See `tpr_at_fpr`; logarithmic in the number of scores."""
-        counts = self.mated.size, self.non_mated.size
-        threshold = step_threshold(self.non_mated[::-1], allowed_accepts(fpr, counts[1]))
-        accepts = (
-            counts[0] - int(np.searchsorted(self.mated, threshold)),
-            counts[1] - int(np.searchsorted(self.non_mated, threshold)),
-        )
-        return operating_point(fpr, threshold, accepts, counts)
+        """See `RocCurve.tpr_at_fpr`."""
+        return self._roc.tpr_at_fpr(fpr)
 
     def roc(self) -> RocCurve:
         """Return the ROC over all distinct scores, none dropped; it is computed once."""
@@ -179,7 +174,7 @@ def operating_points(
     highest.sort()
     points = []
     for fpr, accepts in zip(fprs, allowed, strict=True):
-        threshold = step_threshold(highest[::-1], accepts)
+        threshold = step_threshold(highest[::-1], accepts, mated)
         true_accepts = int(np.count_nonzero(mated >= threshold))
         false_accepts = highest.size - int(np.searchsorted(highest, threshold))
         points.append(operating_point(fpr, threshold, (true_accepts, false_accepts), counts))
@@ -318,7 +313,7 @@ def _at_non_mated(point: OperatingPoint, mated: ArrayLike, non_mated: ArrayLike)
     mated, non_mated = _common(mated, non_mated)
     accepted = non_mated[non_mated >= point.threshold]
     if accepted.size == 0:
-        return replace(point, method="observed")
+        return replace(point, threshold=float(just_above(non_mated.max())), method="observed")
     threshold = accepted.min()
     true_accepts = int(np.count_nonzero(mated >= threshold))
     return replace(

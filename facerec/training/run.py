@@ -204,7 +204,7 @@ def check_same_run(
     started = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
     if started != sizes:
         raise CheckpointError(
-            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} identities, "
+            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} classes, "
             f"but {folder} was started on {started.get('images')} of {started.get('classes')} as "
             "its manifest.json says; resume with the data that started it, or start a new run"
         )

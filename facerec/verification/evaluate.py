@@ -85,6 +85,9 @@ class TprEstimate:
         if not point.resolvable:
             accepted = Estimate(None, None, *counts, f"finest {1 / point.non_mated:.2e}")
         unknown = "" if threshold else "too few subjects for an interval"
+        if threshold:  # its limits are observed scores, and the point lies between two
+            low, high = min(threshold.low, point.threshold), max(threshold.high, point.threshold)
+            threshold = replace(threshold, low=low, high=high)
         return cls(
             point,
             accepted,

@@ -151,7 +151,9 @@ def thresholds_table(name: str, result: VerificationResult) -> Table[TprEstimate
     """Return the threshold of every target FPR that the pairs can resolve."""
 
     def limits(row: TprEstimate) -> Cell:
-        text = words.limits(row.threshold.interval, form=words.threshold)
+        text = words.limits(
+            row.threshold.interval, form=lambda end: words.threshold(float(f"{end:.4g}"))
+        )
         return Cell(text or words.NOTHING, row.threshold.remark)
 
     columns: list[Column[TprEstimate]] = [

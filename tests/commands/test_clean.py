@@ -16,6 +16,7 @@ from facerec.commands.make_records import main as make
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.dataset import RecordDataset
+from facerec.records.training_set import Data, open_dataset
 
 
 @pytest.fixture
@@ -67,6 +68,71 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     make(["faces", "--apply", "p.csv", "--out", "new"])
     new = RecordDataset("new")
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
+
+
+def dir2lst(lines: list[str]) -> str:
+    """Return InsightFace's list of the same images, with one that it passes over."""
+    fields = [line.split("\t") for line in lines]
+    return "".join(
+        ["0\tp00/lost.jpg\t0\n", *(f"1\t{path}\t{label}\n" for _, label, path in fields)]
+    )
+
+
+@pytest.mark.parametrize("dialect", ["im2rec", "InsightFace"])
+def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
+    make(["faces", "--out", "records"])
+    if dialect == "InsightFace":
+        lines = Path("records/train.lst").read_text().splitlines()
+        Path("records/train.lst").write_text(dir2lst(lines))
+    keys = RecordDataset("records").ids
+    write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
+    flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
+    main([*flags, "--out", "p.csv", "--scores", "s.csv", "--page", "p.html", "--images"])
+    shown = capsys.readouterr().out
+    named = {row["kind"]: (row["image_id"], row["other_id"]) for row in rows("p.csv")}
+    assert named == {"wrong_label": ("p03/2.jpg", ""), "duplicate": ("p01/4.jpg", "p01/3.jpg")}
+    assert "p03/2.jpg" in shown and "p01/4.jpg" in shown
+    page = Path("p.html").read_text()
+    assert "p03/2.jpg" in page and "data:image/jpeg" in page
+    main(["e.npz", "--out", "other.csv", "--scores", "t.csv", "--device", "cpu"])
+    assert [row["image_id"] for row in rows("s.csv")] == [row["image_id"] for row in rows("t.csv")]
+    capsys.readouterr()
+    # Proposals take paths, and the keys by which images were named before.
+    text = Path("p.csv").read_text()
+    Path("old.csv").write_text(text.replace("p03/2.jpg", keys[20]).replace("p01/4.jpg", keys[10]))
+    for number, proposals in enumerate(("p.csv", "old.csv")):
+        make(["records", "--apply", proposals, "--out", f"new{number}"])
+        new = RecordDataset(f"new{number}")
+        assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
+    for name in ("p03/2.jpg", keys[20]):
+        Path("out.csv").write_text(f"image_id\n{name}\n")
+        left = open_dataset(Data(Path("records"), exclude=Path("out.csv")), seed=0)
+        assert len(left) == 83 and left.ids.tolist() == [key for key in keys if key != keys[20]]
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda lines: None, ""),
+        (lambda lines: lines[:-1], ""),  # does not name all
+        (lambda lines: [*lines[:-1], lines[0].replace("1\t", "84\t", 1)], ""),  # nor tells apart
+        (lambda lines: ["p00 0.jpg", *lines], "mend the list"),
+        (lambda lines: [line.replace("p00", "/p00") for line in lines], "unsafe"),
+    ],
+)
+def test_without_a_whole_list_images_are_named_by_their_keys(workplace, capsys, change, note):
+    make(["faces", "--out", "records"])
+    path = Path("records/train.lst")
+    lines = change(path.read_text().splitlines())
+    path.unlink()
+    if lines is not None:
+        path.write_text("\n".join(lines) + "\n")
+    keys = RecordDataset("records").ids
+    write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
+    main(["records", "--embeddings", "keys.npz", "--out", "p.csv", "--device", "cpu"])
+    assert {row["image_id"] for row in rows("p.csv")} == {keys[20], keys[10]}
+    said = " ".join(capsys.readouterr().out.split())
+    assert (note in said and "named by their keys" in said) if note else "note:" not in said
 
 
 def test_embeddings_of_another_set_are_refused(workplace, capsys):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from helpers.tiny_training import write_training_set
 
 from facerec.commands.plan import main
+from facerec.commands.train import main as train
+from facerec.records.layout import write_image_records
 from facerec.training import plan as plans
 
 RECIPE = """
@@ -161,3 +165,32 @@ def test_ten_million_people_take_no_memory(
     plans._backbone_step.cache_clear()
     main(["arc.py", "--classes", "10000000", "--batch-size", "2"])
     assert made and max(made) < 10**8
+
+
+@pytest.mark.parametrize(("labels", "given"), [((0, 3, 90_000), None), ((0, 1), 500)])
+def test_classes_without_images_are_not_people(
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    labels: tuple[int, ...],
+    given: int | None,
+) -> None:
+    image = cv2.imencode(".jpg", np.zeros((112, 112, 3), np.uint8))[1].tobytes()
+    items = [(label, f"{label}/{i}.jpg", image) for label in labels for i in range(4)]
+    write_image_records(workplace / "data" / "train", items, num_classes=given)
+    classes = given or labels[-1] + 1
+    empty = classes - len(labels)
+    # A centre, and the momentum of SGD.
+    cost = f"{empty * 32 * 4 * 2 / 1e6:,.1f} MB"
+    flags = ["arc.py", "--data.path", "data", "--device", "cpu", "--batch-size", "2"]
+    main(flags)
+    told = f"{empty:,} of {classes:,} classes have no image, and their centres take {cost}"
+    found = lines(capsys)
+    assert told in " ".join(found)
+    assert f"classes {classes:,}, of which rank 0 holds" in " ".join(found)
+    main([*flags, "--data.min-images", "2"])
+    found = lines(capsys)
+    assert "no image" not in " ".join(found)
+    assert f"classes {len(labels)}, of which rank 0 holds {len(labels)}" in " ".join(found)
+    train([*flags[:-2], "--batch-size", "4", "--max-steps", "1"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert told in text and f"{len(items)} images of {len(labels)} identities, data" in text

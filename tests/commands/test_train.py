@@ -538,9 +538,7 @@ def test_resuming_with_another_recipe_names_the_field(
     )
     write_training_set(trained / "more", people=7, images=9)
     sentence = refused(capsys, ["arc.py", "--resume", "--data.path", "more"])
-    assert sentence.startswith(
-        "more: has 63 images of 7 identities, but runs/arc was started on 56"
-    )
+    assert sentence.startswith("more: has 63 images of 7 classes, but runs/arc was started on 56")
     newest = checkpoint.latest(trained / "runs" / "arc" / "checkpoints")
     assert newest is not None and newest.name == "step-00000008"
     next(newest.glob("*.distcp")).unlink()

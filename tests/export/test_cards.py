@@ -147,7 +147,7 @@ def test_thresholds_have_interval_counts_and_source() -> None:
         [
             "lfw",
             "1e-3",
-            "0.3123",
+            "0.31234",
             "[0.3000, 0.3250]",
             "0.10 % [0.02, 0.29] (3/3000)",
             "98.70 % [98.1, 99.1] (2961/3000), few errors",
@@ -198,7 +198,7 @@ def test_a_loss_has_its_interval() -> None:
     assert "lfw: 2,000 joint bootstraps over 50 persons; no interval for EER" in card
     # Its own thresholds, found while the loss was measured.
     (own,) = rows(card, "lfw")
-    assert own[2] == "0.3123" and own[-1] == "this export"
+    assert own[2] == "0.31234" and own[-1] == "this export"
     assert "found on the same benches with mirror images" in card
     assert "not measured" not in card
 

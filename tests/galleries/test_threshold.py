@@ -12,6 +12,7 @@ from scipy.special import betainc, ndtr
 from facerec.errors import MetricError
 from facerec.galleries import Calibration
 from facerec.galleries.threshold import _fit_hazard, _fit_shape, _pareto, _Tail
+from facerec.report import words
 
 
 def random_calibration(
@@ -56,8 +57,10 @@ def test_the_threshold_is_the_lowest_that_keeps_to_the_target(size: int, target:
     assert found.method == "exact resampling"
     goal = 0.9 if target == "0.9" else 0.5 if target == "1/2" else 0.3
     assert found.value == every_sub_gallery(matrix, size, found.threshold) <= goal
-    below = np.nextafter(np.float32(found.threshold), np.float32(-1))
+    below = matrix[matrix < found.threshold].max()
     assert every_sub_gallery(matrix, size, float(below)) > goal
+    printed = float(words.threshold(found.threshold))
+    assert every_sub_gallery(matrix, size, printed) == found.value
 
 
 def test_scores_that_were_not_kept_widen_the_interval() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from facerec.report.words import limits, percent_limits, threshold
@@ -11,8 +12,11 @@ from facerec.statistics.intervals import Interval
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.31234, "0.3123"),
-        (12345.6, "1.235e+04"),
+        (0.31234, "0.31234"),
+        (12345.6, "12345.6"),
+        (52.0, "52"),
+        (float(np.float32(0.1)), "0.1"),
+        (52.00000000000001, "52.00000000000001"),
         (-math.inf, "accept all"),
         (math.inf, "∞"),
         (math.nan, "reject all"),

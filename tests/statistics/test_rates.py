@@ -14,6 +14,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from facerec.errors import MetricError
+from facerec.report import words
+from facerec.statistics.operating_points import between
 from facerec.statistics.rates import (
     auc,
     d_prime,
@@ -70,6 +72,50 @@ def test_tpr_at_fpr_is_the_supremum(both: tuple[np.ndarray, np.ndarray], fpr: ob
     # What it says of its threshold is true of the scores.
     assert np.count_nonzero(mated >= point.threshold) == point.true_accepts
     assert np.count_nonzero(non_mated >= point.threshold) == point.false_accepts
+
+
+@few
+@given(scores, rates)
+def test_a_printed_threshold_tells_the_same_scores_apart(
+    both: tuple[np.ndarray, np.ndarray], fpr: object
+) -> None:
+    point = tpr_at_fpr(*both, fpr)
+    if not math.isfinite(point.threshold):
+        return
+    printed = float(words.threshold(point.threshold))
+    with np.errstate(over="ignore"):
+        own = both[0].dtype.type(printed)
+    for side, accepted in zip(both, (point.true_accepts, point.false_accepts), strict=True):
+        assert np.count_nonzero(side.astype(np.float64) >= np.float64(printed)) == accepted
+        assert np.count_nonzero(side >= own) == accepted
+    seen = np.unique(np.concatenate(both))
+    place = np.searchsorted(seen.astype(np.float64), printed)
+    if place < seen.size and np.nextafter(seen[place - 1], seen[place]) < seen[place] < np.inf:
+        assert seen[place - 1] < printed < seen[place]
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "found"),
+    [
+        (51, 52, "51.5"),
+        (0.3, 0.4, "0.35"),
+        (99.91, 99.92, "99.915"),
+        (np.float32(0.3123), np.float32(0.3124), "0.31235"),
+        (0.3, np.nextafter(0.3, 1), "0.30000000000000004"),
+        (np.inf, np.inf, "reject all"),
+    ],
+)
+def test_thresholds_have_few_digits(below: float, above: float, found: str) -> None:
+    between_both = between(np.asarray(below, getattr(below, "dtype", float))[()], above)
+    assert words.threshold(between_both) == found
+
+
+@pytest.mark.parametrize("highest", [52.0, 0.98765, 0.0, -3.0, 1e30])
+def test_above_the_highest_score_is_a_short_number(highest: float) -> None:
+    found = between(np.float64(highest), np.inf)
+    assert (
+        highest < found < highest + max(abs(highest), 1) / 500 and len(words.threshold(found)) <= 10
+    )
 
 
 @few

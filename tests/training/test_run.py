@@ -396,7 +396,7 @@ def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> No
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)
     assert changed(tmp_path, tiny_recipe(other)) == (
-        f"{other}: has 9 images of 3 identities, but {tmp_path} was started on 6 of 3 as its "
+        f"{other}: has 9 images of 3 classes, but {tmp_path} was started on 6 of 3 as its "
         "manifest.json says; resume with the data that started it, or start a new run"
     )
 

@@ -321,7 +321,7 @@ def test_page_says_what_the_result_says(
     for target in ("1e-1", "1e-2", "1e-3"):
         threshold = one.point(target).threshold
         assert deployment[target][1:3] == [
-            f"{threshold.value:.4g}",
+            str(threshold.value),
             f"[{threshold.low:.4g}, {threshold.high:.4g}]",
         ]
     assert text.count(THRESHOLD_ADVICE) == 3

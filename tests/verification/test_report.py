@@ -108,8 +108,8 @@ def test_thresholds_stand_below_with_the_advice() -> None:
         below = rows(text.partition("Thresholds for deployment")[2])
         for target in ("1e-1", "1e-2"):
             estimate = result.point(target).threshold
-            assert f"{estimate.value:.4g}" in below[target]
-            assert plain(limits(estimate.interval, form=threshold)) in below[target]
+            assert threshold(estimate.value) in below[target]
+            assert plain(limits(estimate.interval, form=".4g")) in below[target]
         assert "1e-3" not in below  # nothing for what cannot be resolved
         assert THRESHOLD_ADVICE in words(text)
 
@@ -135,7 +135,7 @@ def test_tables_fit_eighty_columns_without_losing_anything(persons: int | None) 
     point = result.point("1e-1").point
     assert f"{point.true_accepts}/3000" in text and "300/3000" in text
     for estimate in result.points[:3]:
-        assert plain(limits(estimate.threshold.interval, form=threshold)) in text
+        assert plain(limits(estimate.threshold.interval, form=".4g")) in text
 
 
 def test_failures_are_in_the_table_and_listed() -> None:

@@ -116,6 +116,7 @@ def score_all_pairs(
     mated = count_mated(
         tiles, sample, np.array(edges, np.float32).reshape(-1, sample.rows), mated_limit
     )
+    told = [everyone.threshold(count, mated.mated_scores) for count in everyone.allowed]
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
     at_own = mated.missed[at_points.stop :].reshape(
@@ -125,7 +126,7 @@ def score_all_pairs(
     def table(index: int, counts: FalseMatches) -> ErrorTable:
         missed, grouped = mated.missed[index], sample.groups is not None
         return ErrorTable(
-            threshold=float([*given, *cuts][index]),
+            threshold=float([*thresholds, *told][index]),
             target=targets[index],
             false_matches=counts.count,
             non_mated=sample.non_mated,
@@ -151,7 +152,9 @@ def score_all_pairs(
         members = np.isin(sample.groups.of_subject, cells)
         missed, images = at_own[grouping[0]][:, members], sample.images[members]
         return GroupAlone(
-            points=searches[group].points(group_fpr, missed.sum(axis=1), pair_counts(images)[0]),
+            points=searches[group].points(
+                group_fpr, missed.sum(axis=1), pair_counts(images)[0], mated.mated_scores
+            ),
             images=images,
             missed=missed,
             mated_histogram=mated.histogram[group],
@@ -167,7 +170,9 @@ def score_all_pairs(
         non_mated=sample.non_mated,
         subjects=sample.labels,
         images_per_subject=sample.images,
-        points=everyone.points(fpr, mated.missed[at_points].sum(axis=1), sample.mated),
+        points=everyone.points(
+            fpr, mated.missed[at_points].sum(axis=1), sample.mated, mated.mated_scores
+        ),
         tables=tuple(table(index, counts) for index, counts in enumerate(false)),
         groups=sample.groups,
         alone=tuple(map(alone, range(sample.alone_count))),

@@ -23,7 +23,7 @@ class ErrorTable:
     """Errors of all pairs at one threshold: in all, by subject, and by group of images."""
 
     threshold: float
-    """Match if ``score >= threshold``; a float32 number."""
+    """Match if ``score >= threshold``."""
     target: str | None
     """The FPR that it realises, as it was asked for; None for a threshold that was given."""
     false_matches: int

@@ -14,6 +14,7 @@ from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,
     allowed_accepts,
+    between,
     just_above,
     operating_point,
 )
@@ -44,7 +45,7 @@ class Search:
         # Ranks: 1 for the highest score, 2 for the next, …
         ranks = sorted({count + 1 for count in self.allowed if count < non_mated})
         self._missing = _guess(tiles, images, non_mated, ranks)
-        self._settled: dict[int, tuple[np.float32, int]] = {}
+        self._settled: dict[int, tuple[np.float32, int, float | np.floating]] = {}
 
     @property
     def windows(self) -> list[Window]:
@@ -77,28 +78,55 @@ class Search:
             higher = int(reached[bin_index] - histogram[bin_index])
             descending = counts[inside][::-1].cumsum() + higher
             index = int(np.searchsorted(descending, wanted))
-            above = higher if index == 0 else int(descending[index - 1])
-            self._settled[wanted] = scores[inside][::-1][index], above
+            own = scores[inside][::-1]
+            if index:
+                above, accepts = own[index - 1], int(descending[index - 1])
+            else:  # the next one is in the next bin that has any
+                full = np.append(BIN_EDGES[bin_index + 1 :][histogram[bin_index + 1 :] > 0], np.inf)
+                above, accepts = full[0], higher
+            self._settled[wanted] = own[index], accepts, above
             del self._missing[wanted]
 
     def cut(self, allowed: int) -> np.float32:
-        """Return the threshold for so many false accepts."""
+        """Return the lowest threshold for so many false accepts."""
         if allowed >= self._non_mated:
             return np.float32(-np.inf)
         return just_above(self._settled[allowed + 1][0])
+
+    def threshold(self, allowed: int, mated: NDArray[np.float32] | None) -> float:
+        """Return the threshold to tell people, which accepts what `cut` does.
+
+        Args:
+            allowed: false accepts.
+            mated: scores, ascending, if they are known.
+        """
+        if allowed >= self._non_mated:
+            return -math.inf
+        score, _, above = self._settled[allowed + 1]
+        if mated is None:
+            return between(score, just_above(score))
+        higher = mated[np.searchsorted(mated, score, side="right") :][:1]
+        return between(score, min([above, *higher]))
 
     def accepts(self, allowed: int) -> int:
         """Return the false accepts at that threshold."""
         return self._non_mated if allowed >= self._non_mated else self._settled[allowed + 1][1]
 
     def points(
-        self, fpr: Sequence[Rate], missed: Sequence[int] | NDArray[np.int64], mated: int
+        self,
+        fpr: Sequence[Rate],
+        missed: Sequence[int] | NDArray[np.int64],
+        mated: int,
+        scores: NDArray[np.float32] | None,
     ) -> tuple[OperatingPoint, ...]:
         """Describe the operating points; of the mated scores ``missed`` are below each one's."""
         pairs = mated, self._non_mated
         return tuple(
             operating_point(
-                target, self.cut(count), (mated - int(below), self.accepts(count)), pairs
+                target,
+                self.threshold(count, scores),
+                (mated - int(below), self.accepts(count)),
+                pairs,
             )
             for target, count, below in zip(fpr, self.allowed, missed, strict=True)
         )

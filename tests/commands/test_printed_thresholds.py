@@ -1,0 +1,222 @@
+"""A printed threshold accepts what its line says, wherever it is printed and however scores tie."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.html_page import Page
+from numpy.typing import NDArray
+
+from facerec.commands import all_pairs, audit, enroll, verify
+from facerec.embedding.extract import Embeddings
+from facerec.embedding.file import write_embeddings
+
+TARGETS = ("0.3", "1e-1", "1e-2", "2e-3")
+FPR = "--fpr", ",".join(TARGETS)
+NUMBER = r"(-?[\d.]+(?:e[+-]\d+)?)"
+
+
+def whole_numbers(score: NDArray[np.float64]) -> list[str]:
+    return [f"{50 + 12 * value:.0f}" for value in score]
+
+
+def one_decimal(score: NDArray[np.float64]) -> list[str]:
+    return [f"{0.2 * value:.1f}" for value in score]
+
+
+def percentages(score: NDArray[np.float64]) -> list[str]:
+    return [f"{100 / (1 + np.exp(-value - 4)):.2f}" for value in score]
+
+
+def int8_cosines(score: NDArray[np.float64]) -> list[str]:
+    return [repr(round(40 * value) / 127**2 * 100) for value in score]
+
+
+def nearly_equal(score: NDArray[np.float64]) -> list[str]:
+    return [f"{0.3 + 1e-12 * round(value):.13f}" for value in score]
+
+
+def large_numbers(score: NDArray[np.float64]) -> list[str]:
+    return [str(987_654_000 + round(4 * value)) for value in score]
+
+
+KINDS = (
+    whole_numbers,
+    one_decimal,
+    percentages,
+    int8_cosines,
+    nearly_equal,
+    large_numbers,
+)
+
+
+def draw(kind: Any, pairs: int = 2000) -> tuple[NDArray[np.bool_], list[str]]:
+    generator = np.random.default_rng(4)
+    same = generator.random(pairs) < 0.4
+    return same, kind(generator.standard_normal(pairs) + 2 * same)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str, float]]:
+    """Yield place, target and threshold wherever ``verify`` tells one."""
+    for caption in ("Operating points", "Thresholds for deployment"):
+        for target in TARGETS:
+            found = re.search(rf"(?m)^ {target} +{NUMBER} ", out.partition(caption)[2])
+            assert found, (caption, target)
+            yield f"terminal, {caption}", target, float(found[1])
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    points = page.rows("Operating points")
+    rows = [(row[0], row[points[0].index("threshold")]) for row in points[1:]]
+    rows += [(row[0], row[1]) for row in page.rows("Thresholds for deployment")[1:]]
+    for target, text in rows:
+        yield "page", target, float(text)
+    for file in ("operating_points", "thresholds"):
+        for line in table(folder / "tables" / f"{file}.csv"):
+            yield file, line["target_fpr"], float(line["threshold"])
+    report = json.loads((folder / "report.json").read_text())
+    for point in report["results"][name]["tpr_at_fpr"]:
+        yield "json", point["target"], float(point["threshold"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_verify(
+    kind: Any,
+    sign: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    same, texts = draw(kind)
+    if sign < 0:  # distances, of which a threshold is one of the negative distance
+        texts = [text[1:] if text.startswith("-") else f"-{text}" for text in texts]
+    lines = "".join(f"{int(one)},{text}\n" for one, text in zip(same, texts, strict=True))
+    (tmp_path / "s.csv").write_text("label,score\n" + lines)
+    flags = ["--distances"] if sign < 0 else []
+    out = str(tmp_path / "out")
+    verify.main(["--scores", str(tmp_path / "s.csv"), *flags, *FPR, "--out", out])
+    scores = sign * np.array([float(text) for text in texts])
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    ((name, result),) = report["results"].items()
+    points = {point["target"]: point for point in result["tpr_at_fpr"]}
+    told = list(told_by_verify(capsys.readouterr().out, tmp_path / "out", name))
+    assert len(told) == 7 * len(TARGETS)
+    for place, target, threshold in told:
+        point, accepted = points[target], scores >= threshold
+        assert np.count_nonzero(accepted & ~same) == point["false_accepts"], (place, target)
+        assert np.count_nonzero(accepted & same) == point["true_accepts"], (place, target)
+        assert point["false_accepts"] <= float(target) * np.count_nonzero(~same)
+        # The next lower score would accept too much: no threshold does more.
+        lower = scores[~accepted & ~same].max()
+        assert np.count_nonzero(scores[~same] >= lower) > float(target) * np.count_nonzero(~same)
+        limits = point["threshold_interval"]
+        assert limits["low"] <= point["threshold"] <= float(limits["high"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_audit_of_scores(
+    kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    same, texts = draw(kind)
+    groups = np.random.default_rng(5).choice(["north", "south"], same.size)
+    rows = zip(same, texts, groups, strict=True)
+    (tmp_path / "s.csv").write_text(
+        "label,score,region\n" + "".join(f"{int(one)},{text},{name}\n" for one, text, name in rows)
+    )
+    folder, targets = tmp_path / "out", ("--fmr", "1e-1,1e-2")
+    flags = "--group", "region", "--replicates", "40", "--out", str(folder)
+    audit.main(["--scores", str(tmp_path / "s.csv"), *targets, *flags])
+    scores = np.array([float(text) for text in texts])
+    told = re.findall(rf"threshold of FMR (\S+) \({NUMBER}\)", capsys.readouterr().out)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    told += [*re.findall(rf"threshold of FMR (\S+) \({NUMBER}\)", page.text)]
+    told += [(row[0].split()[0], row[1].split()[0]) for row in page.rows("Global thresholds")[1:]]
+    lines = table(folder / "tables" / "thresholds.csv")
+    told += [(line["fmr_nominal"], line["value"]) for line in lines]
+    document = json.loads((folder / "audit.json").read_text())
+    told += [(point["fmr_nominal"], point["value"]) for point in document["thresholds"]]
+    counted = {point["fmr_nominal"]: point["false_matches"] for point in document["thresholds"]}
+    assert len(told) > 8
+    for target, text in told:
+        found = np.count_nonzero(scores[~same] >= float(text))
+        assert found == counted[target] <= float(target) * np.count_nonzero(~same)
+    own = [line for line in table(folder / "tables" / "own_thresholds.csv") if line["value"]]
+    assert len(own) == 4
+    for line in own:
+        inside = groups == line["name"]
+        found = np.count_nonzero(scores[inside & ~same] >= float(line["value"]))
+        assert found == int(line["false_matches"])
+
+
+def quantised(images: int = 150, seed: int = 6) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return vectors of ±1, whose cosines are few and exact, and who is on the images."""
+    generator = np.random.default_rng(seed)
+    person = generator.integers(images // 5, size=images)
+    centres = generator.choice([-1.0, 1.0], (person.max() + 1, 64))
+    flips = generator.random((images, 64)) < 0.15
+    return np.where(flips, -1, 1).astype(np.float32) * centres[person].astype(np.float32), person
+
+
+def write(path: Path, vectors: NDArray[np.float32], person: NDArray[np.int64], mark: str) -> None:
+    norms = np.linalg.norm(vectors, axis=1)
+    ids = np.array([f"{mark}{image}.jpg" for image in range(len(person))])
+    subjects = np.array([f"{mark}{who}" for who in person])
+    note = {"model": {"name": "toy", "sha256": "ab" * 32, "preprocessing": None}}
+    write_embeddings(path, Embeddings(vectors, norms, True, ids, subjects, {}, note))
+
+
+def test_all_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    vectors, person = quantised()
+    write(tmp_path / "e.npz", vectors, person, "p")
+    file = tmp_path / "all.json"
+    given = "--threshold", "0.7", "--json", str(file)
+    all_pairs.main(["--embeddings", str(tmp_path / "e.npz"), *FPR, *given])
+    first, second = np.triu_indices(len(person), 1)
+    scores = np.einsum("ij,ij->i", vectors[first], vectors[second]).astype(np.float64) / 64
+    same = person[first] == person[second]
+    out = capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert "FMR at 0.7 " in out and found["thresholds"][0]["threshold"] == 0.7
+    said = [float(text) for text in re.findall(rf"t = {NUMBER}", out)]
+    points = found["operating_points"]
+    assert set(said) == {point["threshold"] for point in points}
+    for point in points:
+        accepted = scores >= point["threshold"]
+        assert np.count_nonzero(accepted & ~same) == point["false_accepts"]
+        assert np.count_nonzero(accepted & same) == point["true_accepts"]
+        assert point["false_accepts"] <= float(point["target"]) * np.count_nonzero(~same)
+
+
+def test_gallery(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    people, strangers = quantised(30), quantised(600, seed=7)
+    write(tmp_path / "e.npz", people[0][:6], np.arange(6), "p")
+    write(tmp_path / "i.npz", *strangers, "x")
+    impostors = "--impostors", str(tmp_path / "i.npz")
+    enroll.main([str(tmp_path / "e.npz"), "--gallery", str(tmp_path / "g.npz"), *impostors])
+    line = rf"FPIR (\S+): threshold {NUMBER} has FPIR ([\d.]+).%.*exact"
+    said = re.findall(line, capsys.readouterr().out)
+    assert said
+    best = (strangers[0] @ people[0][:6].T / 64).max(axis=1)
+    for target, threshold, share in said:
+        # Every stranger is searched in the whole gallery.
+        found = np.mean(best >= float(threshold))
+        assert 100 * found == pytest.approx(float(share), abs=0.006) and found <= float(target)

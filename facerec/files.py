@@ -12,11 +12,12 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from facerec.errors import FacerecError
 
@@ -24,6 +25,79 @@ _PATIENCE = 2.0
 """Seconds to wait for another writer of the same file, so that small files take turns."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)  # known by changing it alone, which other threads would see later
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a regular file: the one opener of all that is read or written.
+
+    Folders of others hold pipes, which would be waited for, and links to files of ours. What is
+    written is reached through no link, is this user's own and has one name; with ``os.O_CREAT`` it
+    is made where nothing is. Nothing is emptied before that is known.
+
+    Raises:
+        OSError: it cannot be opened; a `PermissionError` that says why for what is none of these.
+    """
+    writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
+    if flags & os.O_CREAT:
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, flags | os.O_EXCL, 0o644)
+    kept = flags & ~(os.O_CREAT | os.O_TRUNC) | os.O_NONBLOCK | (os.O_NOFOLLOW if writes else 0)
+    try:
+        check_regular(path, Path(path).stat(follow_symlinks=not writes), writes)
+        descriptor = os.open(path, kept)
+    except FileNotFoundError:
+        if flags & os.O_CREAT:  # somebody has just removed it
+            return open_regular(path, flags)
+        raise
+    try:
+        check_regular(path, os.fstat(descriptor), writes)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_regular(
+    path: str | os.PathLike[str], status: os.stat_result | None = None, writes: bool = False
+) -> None:
+    """Refuse what `open_regular` does, also for libraries that open a path themselves.
+
+    Raises:
+        OSError: there is nothing, or what must not be opened.
+    """
+    status = status or Path(path).stat()
+    reason = _KINDS.get(stat.S_IFMT(status.st_mode))
+    if reason is None and writes and status.st_nlink > 1:
+        reason = "a hard link, so that another file would change"
+    if reason is None and writes and status.st_uid != os.geteuid():
+        reason = "another user's"
+    if reason is not None:
+        advice = "; take it away" if writes else ", no regular file"
+        raise PermissionError(errno.EPERM, f"{Path(path).name} is {reason}{advice}", str(path))
+
+
+def open_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> IO[Any]:
+    """Return what ``open`` does, of what `open_regular` takes."""
+    return open(path, mode, opener=open_regular, **options)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file that `open_regular` takes."""
+    with open_file(path) as file:
+        return bytes(file.read())
 
 
 def fsync_directory(folder: Path) -> None:
@@ -74,7 +148,7 @@ def exclusive(
     Raises:
         FacerecError: another process is writing ``path``, or the folder cannot be written.
     """
-    final = _target(path)
+    final = _target(path, error)
     made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
@@ -102,9 +176,21 @@ def exclusive(
                 folder.rmdir()
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """Return ``path``, or of a symbolic link what it links to."""
-    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
+def _target(path: str | os.PathLike[str], error: type[FacerecError]) -> Path:
+    """Return ``path``, or of a symbolic link what it links to.
+
+    Raises:
+        FacerecError: nothing is there, and a stranger may have chosen where something is to be.
+    """
+    path = Path(path)
+    if not path.is_symlink():
+        return path
+    if not path.exists():
+        raise error(
+            f"{path}: this is a link to itself or to what is not there; name the file or folder "
+            "itself"
+        )
+    return Path(os.path.realpath(path))
 
 
 def _lock_path(final: Path) -> Path:
@@ -121,10 +207,10 @@ def _lock(final: Path) -> int | None:
     path = _lock_path(final)
     deadline = time.monotonic() + _PATIENCE
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 return descriptor
@@ -146,7 +232,7 @@ def _lock(final: Path) -> int | None:
 
 def _owner(final: Path) -> str:
     try:
-        return _lock_path(final).read_text(encoding="utf-8", errors="replace") or "another process"
+        return read_file(_lock_path(final)).decode(errors="replace") or "another process"
     except OSError:
         return "another process"
 
@@ -168,22 +254,23 @@ def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = Fa
     """Refuse what cannot become a file, best before the work that it would hold.
 
     Raises:
-        FacerecError: ``path`` is a folder, a device or a pipe, or a link to one of these or itself.
+        FacerecError: ``path`` is a folder, a device or a pipe, or a link to one of these, itself
+            or nothing.
     """
     path = Path(path)
     if path.is_dir():
         raise error(f"{path}: this is a folder; name the file to write")
     if path.exists() and not path.is_file():
         raise error(f"{path}: this is a device or a pipe, no file; name the file to write")
-    if Path(os.path.realpath(path)).is_symlink():
-        raise error(f"{path}: this is a link to itself; name the file to write")
+    _target(path, error)
 
 
 def check_place(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
     """Refuse a file or folder that cannot be made where it is to be, best before the work for it.
 
     Raises:
-        FacerecError: there are no rights to write beside it, or what is above it is no folder.
+        FacerecError: there are no rights to write beside it, what is above it is no folder, or it
+            is a link to nothing.
     """
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
     if not above.is_dir():
@@ -193,11 +280,15 @@ def check_place(path: str | os.PathLike[str], error: type[FacerecError] = Facere
             f"{path}: cannot be written, there are no rights to write into {above}; choose another "
             "place or change these"
         )
+    _target(path, error)
 
 
 @contextlib.contextmanager
 def atomic_path(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+    path: str | os.PathLike[str],
+    error: type[FacerecError] = FacerecError,
+    *,
+    private: bool = False,
 ) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that takes its place when the block succeeds.
 
@@ -208,6 +299,7 @@ def atomic_path(
     Args:
         path: the final file name; its folder is made if needed.
         error: the class raised in place of an ``OSError``.
+        private: it shows people, and nobody else may read it, as nobody may read the temporary one.
 
     Raises:
         FacerecError: the file cannot be written, for example because the disk is full, or another
@@ -220,12 +312,14 @@ def atomic_path(
             descriptor, name = tempfile.mkstemp(
                 dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
             )
-            os.close(descriptor)
             temporary = Path(name)
-            temporary.chmod(0o644)
-            yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            try:
+                yield temporary
+                if not private:
+                    os.fchmod(descriptor, 0o666 & ~_UMASK)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             temporary.replace(final)
             fsync_directory(final.parent)
         except OSError as problem:
@@ -286,7 +380,11 @@ def _temporary_folder(guarded: Path, folder: Path, error: type[FacerecError]) ->
 
 @contextlib.contextmanager
 def atomic_folder(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, replace: bool = False
+    path: str | os.PathLike[str],
+    error: type[FacerecError] = FacerecError,
+    *,
+    replace: bool = False,
+    private: bool = False,
 ) -> Iterator[Path]:
     """Give a temporary folder beside ``path`` that takes its name when the block succeeds.
 
@@ -294,16 +392,23 @@ def atomic_folder(
         path: the final name; nothing, or an empty folder, may be there.
         error: the class raised in place of an ``OSError``.
         replace: take the place of whatever is there, which is back if that fails.
+        private: it shows people, and nobody else may read what it holds.
 
     Raises:
         FacerecError: the folder cannot be written, another process is writing it, or a disk is
             mounted there.
     """
     _check_no_mount(path, error)
-    final = _target(path)
+    final = _target(path, error)
     with _temporary_folder(final, final, error) as temporary:
-        temporary.chmod(0o755)
         yield temporary
+        if private:
+            for inside in temporary.rglob("*"):
+                inside.chmod(0o700 if inside.is_dir() else 0o600)
+        else:
+            descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            os.fchmod(descriptor, 0o777 & ~_UMASK)
+            os.close(descriptor)
         old = temporary.with_suffix(".old")
         if replace and final.exists():
             final.rename(old)
@@ -342,17 +447,20 @@ def staged_folder(
         fsync_directory(final)
 
 
-def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+def write_folder(
+    path: str | os.PathLike[str], files: Mapping[str, bytes], *, private: bool = False
+) -> None:
     """Write a folder that appears whole or not at all, and takes the place of the one before it.
 
     Args:
         path: the folder; whatever is there is replaced.
         files: path inside the folder → contents.
+        private: as in `atomic_folder`.
 
     Raises:
         FacerecError: the folder cannot be written; the old one is then still there.
     """
-    with atomic_folder(path, replace=True) as temporary:
+    with atomic_folder(path, replace=True, private=private) as temporary:
         for name, content in files.items():
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -453,7 +561,7 @@ def _whole(text: str) -> int:
 
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file as lower-case hex."""
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.files import check_regular
 from facerec.large_arrays import empty
 
 MAX_RATIO = 100
@@ -47,6 +48,8 @@ def read_arrays(
         ArchiveError: damaged, pickled, too large, or an array that contradicts its header.
         OSError: the file cannot be read.
     """
+    if isinstance(source, Path):
+        check_regular(source)
     try:
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

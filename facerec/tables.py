@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from facerec.errors import DatasetError, FacerecError
+from facerec.files import open_file
 from facerec.names import same_name
 
 MAX_LINE = 1 << 24
@@ -105,7 +106,7 @@ class Table:
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of the file with their ends, and count them."""
-        with self.path.open("rb") as opened:
+        with open_file(self.path) as opened:
             file: IO[bytes] = opened
             wide = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
             opened.seek(0)

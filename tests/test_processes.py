@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from facerec.commands import cli
+from facerec.commands.cli import _UNWINDING, run_command
+from facerec.commands.main import COMMANDS
 from facerec.errors import FacerecError
 from facerec.processes import process_pool
 
@@ -95,6 +100,112 @@ def test_ctrl_c_does_not_reach_processes_that_still_import(tmp_path: Path) -> No
     finally:
         process.kill()
     assert process.returncode == 130 and said == b""
+
+
+STUCK = {
+    "thread": """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(Path(folder / "pipe").open, "rb").result()
+""",
+    "thread-left": """
+    pool = ThreadPoolExecutor(1)
+    pool.submit(Path(folder / "pipe").open, "rb").result()
+""",
+    "library": """
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+""",
+    "end": """
+    class Slow:
+        def __del__(self, mutex=ctypes.create_string_buffer(64), lock=ctypes.PyDLL(None)):
+            for _ in range(2):
+                lock.pthread_mutex_lock(mutex)
+    sys.modules["slow"] = Slow()
+    time.sleep(600)
+""",
+    "clearing": """
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(600)
+""",
+}
+"""Ways in which nothing that Python raises in the main thread ends a process, or not soon."""
+
+STUCK_SCRIPT = """
+import ctypes, signal, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from facerec.commands.cli import run_command
+
+def work(folder: Path) -> None:
+    print("begun", flush=True){body}
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run_command(work, ["--folder", sys.argv[1]])
+"""
+
+
+def _signalled(folder: Path, body: str, sent: signal.Signals) -> int:
+    """Run a command, send the signal when its work has begun, and return how it ended."""
+    script = folder / "script.py"
+    script.write_text(STUCK_SCRIPT.format(body=body))
+    os.mkfifo(folder / "pipe")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        time.sleep(0.5)
+        process.send_signal(sent)
+        return process.wait(60)
+    finally:
+        process.kill()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("way", STUCK)
+def test_a_signal_ends_a_command_wherever_it_waits(
+    tmp_path: Path, way: str, sent: signal.Signals
+) -> None:
+    assert _signalled(tmp_path, STUCK[way], sent) == 128 + sent
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_makes_use_of_a_signal_has_its_time(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
+    """As training has, which writes a checkpoint."""
+    body = """
+    came = []
+    previous = signal.signal({0}, lambda *_: came.append(1))
+    while not came:
+        time.sleep(0.01)
+    time.sleep(_UNWINDING + 1)
+    signal.signal({0}, previous)
+    sys.exit(7)
+""".format(int(sent)).replace("_UNWINDING", str(_UNWINDING))
+    assert _signalled(tmp_path, body, sent) == 7
+
+
+def test_every_command_ends_by_the_same_rule() -> None:
+    for name in COMMANDS:
+        source = Path(cli.__file__).with_name(f"{name.replace('-', '_')}.py").read_text()
+        assert re.search(r"^main = partial\(run_command, |^    run_command\(", source, re.M), name
+
+
+def test_a_command_leaves_the_signals_of_its_program_alone() -> None:
+    def work() -> None:
+        assert signal.getsignal(signal.SIGTERM) != before
+
+    before, threads = signal.getsignal(signal.SIGTERM), threading.active_count()
+    for _ in range(3):
+        run_command(work, [])
+    assert signal.getsignal(signal.SIGTERM) == before and threading.active_count() == threads
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def _fail(path: Path, mark: bool) -> None:

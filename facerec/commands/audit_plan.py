@@ -26,7 +26,7 @@ from facerec.fairness.questions import (
     Question,
     RateQuestion,
 )
-from facerec.files import parse_json, write_json
+from facerec.files import parse_json, read_file, write_json
 from facerec.limits import Count, Flags, Limits, Positive, ProperShare, Seed
 from facerec.progress import Progress
 from facerec.report.figures import check_plot_path, write_figure
@@ -185,7 +185,7 @@ def _components(
         if attributes is not None or group is not None:
             raise DatasetError(f"{path}: an audit has its own groups; leave --attributes out")
         try:
-            document = parse_json(path.read_bytes())
+            document = parse_json(read_file(path))
         except (OSError, ValueError) as problem:
             raise DatasetError(f"{path}: it cannot be read as JSON ({problem})") from problem
         return from_audit(document, source=path.name)

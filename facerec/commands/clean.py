@@ -159,7 +159,7 @@ def clean(
         console.print(f"scores: {scores}")
     if page is not None:
         text = contact_sheet(cleaning, str(source), dataset if images else None).render()
-        with atomic_path(page) as temporary:
+        with atomic_path(page, private=images) as temporary:
             temporary.write_text(text, encoding="utf-8")
         console.print(f"page: {page}")
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import io
+import multiprocessing
 import os
 import re
 import signal
@@ -30,12 +31,18 @@ from tyro.constructors import (
 )
 
 from facerec.errors import FacerecError, RecipeError, printable
-from facerec.files import check_file_name, check_place
+from facerec.files import check_file_name, check_place, check_regular
 from facerec.limits import check_flags
 from facerec.statistics.operating_points import parse_rate
 
 _FILES = ("csv", "export", "failures", "json", "page", "plot", "roc")
 """Flags that name files to write, in every command that has them."""
+
+_UNWINDING = 2.0
+"""Seconds from a signal that is to end a command until it ends however far it has come."""
+
+# A forked process would tell its parent of its own signals.
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 class Console(rich_console.Console):
@@ -149,13 +156,17 @@ def check_written(flags: Mapping[str, Any]) -> None:
     """Refuse to write a file where none can be, and over one that another flag names.
 
     Raises:
-        FacerecError: a folder, a device or a pipe stands there, its folder cannot be written, or
-            one flag would replace what another names or writes.
+        FacerecError: a folder stands there, its folder cannot be written, or one flag would replace
+            what another names or writes.
+        PermissionError: a flag names a device, a pipe or a socket, be it to read or to write.
     """
     paths: dict[str, Path] = {}
     for name, value in flags.items():
         fields = vars(value) if is_dataclass(value) else {name: value}
         paths |= {field: path for field, path in fields.items() if isinstance(path, Path)}
+    for given in paths.values():
+        if given.exists():
+            check_regular(given)
     for name in (*_FILES, "out"):
         path = paths.get(name)
         if path is None:
@@ -214,7 +225,12 @@ def listed_rates(values: Iterable[str]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files and workers go."""
+    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files and workers go.
+
+    Where that takes longer than `_UNWINDING`, as a call into a library or a thread may last, the
+    process ends all the same; the next writer sweeps what is left. A command that goes on after a
+    signal, as training does to its checkpoint, has a handler of its own and the time it needs.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -222,13 +238,40 @@ def _exit_on_signals() -> Iterator[None]:
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
+    came: list[int] = []
+
+    def insist() -> None:
+        while number := os.read(told, 1)[0]:
+            if signal.getsignal(number) in (leave, signal.default_int_handler):
+                timer = threading.Timer(_UNWINDING, os._exit, [128 + number])
+                timer.daemon = True
+                timer.start()
+                came.append(number)
+
     previous = signal.signal(signal.SIGTERM, leave)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `facerec.commands.main`
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    # Python's own handlers wait for the main thread to come back from a call into a library.
+    wakeup = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=insist, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(wakeup)
+        os.write(tell, b"\0")
+        watcher.join()
+        os.close(tell)
+        os.close(told)
         signal.signal(signal.SIGTERM, previous)
+        if came:  # what Python does at its end waits for threads, and may take seconds by itself
+            for child in multiprocessing.active_children():
+                child.terminate()
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(128 + came[0])
 
 
 class exit_on_error:
@@ -248,7 +291,7 @@ class exit_on_error:
             raise SystemExit(130) from None
         if isinstance(error, PermissionError) and error.filename is not None:
             # Raised wherever a path below a folder without rights is but asked for.
-            sentence = f"{error.filename}: {error.strerror}; check its rights and its folder's"
+            sentence = f"{error.filename}: {error.strerror}; check it, its rights and its folder's"
             refusal = FacerecError(sentence)
             refusal.__cause__ = error
             error = refusal

@@ -42,7 +42,7 @@ def synthesize(
     console = Console()
     if contact_sheet is not None:
         sheet = synthetic.contact_sheet(config, suffix=contact_sheet.suffix)
-        with atomic_path(contact_sheet) as temporary:
+        with atomic_path(contact_sheet, private=True) as temporary:
             temporary.write_bytes(sheet)
         console.print(f"contact sheet: {contact_sheet}", soft_wrap=True)
     with progress_bar(console, "images") as progress:

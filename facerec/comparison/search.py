@@ -8,6 +8,7 @@ so that a search that was killed goes on exactly where it was. Several workers s
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from facerec.comparison.protocol import (
 )
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError, message_line
+from facerec.files import open_regular
 from facerec.recipe import differences, from_dict, to_dict
 
 if TYPE_CHECKING:
@@ -110,6 +112,8 @@ class Search:
         self._studies: dict[str, optuna.Study] = {}
         # Two workers that make the tables of one database at a time get in each other's way.
         with self._explained(), worker.turn():
+            if url is None:  # SQLite would follow a link
+                os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
             self._storage = self._open()
 
     # ---------------------------------------------------------------- what lies there

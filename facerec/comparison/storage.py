@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from facerec.errors import ComparisonError
-from facerec.files import full_disk_sentence
+from facerec.files import full_disk_sentence, open_file, read_file
 
 
 class Worker:
@@ -38,7 +38,7 @@ class Worker:
         self._turn = self._folder / "turn.lock"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w")
+            self._file = open_file(self._path, "w")
             fcntl.flock(self._file, fcntl.LOCK_EX)
         except OSError as error:
             raise ComparisonError(full_disk_sentence(self._path, error)) from error
@@ -56,7 +56,7 @@ class Worker:
         if name == self.name:
             return True
         try:
-            with (self._folder / f"{name}.lock").open("r") as file:
+            with open_file(self._folder / f"{name}.lock", "r") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -67,7 +67,7 @@ class Worker:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Let only one worker at a time look for work, so that none is claimed twice."""
-        with self._turn.open("w") as file:
+        with open_file(self._turn, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -78,10 +78,12 @@ class Worker:
             if path.exists():
                 mark.unlink(missing_ok=True)
                 return False
-            if mark.is_file() and self.is_alive(owner := mark.read_text()) and owner != self.name:
+            owner = read_file(mark).decode() if mark.is_file() else self.name
+            if owner != self.name and self.is_alive(owner):
                 return False
             mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.write_text(self.name)
+            with open_file(mark, "w") as file:
+                file.write(self.name)
         return True
 
     def release(self, path: Path) -> None:

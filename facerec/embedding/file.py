@@ -43,6 +43,7 @@ from facerec.files import (
     fsync_directory,
     full_disk_sentence,
     parse_json,
+    read_file,
     sha256,
     write_json,
 )
@@ -82,9 +83,8 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
     if not parquet:
         path = _npz(path)
     check_embeddings(path, embeddings)
-    with atomic_path(path, DatasetError) as temporary:
+    with atomic_path(path, DatasetError, private=True) as temporary:
         if parquet:
-            temporary.chmod(0o600)
             write_parquet(temporary, embeddings)
         else:
             _write(temporary, embeddings, [embeddings])
@@ -278,7 +278,7 @@ class EmbeddingsWriter:
         whole = replace(first, ids=self.ids, subjects=self.subjects, note=self.note)
         # Beside the parts, so that a kill leaves nothing that the next run would not clear away.
         joined = self.folder / "joined.npz"
-        with atomic_path(joined, DatasetError) as temporary:
+        with atomic_path(joined, DatasetError, private=True) as temporary:
             norms, failures = _write(temporary, whole, self._chunks())
         try:
             joined.replace(self.path)
@@ -329,7 +329,7 @@ class EmbeddingsWriter:
 
     def _compare(self, file: Path, job: dict[str, Any]) -> None:
         try:
-            before = parse_json(file.read_bytes())
+            before = parse_json(read_file(file))
         except (OSError, ValueError) as problem:
             raise DatasetError(
                 f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
@@ -378,7 +378,6 @@ def _write(
             done += len(chunk.norms)
             yield chunk.vectors
 
-    path.chmod(0o600)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         shape = len(ids), whole.vectors.shape[1]
         _write_array(archive, "vectors", np.dtype(np.float32), shape, vectors())

@@ -20,6 +20,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.embedding.note import parse_note
 from facerec.embedding.table import ID, LIST, SUBJECT, Columns, embedding_columns
 from facerec.errors import DatasetError, MissingExtraError
+from facerec.files import check_regular
 from facerec.records.images import text_array
 
 FORMAT = 1
@@ -154,6 +155,8 @@ def reading_parquet(path: Path) -> Iterator[None]:
         MissingExtraError: pyarrow is not installed.
     """
     try:
+        if path.exists():
+            check_regular(path)
         yield
     except DatasetError:
         raise

@@ -21,7 +21,7 @@ from facerec.embedding.check import check_embeddings, ids_of
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.parquet import MAX_BYTES, parquet_chunks, parquet_rows
 from facerec.errors import DatasetError
-from facerec.files import parse_json, write_json
+from facerec.files import parse_json, read_file, write_json
 from facerec.large_arrays import empty
 from facerec.records.images import check_unique
 from facerec.shards import is_pattern, shard_paths
@@ -82,7 +82,7 @@ def read_manifest(folder: str | Path) -> Manifest | None:
     """
     path = Path(folder) / MANIFEST
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_file(path))
         if content["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(content['schema'])[:40]!r}, not {SCHEMA!r}")
         shards, note = content["shards"], content["note"]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from facerec.embedding.onnx_file import first_line, printable
 from facerec.errors import ModelError
+from facerec.files import open_file
 
 _DEPTH = 8
 """Mappings inside mappings that are looked into."""
@@ -224,7 +225,7 @@ def check_readable(path: Path) -> None:
         ModelError: for want of rights, for example.
     """
     try:
-        path.open("rb").close()
+        open_file(path).close()
     except OSError as error:
         raise ModelError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.errors import ExportError
-from facerec.files import parse_json, sha256
+from facerec.files import parse_json, read_file, sha256
 from facerec.verification import VerificationResult
 
 Threshold = dict[str, Any]
@@ -31,7 +31,7 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
     """
     path = path / "report.json" if path.is_dir() else path
     try:
-        results = parse_json(path.read_bytes())["results"]
+        results = parse_json(read_file(path))["results"]
         results = list(results.values() if isinstance(results, dict) else results)
         models = [result["model"] for result in results]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

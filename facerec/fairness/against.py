@@ -21,7 +21,7 @@ from facerec.fairness.attributes import EVERYBODY, OTHERS
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.one_to_many import SearchKey, SearchPlan
 from facerec.fairness.plain import AUDIT_SCHEMA, plain
-from facerec.files import parse_json, sha256
+from facerec.files import parse_json, read_file, sha256
 from facerec.report.conclusions import (
     Conclusion,
     DirectedConclusion,
@@ -124,7 +124,7 @@ def read_release(path: str | Path) -> Release:
     """
     path = Path(path)
     try:
-        document = parse_json(path.read_bytes())
+        document = parse_json(read_file(path))
     except (OSError, ValueError) as problem:
         raise DatasetError(
             f"{path}: it cannot be read as an audit.json ({problem}); give that of the earlier one"

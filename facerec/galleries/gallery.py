@@ -713,8 +713,7 @@ class Gallery:
         if self.calibration is not None:
             calibration = self.calibration
             arrays |= {f"calibration_{name}": getattr(calibration, name) for name in _KEPT}
-        with atomic_path(path, DatasetError) as temporary:
-            temporary.chmod(0o600)
+        with atomic_path(path, DatasetError, private=True) as temporary:
             write_arrays(temporary, arrays)
 
     @classmethod
@@ -819,19 +818,20 @@ class Gallery:
             metadata={"facerec_gallery": json.dumps(about)},
         )
         size = self.space.embedding_size
-        with atomic_path(path, DatasetError) as temporary:
-            temporary.chmod(0o600)
-            with pq.ParquetWriter(temporary, schema) as writer:
-                for start in range(0, len(self), _BLOCK):
-                    block = slice(start, min(start + _BLOCK, len(self)))
-                    rows = block.stop - block.start
-                    names = pa.array(self.subjects[block].tolist(), pa.string())
-                    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size)
-                    values = pa.array(self.templates[block].reshape(-1))
-                    vectors = pa.ListArray.from_arrays(offsets, values)
-                    images = pa.array(self.images[block])
-                    table = pa.Table.from_arrays([names, names, images, vectors], schema=schema)
-                    writer.write_table(table)
+        with (
+            atomic_path(path, DatasetError, private=True) as temporary,
+            pq.ParquetWriter(temporary, schema) as writer,
+        ):
+            for start in range(0, len(self), _BLOCK):
+                block = slice(start, min(start + _BLOCK, len(self)))
+                rows = block.stop - block.start
+                names = pa.array(self.subjects[block].tolist(), pa.string())
+                offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size)
+                values = pa.array(self.templates[block].reshape(-1))
+                vectors = pa.ListArray.from_arrays(offsets, values)
+                images = pa.array(self.images[block])
+                table = pa.Table.from_arrays([names, names, images, vectors], schema=schema)
+                writer.write_table(table)
 
 
 _KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")

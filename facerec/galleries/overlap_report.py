@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, parse_json, write_json
+from facerec.files import atomic_path, parse_json, read_file, write_json
 from facerec.galleries.overlap import Match, Overlap, Side
 from facerec.names import same_name
 from facerec.report import words
@@ -242,7 +242,7 @@ def read_overlap(path: Path) -> KnownOverlap:
     """
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
     try:
-        facts = parse_json(file.read_bytes())
+        facts = parse_json(read_file(file))
         if facts["kind"] != KIND:
             raise ValueError(f"it is a {str(facts['kind'])[:40]!r}")
         a, b, images = facts["a"], facts["b"], facts["images_of_b"]
@@ -334,7 +334,7 @@ def write_page(
         ],
         banner="Proposals, not findings: look before you leave anybody out." if shown else "",
     )
-    with atomic_path(path, DatasetError) as temporary:
+    with atomic_path(path, DatasetError, private=shown) as temporary:
         temporary.write_text(page.render(), encoding="utf-8")
 
 

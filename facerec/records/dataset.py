@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
+from facerec.files import open_file, read_file
 from facerec.libraries import cv2
 from facerec.names import same_name
 from facerec.progress import Progress
@@ -569,7 +570,7 @@ class FolderDataset(FaceDataset):
         """See `FaceDataset.sample`."""
         path = self.root / self._path(i)
         try:
-            return path.read_bytes(), self._label(i)
+            return read_file(path), self._label(i)
         except OSError as problem:
             raise DatasetError(
                 f"{path}: cannot be read ({problem.strerror or problem}); check that it is still "
@@ -853,7 +854,8 @@ def read_text(path: Path) -> str:
         DatasetError: it cannot be read or is not UTF-8.
     """
     try:
-        return same_name(path.read_text(encoding="utf-8-sig"))
+        with open_file(path, "r", encoding="utf-8-sig") as file:
+            return same_name(str(file.read()))
     except OSError as problem:
         raise DatasetError(
             f"{path}: cannot be read ({problem.strerror or problem}); check the path"

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, FacerecError, ImageError, PackError, printable
+from facerec.files import read_file
 from facerec.names import same_name, same_names
 from facerec.records.decode import image_kind, orientation
 from facerec.records.packs import Pack
@@ -184,7 +185,7 @@ class FolderImages(ImageSource):
                     f"{path}: the image leads out of its folder through a symbolic link; put the "
                     "file itself there"
                 )
-            return path.read_bytes()
+            return read_file(path)
         # Python before 3.13 has a RuntimeError for links that lead in a circle.
         except (OSError, RuntimeError) as problem:
             why = getattr(problem, "strerror", None) or problem

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from facerec.errors import DatasetError, ImageError, RecordError
-from facerec.files import full_disk_sentence
+from facerec.files import full_disk_sentence, open_file
 from facerec.progress import Progress
 from facerec.records.decode import image_size
 from facerec.records.image_record import (
@@ -66,7 +66,8 @@ def read_property(path: Path) -> Property:
         RecordError: it has another form.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        with open_file(path, "r", encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
         num_classes, height, width = (_count(field) for field in lines[0].split(","))
     except (OSError, ValueError) as problem:
         raise RecordError(
@@ -583,7 +584,7 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
     """
     paths: dict[int, tuple[str, ...]] = {}
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open_file(path, "r", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue

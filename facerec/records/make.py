@@ -455,7 +455,7 @@ def export_folder(
     key_digits = len(str(dataset.records.keys[-1]))
     skipped: list[Skipped] = []
     folders: set[str] = set()
-    with atomic_folder(out, DatasetError) as temporary:
+    with atomic_folder(out, DatasetError, private=True) as temporary:
         for i in range(len(dataset)):
             try:
                 data, label = dataset.sample(i)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from facerec.errors import PackError
-from facerec.files import atomic_path
+from facerec.files import atomic_path, read_file
 from facerec.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
@@ -107,7 +107,7 @@ def read_pack(path: str | Path) -> Pack:
                 f"{path}: {size:,} bytes are more than a pack may have ({MAX_PACK_BYTES:,}); "
                 "check that this is the right file"
             )
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as problem:
         raise PackError(
             f"{path}: the pack cannot be read ({problem.strerror or problem}); check the path"

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, NamedTuple
+from typing import IO, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
 from facerec.errors import RecordError
-from facerec.files import atomic_path, full_disk_sentence
+from facerec.files import atomic_path, full_disk_sentence, open_file
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1
@@ -152,7 +152,7 @@ class RecordFile:
 
     def _open(self) -> mmap.mmap | bytes:
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != self.size:
                     raise RecordError(
@@ -343,7 +343,7 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             keys, offsets = _parse_index(path, file)
     except OSError as problem:
         raise RecordError(
@@ -381,7 +381,7 @@ def _first_duplicate(values: np.ndarray) -> tuple[int, int] | None:
     return int(order[at]), int(order[at + 1])
 
 
-def _parse_index(path: Path, file: BinaryIO) -> tuple[np.ndarray, np.ndarray]:
+def _parse_index(path: Path, file: IO[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return keys and offsets, int64 ``(lines,)``, parsed in blocks into memory that grows."""
     keys, offsets = array("q"), array("q")
     lines = 0

@@ -22,13 +22,13 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, RecordError, printable
-from facerec.files import atomic_path, parse_json
+from facerec.files import atomic_path, open_file, open_regular, parse_json
 from facerec.names import same_name
 from facerec.npz import ArchiveError, read_arrays
 from facerec.progress import Progress
@@ -321,7 +321,7 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
     """
     stamp = _stamp(path) if stamp is None else stamp
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             account = Account()
             samples = _samples(path, file, account)
     except OSError as problem:
@@ -369,7 +369,7 @@ class _Sample:
         self.unread = False  # whether there is a photo of another format
 
 
-def _samples(path: Path, file: BinaryIO, account: Account) -> dict[bytes, _Sample]:
+def _samples(path: Path, file: IO[bytes], account: Account) -> dict[bytes, _Sample]:
     """Return what may be the samples of a shard by their keys, in its order; count other members.
 
     Some have no image or are fields of others, see `_leave_out`.
@@ -440,7 +440,7 @@ def _leave_out(samples: dict[bytes, _Sample], account: Account) -> list[bytes]:
     return lost
 
 
-def _members(path: Path, file: BinaryIO, account: Account) -> Iterator[tarfile.TarInfo]:
+def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.TarInfo]:
     """Yield the plain files of a tar; what is no whole tar ends in a sentence.
 
     tarfile itself takes a header that it cannot read for the end.
@@ -491,7 +491,7 @@ def _members(path: Path, file: BinaryIO, account: Account) -> Iterator[tarfile.T
             )
 
 
-def _label(path: Path, file: BinaryIO, member: tarfile.TarInfo, field: str, key: bytes) -> bytes:
+def _label(path: Path, file: IO[bytes], member: tarfile.TarInfo, field: str, key: bytes) -> bytes:
     """Return a label in UTF-8, empty if the member holds none."""
     where = f"{path}, sample {_text(key)}"
     if field == ".txt":
@@ -563,7 +563,7 @@ class _Descriptor:
     """An open file, closed when nobody reads from it any more."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY)
+        self.descriptor = open_regular(path)
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):

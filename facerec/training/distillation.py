@@ -35,7 +35,15 @@ from torch.utils.data import Dataset
 from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
 from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
-from facerec.files import atomic_path, exclusive, full_disk_sentence, parse_json, write_json
+from facerec.files import (
+    atomic_path,
+    exclusive,
+    full_disk_sentence,
+    open_file,
+    parse_json,
+    read_file,
+    write_json,
+)
 from facerec.heads.distillation_loss import DistillationKind, DistillationLoss
 from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
@@ -115,7 +123,7 @@ class TeacherTargets:
         self.path = folder / ARRAY_FILE
         advice = f"delete {folder} to have it made again"
         try:
-            self.note: dict[str, Any] = parse_json((folder / NOTE_FILE).read_bytes())
+            self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE))
             self.shape: tuple[int, int, int] = self._array.shape
             self.scale = float(self.note["scale"])
             whole = self.path.stat().st_size == self.note["bytes"]
@@ -472,7 +480,7 @@ class _Pass:
             with atomic_path(self.path, TrainingError) as temporary, temporary.open("wb") as file:
                 file.write(head.getvalue())
                 file.truncate(self.start + self.images * self.row_bytes)
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             done = {
                 block
                 for block, checksum in self._finished()
@@ -484,7 +492,7 @@ class _Pass:
     def _is_begun(self, head: bytes) -> bool:
         if not self.path.is_file():
             return False
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             return file.read(len(head)) == head
 
     def _embed(self, blocks: Sequence[int], workers: int, progress: Progress | None) -> None:
@@ -499,7 +507,10 @@ class _Pass:
         total = sum(len(request.indices) for request in requests)
         done = 0
         mine = self.unfinished / f"finished.{self.processes.rank}.txt"
-        with self.path.open("r+b") as file, mine.open("a", encoding="ascii") as finished:
+        with (
+            open_file(self.path, "r+b") as file,
+            open_file(mine, "a", encoding="ascii") as finished,
+        ):
             for block in blocks:
                 first, last = self._range(block)
                 rows = np.empty((last - first, *self.shape[1:]), np.float16)
@@ -550,7 +561,7 @@ class _Pass:
         """Yield the blocks that are listed, with their checksums; a torn line is none."""
         blocks = -(-self.images // self.block)
         for path in self._lists():
-            text = path.read_text(encoding="ascii", errors="replace")
+            text = read_file(path).decode("ascii", errors="replace")
             for block, checksum in re.findall(r"^(\d{1,18}) ([0-9a-f]{8})\n", text, re.MULTILINE):
                 if int(block) < blocks:
                     yield int(block), int(checksum, 16)

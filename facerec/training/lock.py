@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.errors import CheckpointError
-from facerec.files import full_disk_sentence
+from facerec.files import full_disk_sentence, open_regular, read_file
 
 LOCK_FILE = "lock.json"
 """In a run's folder while a process trains there: its host, its number and since when."""
@@ -70,7 +70,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _acquire(folder: Path, path: Path) -> int:
     """Return a descriptor of the file that holds the lock."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -79,14 +79,14 @@ def _acquire(folder: Path, path: Path) -> int:
                 os.close(descriptor)
                 raise _taken(folder, owner) from error
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+            if os.path.samestat(path.lstat(), os.fstat(descriptor)):
                 return descriptor
         os.close(descriptor)  # its owner has just removed it
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(read_file(path)))
     except (OSError, ValueError, TypeError):
         return {}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from facerec.errors import FacerecError, MissingExtraError, TrainingError
-from facerec.files import atomic_path, full_disk_sentence
+from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
 from facerec.training.nonfinite import LateFigures
 from facerec.training.recipe import Recipe
@@ -241,7 +241,7 @@ class Monitor:
         if self.path is not None:
             line = json.dumps({"kind": kind, "step": step, **_finite(values)}, allow_nan=False)
             try:
-                with self.path.open("a", encoding="utf-8") as file:
+                with open_file(self.path, "a", encoding="utf-8") as file:
                     file.write(line + "\n")
             except OSError as error:
                 sentence = full_disk_sentence(self.path, error, "go on with --resume")
@@ -278,7 +278,7 @@ def _forget_after(path: Path, step: int, validated: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_file(path).decode(errors="replace").splitlines():
         try:
             entry = json.loads(line)
             again = entry["step"] == step and entry.get("epoch", 0) > validated

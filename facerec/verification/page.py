@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 
 from facerec.errors import FacerecError
-from facerec.files import check_replaceable, parse_json, write_folder
+from facerec.files import check_replaceable, parse_json, read_file, write_folder
 from facerec.records.decode import decode_image
 from facerec.report import words
 from facerec.report.conclusions import of_interval
@@ -148,7 +148,7 @@ def write_report(
         ],
     )
     files["report.html"] = page.render().encode()
-    write_folder(final, files)
+    write_folder(final, files, private=bool(pictures))
     return final / "report.html"
 
 
@@ -422,7 +422,7 @@ def _tables(
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier report says it wrote; none if there is no report."""
     try:
-        report = parse_json((folder / "report.json").read_bytes())
+        report = parse_json(read_file(folder / "report.json"))
         return set(report["files"]) if report["kind"] == KIND else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()

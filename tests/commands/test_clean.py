@@ -178,6 +178,8 @@ def test_a_page_shows_faces_only_if_asked(workplace):
     # Of a duplicate the image that stays is named, or nobody could look at both.
     assert "p01/4.jpg" in plain and "p01/3.jpg" in plain
     assert shown.count("data:image/jpeg") == 6
+    modes = [Path(name).stat().st_mode & 0o777 for name in ("plain.html", "faces.html")]
+    assert modes == [0o644, 0o600]
 
 
 def test_a_model_is_fed_as_its_flags_say(workplace):

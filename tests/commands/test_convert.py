@@ -140,6 +140,8 @@ def test_any_bench_comes_back(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         notes = export_folder(bench, folder / "out")
+        modes = {path.stat().st_mode & 0o777 for path in (folder / "out").rglob("*.*")}
+        assert modes == {0o600} and (folder / "out").stat().st_mode & 0o777 == 0o700
         if (folder / "out" / "pairs.txt").exists():
             back = read_pairs(folder / "out/pairs.txt", "lfw", folder / "out/images")
             assert not notes and "Ann/" in pattern.format("Ann", 0)

@@ -249,7 +249,7 @@ def test_a_model_without_rights_is_not_called_damaged(
     def refuse(path: Path, *_: object) -> None:  # rights do not bind the user root
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ModelError, match=f"{saved[0]}: .*Permission denied"):
         load_model(saved[0])
 

@@ -208,7 +208,7 @@ def test_a_file_without_rights_is_not_called_damaged_or_missing(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     torch.save(TENSORS, tmp_path / name)
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     sentence = refusal(tmp_path / name)
     assert "Permission denied" in sentence and "rights" in sentence
     assert "state_dict" not in sentence and sentence.count(name) == 1

@@ -81,6 +81,8 @@ def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
     assert (summary.images, summary.identities, summary.skipped) == (len(FACES), 14, ())
     assert read_folder(out) == FACES
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
+    modes = {path.stat().st_mode & 0o777 for path in (out, *out.rglob("*"))}
+    assert modes == {0o700, 0o600}
 
 
 @pytest.mark.integration

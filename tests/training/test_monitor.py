@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from helpers.toy_results import make_result
 from rich.console import Console
 
 from facerec.errors import FacerecError, MissingExtraError
+from facerec.training import monitor as monitor_module
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 
@@ -210,10 +213,12 @@ def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
     assert found == ["step 1", "epoch 1", "step 7", "epoch 2"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monitor = make_monitor(tmp_path)
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    monkeypatch.setattr(monitor_module, "open_file", full)
     with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full.*--resume"):
         monitor.record(1, figures(), lr=0.1)
 

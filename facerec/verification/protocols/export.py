@@ -85,7 +85,7 @@ def export_folder(bench: Bench, out: Path, progress: Progress | None = None) -> 
     images = bench.images
     named = has_names(images)
     ids = images.ids.tolist()
-    with atomic_folder(out, DatasetError) as temporary:
+    with atomic_folder(out, DatasetError, private=True) as temporary:
         folder = temporary / "images"
         for i, name in enumerate(ids):
             content = images.encoded(i)

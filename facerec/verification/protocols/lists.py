@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.files import sha256
+from facerec.files import read_file, sha256
 from facerec.names import same_name
 from facerec.records.images import (
     SUFFIXES,
@@ -158,7 +158,7 @@ def read_content(path: Path) -> bytes:
         DatasetError: it cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as problem:
         raise DatasetError(
             f"{path}: the file cannot be read ({problem.strerror or problem}); check the path"

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.files import sha256
+from facerec.files import open_file, sha256
 from facerec.names import same_name
 from facerec.records.images import FolderImages
 from facerec.report.words import counted
@@ -313,7 +313,7 @@ def _row(path: Path, row: int, header: int = 0) -> tuple[int, str]:
 def _lines(path: Path, header: int = 0) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank, but the header, with their numbers from 1."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
+        with open_file(path, "r", encoding="utf-8-sig", errors="replace") as file:
             filled = ((number, line) for number, line in enumerate(file, 1) if line.strip())
             yield from itertools.islice(filled, header, None)
     except OSError as problem:

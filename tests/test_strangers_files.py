@@ -1,0 +1,265 @@
+"""Folders of others: no link is written through, nothing that is no file is waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_training import tiny_recipe
+
+from facerec.comparison.storage import Worker
+from facerec.embedding import read_embeddings
+from facerec.embedding.parquet import parquet_rows
+from facerec.embedding.state_dict import read_state_dict
+from facerec.errors import FacerecError
+from facerec.export.thresholds import read_thresholds
+from facerec.fairness.against import read_release
+from facerec.files import (
+    atomic_folder,
+    atomic_path,
+    check_file_name,
+    check_place,
+    check_replaceable,
+    exclusive,
+    open_file,
+    sha256,
+    staged_folder,
+    write_folder,
+)
+from facerec.galleries import Gallery
+from facerec.records import FolderDataset
+from facerec.records.dataset import read_text
+from facerec.records.images import FolderImages
+from facerec.records.layout import read_property
+from facerec.records.make import read_list
+from facerec.records.packs import read_pack
+from facerec.records.proposals import read_proposals
+from facerec.records.recordio import read_index
+from facerec.records.tar_shards import index_shard
+from facerec.tables import Table
+from facerec.training.distributed import Processes
+from facerec.training.lock import LOCK_FILE, locked
+from facerec.training.monitor import Monitor
+from facerec.verification.protocols.lists import read_content
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ------------------------------------------------------------------ what is written or locked
+
+
+def write_metrics(folder: Path) -> None:
+    recipe = tiny_recipe(Path("nowhere"))
+    monitor = Monitor(
+        folder, recipe, Processes(0, 1, torch.device("cpu")), total_steps=8, steps_per_epoch=4
+    )
+    numbers = {name: torch.tensor(2.0) for name in ("loss", "norm_mean", "norm_variance")}
+    monitor.record(1, numbers, lr=0.1)
+
+
+def take_turn(folder: Path) -> None:
+    worker = Worker(folder)
+    try:
+        with worker.turn():
+            pass
+    finally:
+        worker.close()
+
+
+def entered(context: Any) -> None:
+    with context:
+        pytest.fail("the block must not run")
+
+
+WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "file": (".g.npz.lock", lambda folder: entered(atomic_path(folder / "g.npz"))),
+    "folder": (".out.lock", lambda folder: entered(atomic_folder(folder / "out"))),
+    "staged": (".last.lock", lambda folder: entered(staged_folder(folder, last="last"))),
+    "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
+    "run": (LOCK_FILE, lambda folder: entered(locked(folder))),
+    "metrics": ("metrics.jsonl", write_metrics),
+    "turn": ("workers/turn.lock", take_turn),
+    "truncated": ("any", lambda folder: open_file(folder / "any", "w")),
+    "appended": ("any", lambda folder: open_file(folder / "any", "a")),
+}
+
+
+def link(at: Path, victim: Path) -> None:
+    at.symlink_to(victim)
+
+
+def dangle(at: Path, victim: Path) -> None:
+    at.symlink_to("made-by-us")
+
+
+def link_hard(at: Path, victim: Path) -> None:
+    at.hardlink_to(victim)
+
+
+def pipe(at: Path, victim: Path) -> None:
+    os.mkfifo(at)
+
+
+def device(at: Path, victim: Path) -> None:
+    at.symlink_to("/dev/zero")
+
+
+def unix_socket(at: Path, victim: Path) -> None:
+    before = Path.cwd()
+    os.chdir(at.parent)  # a socket's path may be no longer than some hundred bytes
+    try:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(at.name)
+    finally:
+        os.chdir(before)
+
+
+def foreign(at: Path, victim: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    at.write_text("theirs")
+    os.chown(at, 12345, -1)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("lay", [link, dangle, link_hard, pipe, unix_socket, foreign])
+def test_nothing_is_written_through_what_a_stranger_laid(
+    tmp_path: Path, kind: str, lay: Callable[[Path, Path], None]
+) -> None:
+    name, write = WRITTEN[kind]
+    folder, victim = tmp_path / "unpacked", tmp_path / "bashrc"
+    (folder / name).parent.mkdir(parents=True)
+    victim.write_text("mine")
+    lay(folder / name, victim)
+    before = (folder / name).lstat()
+    with pytest.raises((FacerecError, PermissionError)) as caught:
+        write(folder)
+    assert Path(name).name in str(caught.value) and "take it away" in str(caught.value)
+    assert victim.read_text() == "mine" and names(tmp_path) == ["bashrc", "unpacked"]
+    left = (folder / name).lstat()
+    assert (left.st_mode, left.st_ino, left.st_size) == (
+        before.st_mode, before.st_ino, before.st_size
+    )  # fmt: skip
+    assert names(folder) == [Path(name).parts[0]]
+
+
+def test_own_files_are_written_and_emptied(tmp_path: Path) -> None:
+    for mode, text in (("w", "first"), ("w", "2"), ("a", "3")):
+        with open_file(tmp_path / "file", mode) as file:
+            file.write(text)
+    assert (tmp_path / "file").read_text() == "23"
+    (tmp_path / ".out.lock").write_text("of a process that was killed")
+    with atomic_path(tmp_path / "out") as temporary:
+        temporary.write_text("whole")
+    assert names(tmp_path) == ["file", "out"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: entered(atomic_path(path)),
+        lambda path: entered(atomic_folder(path, replace=True)),
+        lambda path: entered(exclusive(path)),
+        lambda path: write_folder(path, {"a": b""}),
+        check_file_name,
+        check_place,
+        lambda path: check_replaceable(path, lambda folder: set(), "a report"),
+    ],
+)
+def test_a_link_to_nothing_creates_nothing(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far/authorized_keys")
+    with pytest.raises(FacerecError, match=r"link: .*not there; name"):
+        write(tmp_path / "link")
+    assert names(tmp_path) == ["far", "link"] and names(tmp_path / "far") == []
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_temporary_name_is_nobody_elses_until_it_is_whole(tmp_path: Path, private: bool) -> None:
+    with atomic_path(tmp_path / "file", private=private) as temporary:
+        temporary.write_text("half")
+        assert mode_of(temporary) == 0o600
+    with atomic_folder(tmp_path / "folder", private=private) as temporary:
+        (temporary / "in").mkdir()
+        (temporary / "in" / "face.jpg").write_bytes(b"x")
+        assert mode_of(temporary) == 0o700
+    found = [mode_of(tmp_path / name) for name in ("file", "folder", "folder/in/face.jpg")]
+    assert found == ([0o600, 0o700, 0o600] if private else [0o644, 0o755, 0o644])
+    assert not private or mode_of(tmp_path / "folder" / "in") == 0o700
+
+
+def test_a_mask_of_the_user_holds(tmp_path: Path) -> None:
+    code = (
+        "import os; os.umask(0o027)\n"
+        "from facerec.files import *\n"
+        "write_json('file', 1); write_folder('folder', {'in': b'x'})"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    found = [mode_of(tmp_path / name) for name in ("file", "folder", "folder/in")]
+    assert found == [0o640, 0o750, 0o640]
+
+
+# ------------------------------------------------------------------ what is read
+
+READ: dict[str, Callable[[Path], object]] = {
+    "image": lambda path: FolderImages(path.parent, [path.name]).encoded(0),
+    "hash": sha256,
+    "table": Table,
+    "text": read_text,
+    "property": read_property,
+    "list": read_list,
+    "pack": read_pack,
+    "index": lambda path: read_index(path, 100),
+    "shard": index_shard,
+    "protocol": read_content,
+    "proposals": read_proposals,
+    "thresholds": lambda path: read_thresholds(path, None),
+    "release": read_release,
+    "parquet": parquet_rows,
+    "embeddings.npz": read_embeddings,
+    "gallery": Gallery.read,
+    "weights": read_state_dict,
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("lay", [pipe, device, unix_socket])
+def test_what_is_no_file_is_named_and_never_waited_for(
+    tmp_path: Path, kind: str, lay: Callable[[Path, Path], None]
+) -> None:
+    path = tmp_path / kind
+    lay(path, tmp_path)
+    with pytest.raises((FacerecError, PermissionError), match=kind):
+        READ[kind](path)
+
+
+def test_a_pipe_that_came_after_a_folder_was_listed_is_named(tmp_path: Path) -> None:
+    for name in ("1.jpg", "2.jpg"):
+        (tmp_path / "set" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / "a" / name).write_bytes(b"x")
+    dataset = FolderDataset(tmp_path / "set")
+    (tmp_path / "set" / "a" / "2.jpg").unlink()
+    os.mkfifo(tmp_path / "set" / "a" / "2.jpg")
+    assert dataset.sample(0) == (b"x", 0)
+    with pytest.raises(FacerecError, match=r"2\.jpg.*pipe"):
+        dataset.sample(1)
+
+
+def test_links_to_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a,b\n1,2\n")
+    (tmp_path / "link").symlink_to("file")
+    assert list(Table(tmp_path / "link").rows(["b"])) == [(2, ("2",))]

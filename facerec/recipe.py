@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from facerec.errors import FacerecError, RecipeError
+from facerec.files import parse_json
 from facerec.limits import shown
 
 T = TypeVar("T")
@@ -27,10 +28,11 @@ _own_modules: list[str] = []
 def load_recipe(path: str | Path, kind: type[T]) -> T:
     """Run a recipe file and return its variable ``recipe``, with every field checked.
 
-    A recipe file is Python: it can build on a file beside it by importing it.
+    A recipe file is Python: it can build on a file beside it by importing it. The ``recipe.json``
+    of a run is one, too.
 
     Args:
-        path: the Python file.
+        path: the Python or JSON file.
         kind: the dataclass that ``recipe`` must be.
 
     Raises:
@@ -39,10 +41,16 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     path = Path(path)
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
-        known = sorted(str(p) for p in folder.glob("*.py") if not p.name.startswith("_"))
+        files = [*folder.glob("*.py"), *folder.glob("recipe.json")]
+        known = sorted(str(p) for p in files if not p.name.startswith("_"))
         hint = f"recipes there: {', '.join(known)}" if known else "check the path"
         problem = "is a folder, not a recipe file" if path.is_dir() else "no such recipe file"
         raise RecipeError(f"{path}: {problem}; {hint}")
+    if path.suffix == ".json":
+        try:
+            return from_dict(kind, parse_json(path.read_bytes()), str(path))
+        except (OSError, ValueError) as error:
+            raise RecipeError(f"{path}: cannot be read ({error}); take another recipe") from error
     names = run_python(path)
     recipe = names.get("recipe")
     if not isinstance(recipe, kind):

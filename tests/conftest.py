@@ -6,8 +6,9 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import helpers.examples  # noqa: F401  (its profiles)
@@ -48,6 +49,14 @@ def pytest_runtest_setup() -> None:
 def _few_threads() -> None:
     # Tests run side by side; one thread each keeps them from fighting over the cores.
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT be what it is in a terminal; shells have what runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

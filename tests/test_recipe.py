@@ -42,6 +42,35 @@ def test_every_recipe_loads_and_survives_json(path: Path) -> None:
     assert from_dict(Recipe, json.loads(text), "recipe.json") == recipe
 
 
+@pytest.mark.parametrize("name", ["arcface_sec_r50", "finetune", "distil_small"])
+def test_the_recipe_of_a_run_loads_as_the_file_that_it_came_from(tmp_path: Path, name: str) -> None:
+    recipe = load_recipe(FOLDER / f"{name}.py", Recipe)
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(to_dict(recipe)))
+    assert load_recipe(path, Recipe) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[" * 10**5, "nested too deeply"),
+        ("\x00", "cannot be read"),
+        ("3", "must be Recipe, found 3"),
+        ('{"epoch": 3}', "no field 'epoch', did you mean 'epochs'"),
+        ('{"batch_size": NaN}', "not finite"),
+    ],
+)
+def test_a_recipe_of_a_run_that_is_none_is_a_sentence(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "recipe.json"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=words) as caught:
+        load_recipe(path, Recipe)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["arcface", "cosface", "sphereface"])
 def test_twins_differ_in_the_penalty_alone(name: str) -> None:
     plain = load_recipe(FOLDER / f"{name}_r50.py", Recipe)
@@ -113,7 +142,8 @@ def test_bad_recipe_files_give_one_sentence(tmp_path: Path, text: str, parts: li
 
 def test_missing_recipe_lists_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text("")
-    with pytest.raises(RecipeError, match=r"no such recipe file.*good\.py"):
+    (tmp_path / "recipe.json").write_text("")
+    with pytest.raises(RecipeError, match=r"no such recipe file.*good\.py.*recipe\.json"):
         load_recipe(tmp_path / "god.py", Recipe)
 
 

@@ -26,7 +26,8 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
         argv: arguments without the program's name; None takes ``sys.argv``.
 
     Returns:
-        The file's name without its suffix, the recipe, and everything behind it.
+        The file's name without its suffix, or of a run's ``recipe.json`` the run's; the recipe, and
+        everything behind it.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = [word for word in given if word != "--debug"]
@@ -44,7 +45,10 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
         if "--data.also=None" in arguments:  # tyro has no word for an empty tuple
             arguments.remove("--data.also=None")
             loaded = replace(loaded, data=replace(loaded.data, also=()))
-    return path.stem if path else "run", loaded, ["--debug"] * debug + arguments
+    name = "run" if path is None else path.stem
+    if path is not None and path.name == "recipe.json":
+        name = path.resolve().parent.name
+    return name, loaded, ["--debug"] * debug + arguments
 
 
 def _with_values(arguments: list[str]) -> list[str]:

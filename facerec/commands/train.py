@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGINT
 from typing import Annotated, Literal
 
 import torch
@@ -31,7 +35,7 @@ from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
 from facerec.training.sampler import Shuffle
 from facerec.training.trainer import Trainer
-from facerec.training.validation import PackValidator, find_packs
+from facerec.training.validation import PackValidator, without_missing
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Options(Flags):
     runs: Path = Path("runs")
     """Folder of all runs."""
     resume: bool = False
-    """Continue the newest run of this name from its last checkpoint."""
+    """Continue the newest run of this name from its last checkpoint; where none has a checkpoint,
+    start the newest from its first step."""
     max_steps: Count | None = None
     """Stop when the run has so many optimizer steps behind it, with a checkpoint to --resume from:
     a trial of a long run, whose schedule stays that of all its epochs."""
@@ -57,27 +62,49 @@ class Options(Flags):
 
 
 def train_recipe(
-    recipe: Recipe, name: str, options: Options, console: Console | None
+    recipe: Recipe,
+    name: str,
+    options: Options,
+    console: Console | None,
+    arguments: Sequence[str] = (),
 ) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    The run has this name unless ``options`` has one; no console prints nothing.
+    The run has this name unless ``options`` has one; no console prints nothing. Of ``arguments`` of
+    a command line the command is made that goes on with a run which was stopped.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has stopped the run, which is told already.
     """
-    # What holds on to the process group is gone before the group is.
-    with launched(options.device) as processes:
-        return _train(recipe, name, options, console if processes.is_main else None, processes)
+    try:
+        # What holds on to the process group is gone before the group is.
+        with launched(options.device) as processes:
+            speaker = console if processes.is_main else None
+            folder, stopped = _train(recipe, name, options, speaker, processes, arguments)
+    except SystemExit as stop:
+        if stop.code:
+            raise
+        return None  # SIGTERM in a validation, for one
+    if stopped:
+        raise KeyboardInterrupt
+    return folder
 
 
 def _train(
-    recipe: Recipe, name: str, options: Options, console: Console | None, processes: Processes
-) -> Path | None:
-    find_packs(recipe.validation)  # before the labels are read, which may take long
-    launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
-
+    recipe: Recipe,
+    name: str,
+    options: Options,
+    console: Console | None,
+    processes: Processes,
+    arguments: Sequence[str],
+) -> tuple[Path | None, bool]:
+    """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
     name, exact = options.name or name, options.name is not None
+    begun: Path | None = None
+    trainer: Trainer | None = None
 
     def find() -> tuple[Path | None, Path | None]:
         folder = runs.find_folder(
@@ -85,28 +112,19 @@ def _train(
         )
         return folder, folder if folder and checkpoint.latest(folder / "checkpoints") else None
 
-    begun, run = processes.on_main(find)
-    recipe = processes.on_main(functools.partial(resolved, recipe, run))
-    dataset = open_data(recipe, console)
-    targets = open_targets(recipe, dataset, processes, console)
-    validator = PackValidator(recipe, processes) if recipe.validation.benches else None
-    teacher = None if targets is None else str(targets.note["teacher"])
-    # The trainer before the run, so that what cannot be trained at all leaves none behind.
-    trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
-    if run is None:
-        with progress_bar(console or Console(quiet=True), "images") as progress:
-            trainer.initialize(progress)
-
     def prepare() -> tuple[Path, bool]:
+        nonlocal begun
+        assert trainer is not None
         folder = begun or runs.new_folder(options.runs, name, exact=exact)
         stack.enter_context(locked(folder))
+        begun = folder
         runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
-        if going_on:
+        if going_on or (folder / "manifest.json").is_file():
             runs.check_same_run(folder, recipe, dataset, teacher)
-        else:
+        if not going_on:
             runs.write_recipe(folder, recipe)
             chosen = {
                 "head.kernel": trainer.head.kernel,
@@ -116,31 +134,63 @@ def _train(
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
         return folder, going_on
 
-    with contextlib.ExitStack() as stack:
-        folder, going_on = processes.on_main(prepare)
-        trainer.folder = folder
-        if going_on:
-            trainer.resume()
-        trainer.monitor = Monitor(
-            folder,
-            recipe,
-            processes,
-            total_steps=trainer.total_steps,
-            steps_per_epoch=trainer.steps_per_epoch,
-            start=trainer.step,
-            validated=trainer.validated,
-            losses=trainer.losses,
-            console=console,
+    try:
+        launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
+        # Before the labels are read, which may take long.
+        validation, missing = processes.on_main(
+            functools.partial(without_missing, recipe.validation)
         )
+        begun, run = processes.on_main(find)
+        recipe = processes.on_main(
+            functools.partial(resolved, replace(recipe, validation=validation), run)
+        )
+        dataset = open_data(recipe, console)
+        targets = open_targets(recipe, dataset, processes, console)
+        validator = PackValidator(recipe, processes) if recipe.validation.benches else None
+        teacher = None if targets is None else str(targets.note["teacher"])
+        # The trainer before the run, so that what cannot be trained at all leaves none behind.
+        trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
+        if run is None:
+            with progress_bar(console or Console(quiet=True), "images") as progress:
+                trainer.initialize(progress)
+        with contextlib.ExitStack() as stack:
+            folder, going_on = processes.on_main(prepare)
+            trainer.folder = folder
+            if going_on:
+                trainer.resume()
+            trainer.monitor = Monitor(
+                folder,
+                recipe,
+                processes,
+                total_steps=trainer.total_steps,
+                steps_per_epoch=trainer.steps_per_epoch,
+                start=trainer.step,
+                validated=trainer.validated,
+                losses=trainer.losses,
+                console=console,
+            )
+            if console is not None:
+                console.print(fact_lines(_summary(trainer, folder, processes)))
+                print_notes([*dataset.notes, *trainer.warnings, *filter(None, [missing])], console)
+            trainer.fit(options.max_steps)
+    except (KeyboardInterrupt, SystemExit) as stop:
         if console is not None:
-            console.print(fact_lines(_summary(trainer, folder, processes)))
-            print_notes([*dataset.notes, *trainer.warnings], console)
-        trainer.fit(options.max_steps)
+            why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
+            _tell_stop(console, why, begun, trainer, processes, arguments)
+        raise
     shares = processes.gather_objects(trainer.skipped)
+    if not trainer.interrupted:
+        if console is not None:
+            _print_end(console, folder, [item for share in shares for item in share])
+        return folder, False
+    asked = trainer.stop_signal  # None where another rank was asked
+    why = "a signal" if asked is None else "Ctrl-C" if asked == SIGINT else "SIGTERM"
+    # A resumed run may have had more steps behind it already.
+    if options.max_steps is not None and trainer.step >= options.max_steps:
+        why = "--max-steps"
     if console is not None:
-        skipped = [item for share in shares for item in share]
-        _print_end(console, trainer, folder, options.max_steps, skipped)
-    return None if trainer.interrupted else folder
+        _tell_stop(console, why, folder, trainer, processes, arguments)
+    return None, asked == SIGINT
 
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
@@ -203,21 +253,50 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
 
 
-def _print_end(
+def _tell_stop(
     console: Console,
-    trainer: Trainer,
-    folder: Path,
-    max_steps: int | None,
-    skipped: Sequence[Skipped],
+    why: str,
+    folder: Path | None,
+    trainer: Trainer | None,
+    processes: Processes,
+    arguments: Sequence[str],
 ) -> None:
-    if trainer.interrupted:
-        # A resumed run may have had more steps behind it already.
-        why = "--max-steps" if max_steps is not None and trainer.step >= max_steps else "a signal"
-        console.print(
-            f"stopped by {why} at step {trainer.step} of {trainer.total_steps}; the state is "
-            "saved, continue with --resume"
-        )
-        return
+    """Say what is saved of a run that was stopped, and the command that goes on with it."""
+    last = None if folder is None else checkpoint.latest(folder / "checkpoints")
+    step = 0 if last is None else int(last.name.rpartition("-")[2])
+    at, saved = "before any step", f"the state of step {step} is saved"
+    if trainer is not None and trainer.step:
+        at = f"at step {trainer.step} of {trainer.total_steps}"
+        saved = "the state is saved" if trainer.step == step else saved
+    if last is None:
+        saved = "nothing is saved"
+    if folder is None or not (folder / "recipe.json").is_file():
+        then = "the same command starts again"
+    elif not arguments:
+        then = f"the run is {folder}"
+    else:
+        then = f"go on with: {_going_on(shlex.join(arguments), why, folder, processes)}"
+    console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
+
+
+def _going_on(arguments: str, why: str, folder: Path, processes: Processes) -> str:
+    """Return the command that goes on with a run which one with these arguments has started."""
+    program, script = "facerec train", shlex.quote(sys.argv[0])
+    if Path(script).name == "__main__.py":
+        program = "python -m facerec train"
+    elif script.endswith(".py"):
+        program = f"python {script}"
+    if processes.world_size > 1:
+        ranks = processes.on_this_machine
+        program = f"torchrun --standalone --nproc-per-node {ranks} {script}"
+    arguments = arguments.replace(" --resume", "")
+    if why == "--max-steps":
+        arguments = re.sub(r" --max[-_]steps[ =]\S+", "", arguments)
+    named = "" if re.search(r" --name[ =]", arguments) else f" --name {shlex.quote(folder.name)}"
+    return f"{program} {arguments}{named} --resume"
+
+
+def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
     if skipped:
         # An image that cannot be read comes up in every epoch.
         count = len({item.index for item in skipped})
@@ -232,7 +311,8 @@ def _print_end(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    name, given, arguments = recipe_argument("train", argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    name, given, arguments = recipe_argument("train", words)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
@@ -251,6 +331,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             profile_recipe(recipe, options.device, options.profile_steps, Console())
             return
-        train_recipe(recipe, name, options, Console())
+        train_recipe(recipe, name, options, Console(), words)
 
     run_command(train, arguments)

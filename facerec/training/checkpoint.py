@@ -109,6 +109,16 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
 
+    def is_busy(self) -> bool:
+        """Tell whether a checkpoint is still being written, after a moment's wait for it."""
+        if self._thread is not None:
+            self._thread.join(1.0)
+        return self._thread is not None and self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """Wait no more for the checkpoint that is being written, which may be lost."""
+        self._thread = None
+
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is whole.
 

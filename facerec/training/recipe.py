@@ -94,7 +94,8 @@ class Checkpoints(Checked):
     """What is kept to go on from after an interruption."""
 
     every_steps: Count = 2000
-    """Optimizer steps between two checkpoints; SIGTERM and the end of training save one too."""
+    """Optimizer steps between two checkpoints; the end of an epoch, SIGTERM and Ctrl-C save one
+    too."""
     keep: Count = 2
     """How many of the last checkpoints to keep."""
     asynchronous: bool = True

@@ -75,7 +75,7 @@ def find_folder(
     Args:
         runs: the folder of all runs.
         name: the run's name; the recipe file's stem unless the user gave one.
-        resume: continue the newest run of this name.
+        resume: continue the newest run of this name that has a checkpoint, else the newest.
         exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
         launches: the `launch` of every process; a run of this name that one of them has begun (see
             `remember_launches`) is continued, whether it has a checkpoint or not.
@@ -147,9 +147,10 @@ def _launches(folder: Path) -> set[str]:
 
 
 def _resumable(candidates: list[Path], first: Path) -> Path:
-    resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
-    if resumable:
-        return resumable[-1]
+    learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
+    begun = [path for path in candidates if (path / "recipe.json").is_file()]
+    if learned or begun:
+        return (learned or begun)[-1]
     taken = ""
     if first.exists():
         with locked(first):  # else another process has just begun it

@@ -11,9 +11,11 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -50,6 +52,7 @@ class Trainer(Learner):
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
         validated: the epoch after which the last validation was, 0 before the first.
         losses: of the steps that the run was resumed behind and no line of the log tells of.
+        stop_signal: the last SIGTERM or SIGINT that asked this process to stop.
 
     Args, besides those of `Learner`:
         folder: the run's folder, or None to train without writing anything.
@@ -80,7 +83,8 @@ class Trainer(Learner):
         self.best_accuracy = -1.0
         self.validated = 0
         self.losses: tuple[float, ...] = ()
-        self._stop_signal: int | None = None
+        self.stop_signal: int | None = None
+        self._at_once = False  # whether a signal may end training where it is
         self._asked: LateFigures | None = None  # whether a rank is to stop
         self.workers = min(recipe.workers, max(available_cores() // processes.on_this_machine, 1))
         if self.workers < recipe.workers:
@@ -92,12 +96,15 @@ class Trainer(Learner):
     # ---------------------------------------------------------------- the run
 
     def fit(self, max_steps: int | None = None) -> None:
-        """Train to the end of the recipe, or to the first SIGTERM; save, validate and report.
+        """Train to the end of the recipe, or to the first SIGTERM or Ctrl-C; save and validate.
 
         Args:
             max_steps: stop as after SIGTERM when the run has so many steps.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C where no step is lost, before the first one has ended or in a
+                validation, or a second one anywhere.
+            SystemExit: with status 0, SIGTERM where no step is lost.
             TrainingError: the loss is not finite, or for too many steps in a row if they may be
                 skipped; the last checkpoint is from before that. Or a loader process died.
             CheckpointError: a checkpoint cannot be written.
@@ -114,9 +121,13 @@ class Trainer(Learner):
             explain_compile_errors(),
         ):
             self._validate_when_due()  # a run that was stopped did not wait for it
+            start = self.step
             for batch in self._batches():
+                if self.step == start:
+                    self._stop_at_once()  # compiling may take minutes
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
+                self._at_once = False
                 present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
                 if self._guard is not None:
                     count = float(self._guard.count)
@@ -132,14 +143,15 @@ class Trainer(Learner):
                 epoch, within = divmod(self.step, self.steps_per_epoch)
                 if not within:
                     self.monitor.end_epoch(epoch)
-                    if not (stopping or finished):
-                        self._check_finite(*pending)
-                        self._validate_when_due()  # before the checkpoint, which holds the best
-                if stopping or finished or self.step % self.recipe.checkpoints.every_steps == 0:
+                if stopping or finished or self._checkpoint_is_due():
                     self._check_finite(*pending)
                     self.save_checkpoint()
                 if stopping:
                     break
+                if not finished:
+                    # Behind the checkpoint, so that whatever was validated can be resumed. It does
+                    # not know of it: who goes on from there validates once more, to the same end.
+                    self._validate_when_due()
             if self.step == self.total_steps:
                 self.validate(self.recipe.epochs)
                 if self._writer is not None:
@@ -156,22 +168,38 @@ class Trainer(Learner):
 
     @property
     def interrupted(self) -> bool:
-        """True if `fit` ended before the last step, because of SIGTERM or ``max_steps``."""
+        """True if `fit` ended before the last step, because of a signal or ``max_steps``."""
         return self.step < self.total_steps
 
-    def _validate_when_due(self) -> None:
-        """Validate where an epoch other than the last has ended, once."""
+    def _validation_is_due(self) -> bool:
+        """Tell whether an epoch other than the last has ended that is to be validated, once."""
         epoch, within = divmod(self.step, self.steps_per_epoch)
         due = not within and epoch % self.recipe.validation.every_epochs == 0
-        if due and self.validated < epoch < self.recipe.epochs:
-            self.validate(epoch)
+        return due and self.validated < epoch < self.recipe.epochs and self.validator is not None
+
+    def _validate_when_due(self) -> None:
+        if self._validation_is_due():
+            self.validate(self.step // self.steps_per_epoch)
+
+    def _checkpoint_is_due(self) -> bool:
+        """Tell whether to save after ``every_steps`` and after an epoch.
+
+        Epochs so short that the disk does not keep up go without, unless they are validated.
+        """
+        if self.step % self.recipe.checkpoints.every_steps == 0 or self._validation_is_due():
+            return True
+        if self._writer is None or self.step % self.steps_per_epoch:
+            return False
+        return not self.processes.any(self._writer.is_busy())
 
     def validate(self, epoch: int) -> dict[str, VerificationResult]:
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
         if self.validator is None:
             return {}
         self.state.share_buffers()
+        self._stop_at_once()
         results = self.validator(self.final_backbone)
+        self._at_once = False
         self.validated = epoch
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
@@ -283,19 +311,61 @@ class Trainer(Learner):
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Remember SIGTERM instead of dying from it (only the main thread may do so)."""
+        """Stop at SIGTERM and Ctrl-C (only the main thread may do so).
+
+        Training stops after the step, with a checkpoint; at once where no step is lost, and at a
+        second Ctrl-C.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        asked, process = -math.inf, os.getpid()
 
-        def remember(number: int, frame: FrameType | None) -> None:
-            self._stop_signal = number
+        def stop(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            if os.getpid() != process:  # a loader process that is just being forked
+                return
+            # torchrun repeats a Ctrl-C that the terminal has sent to all ranks.
+            pause = 0.0 if self.processes.world_size == 1 else 2.0
+            again = number == self.stop_signal == signal.SIGINT
+            if again and time.monotonic() < asked + pause:
+                return
+            asked, self.stop_signal = time.monotonic(), number
+            if again and self._writer is not None:
+                self._writer.abandon()
+            if again or self._at_once:
+                self._leave_if_asked()
+            elif number == signal.SIGINT and self.processes.is_main:
+                # print() may not be called where it may just have been interrupted.
+                with contextlib.suppress(OSError):
+                    os.write(2, b"stopping after this step; a second Ctrl-C ends at once\n")
 
-        previous = signal.signal(signal.SIGTERM, remember)
+        previous = {
+            number: signal.signal(number, stop)
+            for number in (signal.SIGTERM, signal.SIGINT)
+            if signal.getsignal(number) != signal.SIG_IGN  # as a shell sets it in the background
+        }
         try:
             yield
+        except RuntimeError:
+            if self.processes.world_size > 1:
+                self._leave_if_asked()  # another rank has left before this one
+            raise
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                repeated = number == self.stop_signal and self.processes.world_size > 1
+                signal.signal(number, signal.SIG_IGN if repeated else handler)
+
+    def _stop_at_once(self) -> None:
+        """Let signals end training where it is, from here on and those that came before."""
+        self._at_once = True
+        self._leave_if_asked()
+
+    def _leave_if_asked(self) -> None:
+        if self.stop_signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.stop_signal is not None:
+            raise SystemExit(0)
 
     def _stopping(self) -> bool:
         """Agree with all ranks whether to stop.
@@ -303,7 +373,7 @@ class Trainer(Learner):
         Several ranks ask each other only now and then, and hear a step later, so that the device
         always has one to work on.
         """
-        stop = self._stop_signal is not None
+        stop = self.stop_signal is not None
         if self.processes.world_size == 1:
             return stop
         asked, self._asked = self._asked, None

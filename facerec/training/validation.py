@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from torch import nn
@@ -22,26 +21,23 @@ from facerec.verification import (
 )
 
 
-def find_packs(validation: Validation) -> dict[str, Path]:
-    """Return the file of each pack that a recipe names.
-
-    Raises:
-        PackError: some are missing; the sentence has the flag that leaves them out.
-    """
-    packs, missing = {}, {}
+def without_missing(validation: Validation) -> tuple[Validation, str | None]:
+    """Return the validation on those packs that are there, and a note on the others, if any."""
+    found, missing = [], {}
     for name in validation.benches:
         try:
-            packs[name] = find_pack(name, validation.data)
+            find_pack(name, validation.data)
+            found.append(name)
         except PackError as error:
             missing[name] = error
-    if missing:
-        first = next(iter(missing.values()))
-        more = f" ({', '.join(missing)} are missing)" if len(missing) > 1 else ""
-        flag = " ".join(["--validation.benches", *packs])
-        raise PackError(
-            f"{first}{more}; in training the folder is --validation.data, and {flag} goes without"
-        )
-    return packs
+    if not missing:
+        return validation, None
+    rest = f"on {', '.join(found)} alone" if found else "without validation and best.safetensors"
+    note = (
+        f"{next(iter(missing.values()))}; {', '.join(missing)} missing, so the run goes {rest} "
+        "(in training the folder is --validation.data)"
+    )
+    return replace(validation, benches=tuple(found)), note
 
 
 class PackValidator:
@@ -63,7 +59,8 @@ class PackValidator:
     def __init__(self, recipe: Recipe, processes: Processes, batch_size: int = 64) -> None:
         self.recipe, self.processes, self.batch_size = recipe, processes, batch_size
         self.benches: dict[str, Bench] = {
-            name: pack_bench(path) for name, path in find_packs(recipe.validation).items()
+            name: pack_bench(find_pack(name, recipe.validation.data))
+            for name in recipe.validation.benches
         }
 
     def __call__(self, backbone: nn.Module) -> dict[str, VerificationResult]:

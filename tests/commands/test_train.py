@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,10 +24,12 @@ from helpers.tiny_training import write_training_set
 from helpers.toy_packs import make_pack
 
 import facerec
+from facerec.commands import recipes as recipes_module
 from facerec.commands.train import main
 from facerec.embedding import load_model
 from facerec.recipe import from_dict
 from facerec.training import Recipe, checkpoint
+from facerec.training import run as run_module
 from facerec.training.lock import locked
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
@@ -112,6 +115,8 @@ def start(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell in the background, where tests may run, has its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -181,7 +186,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["loss"] < rows[0]["loss"]
     names = [path.name for path in checkpoint.complete(run / "checkpoints")]
-    assert names == ["step-00000003", "step-00000006", "step-00000008"]
+    assert names == [f"step-{step:08d}" for step in (3, 4, 6, 8)]  # an epoch has four
     model = load_model(run)
     assert model.recipe == read(run / "recipe.json")
     images = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), np.uint8)
@@ -265,25 +270,54 @@ def test_packs_are_scored_and_the_best_model_kept(
         (8, 2, "toy"),
     ]
     assert load_model(workplace / "runs" / "arc" / "best.safetensors").embedding_size == 16
-    # Told before the data is opened, with the flag that goes without.
-    elsewhere = ["--data.path", "gone"]
-    several = [*packs[:1], "lfw", "toy", "agedb_30", *packs[2:], *elsewhere]
-    sentence = refused(capsys, ["arc.py", *several])
-    assert sentence.startswith("no pack for bench 'lfw': looked for lfw.bin")
-    assert "(lfw, agedb_30 are missing)" in sentence
-    assert sentence.endswith("--validation.benches toy goes without")
-    sentence = refused(capsys, ["arc.py", *packs[:1], "lfw", *packs[2:], *elsewhere])
-    assert sentence.endswith("--validation.benches goes without")
-    sentence = refused(capsys, ["arc.py", "--validation.benches", *packs[2:], *elsewhere])
-    assert sentence.startswith("gone: there is no such file or folder")
-    assert not (workplace / "runs" / "arc-2").exists()
+    read_back = from_dict(Recipe, read(workplace / "runs" / "arc" / "recipe.json"), "recipe.json")
+    assert read_back.validation.benches == ("toy",)
+
+
+@pytest.mark.parametrize("there", [(), ("toy",)])
+def test_packs_that_are_missing_are_a_note(
+    workplace: Path, capsys: pytest.CaptureFixture[str], there: tuple[str, ...]
+) -> None:
+    """The recipe of a run says what was scored, so that the packs may come later."""
+    make_pack(workplace / "packs" / "toy.bin", per_fold=2)
+    benches = ["--validation.benches", "lfw", *there, "packs/gone.bin"]
+    train(*benches, "--validation.data", "packs", "--epochs", "1")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("note: ") == 1
+    for word in ("'lfw'", "lfw, packs/gone.bin missing", "packs/lfw/", "--validation.data"):
+        assert word in printed
+    assert ("without validation" in printed) is not there
+    run = workplace / "runs" / "arc"
+    assert read(run / "recipe.json")["validation"]["benches"] == list(there)  # type: ignore[index]
+    assert (run / "model.safetensors").is_file()
+    assert (run / "best.safetensors").is_file() is bool(there)
+    # A pack that is there but damaged is no missing one.
+    (workplace / "packs" / "toy.bin").write_bytes(b"nothing")
+    sentence = refused(capsys, ["arc.py", "--validation.benches", "packs/toy.bin"])
+    assert "packs/toy.bin" in sentence
+
+
+def test_the_recipe_of_a_run_trains_it_again(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under the run's name, with every field as it was but for those of the command line."""
+    recipe = "runs/arc/recipe.json"
+    main([recipe, "--device", "cpu"])
+    assert "model: runs/arc-2/model.safetensors" in capsys.readouterr().out
+    assert_same_model(trained / "runs" / "arc", trained / "runs" / "arc-2")
+    main([recipe, "--device", "cpu", "--epochs", "1", "--optimizer.lr", "0.01"])
+    again = from_dict(Recipe, read(trained / "runs" / "arc-3" / "recipe.json"), "recipe.json")
+    assert (again.epochs, again.optimizer.lr, again.batch_size) == (1, 0.01, 12)
+    assert "recipe.json" in refused(capsys, ["runs/arc"])
 
 
 # ---------------------------------------------------------------- stopping and going on
 
 
-def interrupt(arguments: Sequence[str], folder: Path, name: str, group: bool) -> tuple[int, str]:
-    """Start a run, send SIGTERM after its second step; return exit status and output."""
+def interrupt(
+    arguments: Sequence[str], folder: Path, name: str, group: bool, number: int = signal.SIGTERM
+) -> tuple[int, str]:
+    """Start a run, send a signal after its second step; return exit status and output."""
     process = start(arguments, folder)
     path = folder / "runs" / name / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -292,34 +326,115 @@ def interrupt(arguments: Sequence[str], folder: Path, name: str, group: bool) ->
             os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
             pytest.fail(f"the run did not start: {process.communicate()}")
         time.sleep(0.01)
-    (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
+    (os.killpg if group else os.kill)(process.pid, number)
     done = finish(process)
-    assert "Traceback" not in done.stderr
+    # torchrun has a traceback of its own.
+    assert "train.py" not in "".join(x for x in done.stderr.splitlines() if "File " in x)
     return done.returncode, done.stdout + done.stderr
+
+
+def go_on(output: str, run: Path) -> list[str]:
+    """Check that what is printed of a stopped run is true; return the command that goes on."""
+    found = re.search(r"at step (\d+) of 12; the state is saved; go on with: (.*)", output)
+    assert found is not None, output
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None and newest.name == f"step-{int(found[1]):08d}"
+    assert not (run / "model.safetensors").exists()
+    return shlex.split(found[2])
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("group", [False, True], ids=["process", "group-with-worker"])
+@pytest.mark.parametrize(
+    ("number", "wanted", "word"), [(signal.SIGTERM, 0, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+)
 def test_a_stopped_run_goes_on_bit_for_bit(
-    workplace: Path, capsys: pytest.CaptureFixture[str], group: bool
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    group: bool,
+    number: int,
+    wanted: int,
+    word: str,
 ) -> None:
     flags = ["--epochs", "3", "--workers", str(int(group))]
     status, output = interrupt(
-        [str(DOOR), "arc.py", "--device", "cpu", *flags], workplace, "arc", group
+        [str(DOOR), "arc.py", "--device", "cpu", *flags], workplace, "arc", group, number
     )
-    assert status == 0
-    step = int(re.search(r"stopped by a signal at step (\d+) of 12; the state", output)[1])  # type: ignore[index]
-    assert "continue with --resume" in output
+    assert status == wanted and f"stopped by {word} " in output and "Traceback" not in output
     run = workplace / "runs" / "arc"
-    newest = checkpoint.latest(run / "checkpoints")
-    assert newest is not None and newest.name == f"step-{step:08d}"
-    assert not (run / "model.safetensors").exists()
+    command = go_on(output, run)
+    assert command[:3] == ["python", str(DOOR), "arc.py"]
     # The number of workers is free; the order and the augmentation do not depend on it.
-    train("--epochs", "3", "--resume")
-    assert f"(resumed at step {step})" in capsys.readouterr().out
+    main([*command[2:], "--workers", "0"])
+    assert "(resumed at step " in capsys.readouterr().out
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
     train("--epochs", "3", "--name", "whole")
     assert_same_model(workplace / "runs" / "whole", run)
+
+
+@pytest.mark.integration
+def test_ctrl_c_reaches_all_ranks_and_is_repeated_by_torchrun(workplace: Path) -> None:
+    arguments = torchrun("--epochs", "3", "--log-every", "1", "--name", "both")
+    status, output = interrupt(arguments, workplace, "both", group=True, number=signal.SIGINT)
+    assert status != 0 and output.count("stopped by Ctrl-C ") == 1
+    command = go_on(output, workplace / "runs" / "both")
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    done = finish(start(["-m", "torch.distributed.run", *command[1:]], workplace))
+    assert done.returncode == 0 and "(resumed at step " in done.stdout
+    assert [row["step"] for row in metrics(workplace / "runs" / "both")] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("place", ["open_dataset", "check_same_run", "write_manifest"])
+def test_ctrl_c_before_the_first_step_says_what_is_there(
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["facerec"])
+    module = recipes_module if place == "open_dataset" else run_module
+    begun = place != "open_dataset"
+    if place == "check_same_run":
+        train("--max-steps", "2")
+    capsys.readouterr()
+    flags = ["--resume"] if place == "check_same_run" else []
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as exit_:
+        patch.setattr(module, place, interrupted)
+        train(*flags)
+    assert exit_.value.code == 130
+    said = capsys.readouterr()
+    assert said.err == "" and said.out.count("\n") == 1 and "before any step" in said.out
+    assert ("the state of step 2 is saved" in said.out) is (place == "check_same_run")
+    assert ("nothing is saved" in said.out) is (place != "check_same_run")
+    assert ("go on with: facerec train arc.py" in said.out) is begun
+    if begun:
+        main(shlex.split(said.out.partition("go on with: ")[2])[2:])
+        assert [path.name for path in (workplace / "runs").iterdir()] == ["arc"]
+    assert (workplace / "runs" / "arc" / "model.safetensors").is_file() is begun
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first_step(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("--name", "killed", "--max-steps", "2")
+    run = trained / "runs" / "killed"
+    shutil.rmtree(run / "checkpoints")
+    for flags, words in (
+        (["--optimizer.lr", "0.3"], "other values of optimizer.lr"),
+        (["--data.path", "more"], "more: has 63 images of 7 identities"),
+    ):
+        write_training_set(trained / "more", people=7, images=9)
+        sentence = refused(
+            capsys, ["arc.py", "--device", "cpu", "--name", "killed", "--resume", *flags]
+        )
+        assert words in sentence
+    assert len(metrics(run)) == 2
+    train("--name", "killed", "--resume")
+    assert [row["step"] for row in metrics(run)] == list(range(1, STEPS + 1))
+    assert_same_model(trained / "runs" / "arc", run)
 
 
 def torchrun(*arguments: str) -> list[str]:
@@ -410,6 +525,7 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     train(*flags, "--max-steps", "2")
     printed = " ".join(capsys.readouterr().out.split())
     assert "stopped by --max-steps at step 2 of 12; the state is saved" in printed
+    assert printed.endswith("--data.path mine --epochs 3 --name arc --resume")
     run = workplace / "runs" / "arc"
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and newest.name == "step-00000002"

@@ -174,6 +174,25 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", full)
 
 
+def test_nobody_waits_for_a_checkpoint_that_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, fsync = threading.Event(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: stuck.wait(60) and fsync(file))
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        assert not writer.is_busy()
+        writer.save(3, {"x": torch.ones(3)}, {})
+        thread = writer._thread
+        assert thread is not None and writer.is_busy()
+        writer.abandon()
+    assert thread.is_alive() and checkpoint.complete(tmp_path) == []
+    stuck.set()
+    thread.join()
+    assert not writer.is_busy() and [path.name for path in checkpoint.complete(tmp_path)] == [
+        "step-00000003"
+    ]
+
+
 ENDS: dict[str, Callable[[CheckpointWriter], None]] = {
     "next save": lambda writer: writer.save(5, state(5), {}),
     "wait": lambda writer: writer.wait(),

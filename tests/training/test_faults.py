@@ -267,7 +267,8 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
     assert [path.name for path in (work / "runs").iterdir()] == ["mine"]
     printed = launcher.log.read_text()
     assert printed.count("56 images of 7 identities") == 3
-    assert re.findall(r"resumed at step (\d+)", printed) in (["3"], ["6"])  # 6 may be half written
+    # The newest may be half written.
+    assert re.findall(r"resumed at step (\d+)", printed) in (["3"], ["4"], ["6"])
     assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))
 
 
@@ -297,7 +298,7 @@ def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> Non
         process.terminate()
     assert launcher.join() == [0], launcher.log.read_text()
     printed = launcher.log.read_text()
-    assert printed.count("stopped by a signal at step") == 1 and "Traceback" not in printed
+    assert printed.count("stopped by SIGTERM at step") == 1 and "Traceback" not in printed
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and not (run / "model.safetensors").exists()
 

@@ -119,6 +119,9 @@ def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
         new(tmp_path)
     with pytest.raises(CheckpointError, match=missing):
         resumed()
+    for name in ("arc-3", "arc-5"):  # begun, and killed before the first checkpoint
+        (tmp_path / name / "recipe.json").write_text("{}")
+    assert resumed() == "arc-5"
     with_checkpoint(tmp_path / "arc-2")
     assert resumed() == "arc-2"
     with_checkpoint(tmp_path / "arc-10")

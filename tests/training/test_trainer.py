@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import multiprocessing
@@ -204,6 +205,71 @@ def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Pat
     lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert {"loss", "lr", "norm_mean", "norm_cv", "penalty", "images_per_second"} <= lines[0].keys()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize(
+    ("number", "step", "times", "raised", "kept"),
+    [
+        (signal.SIGTERM, 6, 1, None, [4, 6]),
+        (signal.SIGINT, 6, 1, None, [4, 6]),
+        (signal.SIGINT, 8, 1, None, [4, 8]),
+        (signal.SIGINT, 6, 2, KeyboardInterrupt, [4]),  # a second Ctrl-C ends at once
+        (signal.SIGINT, 1, 1, KeyboardInterrupt, []),  # nothing is lost
+        (signal.SIGTERM, 1, 1, SystemExit, []),
+    ],
+)
+def test_a_signal_stops_with_what_can_be_resumed(
+    data: Path,
+    tmp_path: Path,
+    number: int,
+    step: int,
+    times: int,
+    raised: type[BaseException] | None,
+    kept: list[int],
+) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    recipe = narrow_recipe(data, epochs=3)
+    trainer = make_trainer(recipe, tmp_path)
+    original = trainer.train_step
+
+    def train_step(batch: Batch) -> Figures:
+        for _ in range(times * (trainer.step + 1 == step)):
+            os.kill(os.getpid(), number)
+        return original(batch)
+
+    trainer.train_step = train_step  # type: ignore[method-assign]
+    with pytest.raises(raised) if raised else contextlib.nullcontext():
+        trainer.fit()
+    assert trainer.interrupted and trainer.stop_signal == number
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    names = [path.name for path in checkpoint.complete(tmp_path / "checkpoints")]
+    assert names == [f"step-{each:08d}" for each in kept]
+    resumed = make_trainer(recipe, tmp_path)
+    if kept:
+        resumed.resume()
+    resumed.fit()
+    assert_same(weights(trained(recipe)), weights(resumed))
+
+
+@pytest.mark.parametrize(
+    ("every", "busy", "steps"),
+    [(1000, False, [4, 8, 12]), (3, False, [3, 4, 6, 8, 9, 12]), (3, True, [3, 6, 9, 12])],
+)
+def test_an_epoch_ends_with_a_checkpoint_if_the_disk_keeps_up(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    busy: bool,
+    steps: list[int],
+) -> None:
+    if busy:
+        monkeypatch.setattr(checkpoint.CheckpointWriter, "is_busy", lambda self: True)
+    recipe = tiny_recipe(data, epochs=3, checkpoints=Checkpoints(every_steps=every, keep=9))
+    trained(recipe, folder=tmp_path)
+    names = [path.name for path in checkpoint.complete(tmp_path / "checkpoints")]
+    assert names == [f"step-{step:08d}" for step in steps]
 
 
 def crash_at(trainer: Trainer, step: int) -> None:

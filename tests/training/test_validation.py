@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +27,11 @@ from facerec.errors import PackError
 from facerec.records import open_dataset
 from facerec.records.packs import read_pack, write_pack
 from facerec.training import Checkpoints, Recipe, Validation
+from facerec.training.checkpoint import CheckpointWriter, complete
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
-from facerec.training.validation import PackValidator
+from facerec.training.validation import PackValidator, without_missing
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
 
 pytestmark = pytest.mark.integration
@@ -268,12 +271,12 @@ def test_a_crash_after_the_checkpoint_of_an_epoch_loses_no_best(
     (tmp_path / "model.safetensors").unlink()
     train(recipe, tmp_path, resume=True)
     assert best(tmp_path)["step"] == 4
-    # Against other packs the old figure says nothing.
+    # Against other packs the old figure says nothing; the checkpoint is scored on them first.
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000016")
     (tmp_path / "model.safetensors").unlink()
     validation = Validation(benches=("few",), data=packs)
     train(replace(recipe, validation=validation), tmp_path, resume=True)
-    assert best(tmp_path) == {"step": 16, "selected_on": {"few": 0.8}}
+    assert best(tmp_path) == {"step": 12, "selected_on": {"few": 0.9}}
 
 
 def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
@@ -300,12 +303,68 @@ def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
     assert len(validations(tmp_path)) == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (15, SystemExit)]
+)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_signal_in_a_validation_ends_it_with_a_checkpoint(
+    packs: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    raised: type[BaseException],
+    epochs: int,
+) -> None:
+    recipe = small(packs, data, epochs=epochs)
+    with monkeypatch.context() as patch, pytest.raises(raised):
+        patch.setattr(PackValidator, "_score", lambda *_: os.kill(os.getpid(), number))
+        train(recipe, tmp_path)
+    assert [path.name for path in complete(tmp_path / "checkpoints")] == ["step-00000004"]
+    assert not (tmp_path / "model.safetensors").exists() and validations(tmp_path) == []
+    train(recipe, tmp_path, resume=True)
+    assert [line["epoch"] for line in validations(tmp_path)] == list(range(1, epochs + 1))
+    (tmp_path / "whole").mkdir()
+    train(recipe, tmp_path / "whole")
+    for name in ("model.safetensors", "best.safetensors"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_what_was_validated_can_be_resumed(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """Killed right after a validation, the run goes on to the same end, and loses no best."""
+    fake_accuracy(monkeypatch, {4: 0.7, 8: 0.9, 12: 0.8, 16: 0.6})
+    recipe = small(packs, data)
+    original = Monitor.validation
+
+    def killed(self: Monitor, step: int, at: int, results: dict[str, VerificationResult]) -> None:
+        original(self, step, at, results)
+        if at == epoch:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Monitor, "validation", killed)
+        # A writer that does not keep up may leave out other checkpoints, not these.
+        patch.setattr(CheckpointWriter, "is_busy", lambda self: True)
+        train(recipe, tmp_path)
+    assert complete(tmp_path / "checkpoints")[-1].name == f"step-{4 * epoch:08d}"
+    train(recipe, tmp_path, resume=True)
+    assert [line["step"] for line in validations(tmp_path)] == [4, 8, 12, 16]
+    assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}
+
+
 def test_a_missing_or_damaged_pack_is_found_at_once(
     packs: Path, data: Path, tmp_path: Path
 ) -> None:
     missing = small(packs, data, validation=Validation(benches=("toy", "agedb"), data=packs))
     with pytest.raises(PackError, match=r"no pack for bench 'agedb': looked for .*few, toy"):
         PackValidator(missing, ALONE)
+    validation, note = without_missing(missing.validation)
+    assert validation == replace(missing.validation, benches=("toy",))
+    assert note is not None and "'agedb'" in note and str(packs) in note
+    assert without_missing(validation) == (validation, None)
     (tmp_path / "toy.bin").write_bytes((packs / "toy.bin").read_bytes()[:1000])
     damaged = small(packs, data, validation=Validation(benches=("toy",), data=tmp_path))
     with pytest.raises(PackError, match=r"toy\.bin: "):

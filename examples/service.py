@@ -1131,7 +1131,7 @@ def running(service: Service) -> Iterator[str]:
 
     A `Service` serves once.
     """
-    with python_alone_on_stderr(), listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         server = create_server(service)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         thread = threading.Thread(target=server.run, args=([listener],))

@@ -380,7 +380,11 @@ def test_what_decoders_say_of_damaged_images_is_not_in_the_log(
             decode_image(image, "it", (SIZE, SIZE))
     said = capfd.readouterr().err
     assert "libpng" in said and said.count("Corrupt JPEG") > 10
-    with example.running(service) as url, connect(url) as client:
+    with (
+        example.python_alone_on_stderr(),  # as `serve` has it
+        example.running(service) as url,
+        connect(url) as client,
+    ):
         statuses = {client.post("/v1/embed", files=form(image)).status_code for image in images}
         assert talk(client, b"no HTTP\r\n\r\n")[0] == 400  # nor is what is no request
         # Python's own messages stay.
@@ -688,7 +692,7 @@ def test_bodies_that_never_come_keep_nobody_out(
     ):
         wait_for(lambda: counts(client)["facerec_pending_bodies"] == 256)
         assert counts(client)["facerec_admitted_images"] == 0
-        answer = client.post("/v1/embed", files=form(FACE), timeout=2)
+        answer = client.post("/v1/embed", files=form(FACE))
         assert answer.status_code == 200
         # Those that came first have given way, and the others wait.
         assert b" 503 " in slow[0].recv(99)
@@ -724,7 +728,7 @@ def test_pending_bodies_are_bounded_by_address_and_in_all(
             assert [b" 503 " in slow.recv(99) for slow in many[: 9 - most]] == [True] * (9 - most)
             with stalled(client, most, sent, address="127.0.0.3"):
                 wait_for(lambda: pending() == 2 * most)
-                assert client.post("/v1/embed", files=form(FACE), timeout=2).status_code == 200
+                assert client.post("/v1/embed", files=form(FACE)).status_code == 200
                 first[0].setblocking(False)
                 with pytest.raises(BlockingIOError):
                     first[0].recv(1)
@@ -742,11 +746,11 @@ def test_bodies_that_wait_for_an_answer_count_and_stay(example: ModuleType, mode
     ):
         whole = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
         wait_for(lambda: counts(client)["facerec_admitted_images"] == 2)
-        late = client.post("/v1/embed", files=form(FACE), timeout=2)
+        late = client.post("/v1/embed", files=form(FACE))
         assert late.status_code == 503 and "busy with other bodies" in late.json()["error"]
         gate.open.set()
         assert [request.result().status_code for request in whole] == [200, 200]
-        assert client.post("/v1/embed", files=form(FACE), timeout=2).status_code == 200
+        assert client.post("/v1/embed", files=form(FACE)).status_code == 200
 
 
 def test_bodies_on_their_way_do_not_delay_the_end(example: ModuleType, model: Patches) -> None:

@@ -35,7 +35,7 @@ from facerec.training import Recipe
 from facerec.training.distributed import Processes
 from facerec.training.trainer import Trainer
 from facerec.verification.bench import Pairs, contiguous_folds
-from facerec.verification.evaluate import evaluate, score_pairs
+from facerec.verification.evaluation import evaluate, score_pairs
 
 
 def loader(

@@ -27,7 +27,7 @@ import ray.data
 from numpy.typing import NDArray
 
 from facerec.commands.embed import Job, Source, open_source
-from facerec.embedding.extract import describe_embedding, embed_images
+from facerec.embedding.extraction import describe_embedding, embed_images
 from facerec.embedding.file import job_identity, write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import first_line

@@ -60,7 +60,7 @@ import facerec
 from facerec.commands.cli import run_command
 from facerec.embedding.align import align_face
 from facerec.embedding.engines import EngineName, Precision
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, FacerecError, ImageError, MetricError, ModelError
 from facerec.galleries import Fpir, Gallery, Space

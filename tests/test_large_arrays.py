@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from facerec import large_arrays
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import FacerecError
 from facerec.galleries import (

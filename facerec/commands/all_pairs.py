@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 import facerec
 from facerec.commands.cli import Console, listed_rates, run_command
-from facerec.embedding.file import embeddings_sha256, read_embeddings
+from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import DatasetError
 from facerec.files import check_place, parse_json, write_json
 from facerec.large_arrays import take
@@ -23,20 +23,14 @@ from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, text_table
-from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.tables import Table
-from facerec.training.distributed import launched
-from facerec.verification.evaluate import json_number
-from facerec.verification.scoring import (
-    BIN_WIDTH,
-    FPR_TARGETS,
-    AllPairs,
-    ErrorTable,
-    Groups,
-    score_all_pairs,
-)
+from facerec.verification.scoring import BIN_WIDTH
+
+if TYPE_CHECKING:
+    from facerec.statistics.clustered import ClusteredShare
+    from facerec.verification.scoring import AllPairs, ErrorTable, Groups
 
 FIGURES = "all_pairs.json"
 GROUPS = "groups.csv"
@@ -50,7 +44,7 @@ def all_pairs(
     embeddings: Path,
     subjects: Path | None = None,
     group: str | None = None,
-    fpr: tuple[str, ...] = FPR_TARGETS,
+    fpr: tuple[str, ...] = ALL_PAIRS_TARGETS,
     threshold: tuple[float, ...] = (),
     out: Path | None = None,
     json: Path | None = None,
@@ -77,6 +71,10 @@ def all_pairs(
         json: write all figures to this file.
         device: where to compute: auto, cpu, cuda, cuda:1, mps.
     """
+    from facerec.embedding.file import embeddings_sha256, read_embeddings
+    from facerec.training.distributed import launched
+    from facerec.verification.scoring import score_all_pairs
+
     fpr = listed_rates(fpr)  # before minutes of work
     if out is not None:
         check_place(out / FIGURES)
@@ -283,6 +281,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON types; what cannot be resolved is null."""
+        from facerec.verification.evaluation import json_number
+
         result = self.result
         return {
             "images": result.images,
@@ -411,6 +411,8 @@ def _cells(
     share: ClusteredShare | None, counts: tuple[int, int] | None = None
 ) -> tuple[Cell, str, str]:
     """Return an error rate with its interval, its counts and a remark."""
+    from facerec.statistics.clustered import Bound
+
     if share is None:
         assert counts is not None
         events, comparisons = counts

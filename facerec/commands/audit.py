@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -20,46 +20,25 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, listed, listed_rates, refuse_unused, run_command
 from facerec.commands.models import print_model
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
+from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES, Template
 from facerec.embedding.align import parse_align
-from facerec.embedding.check import check_alike
-from facerec.embedding.extract import Embeddings, embed_images, embed_views, unit_fusion
-from facerec.embedding.file import (
-    embeddings_files,
-    embeddings_sha256,
-    is_embeddings,
-    read_embeddings,
-)
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.against import Release, check_settings, compare_releases, read_release
-from facerec.fairness.against_page import against_table, notable
-from facerec.fairness.attributes import Attributes, read_attributes
-from facerec.fairness.audit import PERMUTATIONS
-from facerec.fairness.audit import audit as audit_embeddings
-from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
-from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.one_to_many import (
-    FPIR_TARGETS,
-    OneToMany,
-    OtherSubjects,
-    SearchPlan,
-    Template,
-)
-from facerec.fairness.one_to_many_page import summary_tables
-from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
-from facerec.fairness.page import render
-from facerec.fairness.quality import Quality, add_quality, read_quality
-from facerec.fairness.rate_results import TARGETS, Calibration
-from facerec.fairness.result import Audit, InputFile
-from facerec.fairness.scores import audit_scores
-from facerec.fairness.tables import SUPPRESSED, group_sizes, head_points, norm_table, rate_table
 from facerec.files import sha256
 from facerec.limits import MOST, Limits, Seed
 from facerec.progress import Progress, section
 from facerec.report.progress import progress_bar
-from facerec.verification.bench import Bench
-from facerec.verification.protocols import ScoredPairs, read_scores
-from facerec.verification.templates import TemplateBench
+
+if TYPE_CHECKING:
+    from facerec.embedding.extraction import Embeddings
+    from facerec.fairness.against import Release
+    from facerec.fairness.attributes import Attributes
+    from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
+    from facerec.fairness.quality import Quality
+    from facerec.fairness.rate_results import Calibration
+    from facerec.fairness.result import Audit, InputFile
+    from facerec.verification.bench import Bench
+    from facerec.verification.protocols import ScoredPairs
 
 ALL = "all"
 """In place of a pair list: every image with every other."""
@@ -98,13 +77,13 @@ def audit(
     images: Path | None = None,
     data: Path | None = None,
     threshold_from: Path | None = None,
-    fmr: tuple[str, ...] = TARGETS,
+    fmr: tuple[str, ...] = FMR_TARGETS,
     covariates: tuple[str, ...] = (),
     quality: Path | None = None,
     baseline: Path | None = None,
     against: Path | None = None,
     one_to_many: bool = False,
-    fpir: tuple[str, ...] = FPIR_TARGETS,
+    fpir: tuple[str, ...] = AUDIT_FPIR_TARGETS,
     reference: str | None = None,
     homogeneous: bool = False,
     template: Template = "one",
@@ -186,6 +165,15 @@ def audit(
         delete_embeddings: when the report is written, delete the files of --embeddings and
             --baseline: embeddings are personal data.
     """
+    from facerec.embedding.extraction import unit_fusion
+    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.fairness.against import check_settings, read_release
+    from facerec.fairness.audit import audit as audit_embeddings
+    from facerec.fairness.outputs import check_audit_folder, write_audit
+    from facerec.fairness.page import render
+    from facerec.fairness.quality import read_quality
+    from facerec.fairness.scores import audit_scores
+
     flags = {**locals(), **vars(network)}
     command = _command(flags)
     console = Console(highlight=False)
@@ -292,6 +280,8 @@ def _finish(
     console: Console,
 ) -> None:
     """Print the result, delete what is to go, and end with status 1 if an assertion fails."""
+    from facerec.embedding.file import embeddings_files
+
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True)
     for path in delete:
@@ -307,6 +297,10 @@ def _finish(
 
 def _add_changes(result: Audit, earlier: Release) -> Audit:
     """Add what changed since the audit of an earlier release."""
+    from facerec.fairness.against import compare_releases
+    from facerec.fairness.outputs import to_json
+    from facerec.fairness.result import InputFile
+
     changes = compare_releases(
         earlier, to_json(result), result.comparison, result.search_correlations
     )
@@ -316,6 +310,9 @@ def _add_changes(result: Audit, earlier: Release) -> Audit:
 
 def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
     """Return what is asked of identification, if anything; refuse flags that do nothing."""
+    from facerec.embedding.file import is_embeddings
+    from facerec.fairness.one_to_many import SearchPlan
+
     if not flags["one_to_many"]:
         defaults = _defaults()
         for name in ("fpir", "reference", "homogeneous", "template"):
@@ -343,6 +340,8 @@ def _defaults() -> dict[str, Any]:
 
 def _check_source(flags: Mapping[str, Any]) -> None:
     """Refuse several sources or none, and flags that mean nothing with the one that is given."""
+    from facerec.embedding.file import is_embeddings
+
     scores, calibration = flags["scores"], flags["threshold_from"]
     if sum(flags[name] is not None for name in ("embeddings", "model", "scores")) != 1:
         raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
@@ -363,6 +362,9 @@ def _read_labels(
     path: Path, groups: Sequence[str], measured: Quality | None, flags: Mapping[str, Any]
 ) -> Attributes:
     """Read the table of groups, with covariates of its own and those that were measured."""
+    from facerec.fairness.attributes import read_attributes
+    from facerec.fairness.quality import add_quality
+
     elsewhere = () if measured is None else measured.measures
     labels = read_attributes(
         path,
@@ -417,6 +419,11 @@ def _figure(audit: Audit, name: str) -> tuple[float | None, str | None]:
 
 def print_audit(audit: Audit, console: Console) -> None:
     """Print findings, norms and rates of every grouping, as fits 80 columns."""
+    from facerec.fairness.against_page import against_table, notable
+    from facerec.fairness.one_to_many import OneToMany
+    from facerec.fairness.one_to_many_page import summary_tables
+    from facerec.fairness.tables import SUPPRESSED, group_sizes, head_points, norm_table, rate_table
+
     console.print(
         f"{audit.lead}, {audit.failures:,} failures to acquire; labels: "
         f"{'; '.join(audit.label_sources)}",
@@ -474,6 +481,8 @@ def _open_bench(
     data: Path | None,
 ) -> Bench | None:
     """Open the bench or pair list; None if neither is named."""
+    from facerec.verification.templates import TemplateBench
+
     path = None if pairs in (None, ALL) else Path(str(pairs))
     if bench is None and path is None:
         unused = {"--format": format, "--images": images, "--data": data}
@@ -491,6 +500,10 @@ def _open_bench(
 def _read_scores(
     path: Path, distances: bool, groups: Sequence[str], subject: str
 ) -> tuple[ScoredPairs, InputFile]:
+    from facerec.embedding.file import is_embeddings
+    from facerec.fairness.result import InputFile
+    from facerec.verification.protocols import read_scores
+
     if is_embeddings(path):
         raise DatasetError(f"{path}: it holds embeddings; name it with --embeddings")
     scored = read_scores(path, distances=distances, groups=groups, subject=subject)
@@ -512,6 +525,9 @@ def _embed(
 
     Also returns what the model is called in errors, and what it is in the report.
     """
+    from facerec.embedding.extraction import embed_images, embed_views
+    from facerec.fairness.result import InputFile
+
     loaded = network.load(path)
     print_model(loaded, flip, options["align"], console)
     if bench is None:
@@ -541,6 +557,12 @@ def _calibrate(
     Also returns what a reader must know of them, and who is on the images, unless scores are
     given or audited (``audited`` is None).
     """
+    from facerec.embedding.check import check_alike
+    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
+    from facerec.fairness.one_to_many import OtherSubjects
+    from facerec.verification.protocols import read_scores
+
     if path is None:
         return None, [], None
     unknown = f"Whether the scores of {path.name} come from the same model is not known."
@@ -565,6 +587,9 @@ def _calibrate(
 def _embeddings_file(
     role: Literal["embeddings", "baseline"], path: Path, embeddings: Embeddings
 ) -> InputFile:
+    from facerec.embedding.file import embeddings_sha256
+    from facerec.fairness.result import InputFile
+
     return InputFile(role, path.name, embeddings_sha256(path), _describe(embeddings))
 
 
@@ -589,6 +614,9 @@ def _shared_files(
     calibration: Path | None,
 ) -> Iterator[InputFile]:
     """Yield the files beside embeddings, a model or scores."""
+    from facerec.embedding.file import embeddings_sha256
+    from facerec.fairness.result import InputFile
+
     details: dict[str, Any]
     if labels is not None:
         details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}

@@ -5,32 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.commands.cli import Console, refuse_unused, run_command
-from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.defaults import QuestionKind
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.attributes import join, read_attributes
-from facerec.fairness.plan import Plan, plan
-from facerec.fairness.plan_report import answer_table, power_figure
-from facerec.fairness.population import DEFAULTS, Components, from_audit, from_embeddings
-from facerec.fairness.questions import (
-    Groups,
-    IntervalQuestion,
-    Kind,
-    NormQuestion,
-    Question,
-    RateQuestion,
-)
 from facerec.files import parse_json, read_file, write_json
 from facerec.limits import Count, Flags, Limits, Positive, ProperShare, Seed
 from facerec.progress import Progress
-from facerec.report.figures import check_plot_path, write_figure
 from facerec.report.progress import progress_bar
+
+if TYPE_CHECKING:
+    from facerec.fairness.plan import Plan
+    from facerec.fairness.population import Components
+    from facerec.fairness.questions import Question
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Setting(Flags):
 
 
 def audit_plan(
-    question: tyro.conf.Positional[Kind],
+    question: tyro.conf.Positional[QuestionKind],
     effect: tyro.conf.OmitArgPrefixes[Effect] = Effect(),
     setting: tyro.conf.OmitArgPrefixes[Setting] = Setting(),
     people: Count | None = None,
@@ -102,6 +94,11 @@ def audit_plan(
         json: write everything to this file.
         plot: draw the power curve into this .png, .svg or .pdf file.
     """
+    from facerec.fairness.plan import plan
+    from facerec.fairness.plan_report import power_figure
+    from facerec.fairness.questions import Groups
+    from facerec.report.figures import check_plot_path, write_figure
+
     console = Console(highlight=False)
     if plot is not None:
         check_plot_path(plot)
@@ -133,7 +130,7 @@ def audit_plan(
         console.print(f"power curve: {plot}", soft_wrap=True)
 
 
-def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
+def _wanted(question: QuestionKind, effect: Effect, people: int | None) -> float | None:
     """Return the effect that was asked for; None if people are at hand."""
     names = {"norms": ("eta2", "difference"), "fmr": ("ratio",), "fnmr": ("ratio",)}
     own = names.get(question, ("width",))
@@ -151,7 +148,7 @@ def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
     return next(iter(given.values()), None)
 
 
-def _refuse_settings(question: Kind, setting: Setting) -> None:
+def _refuse_settings(question: QuestionKind, setting: Setting) -> None:
     """Refuse settings that the question has no use for."""
     unused = {"norms": ("fmr", "fnmr"), "fmr": ("fnmr",), "fnmr": ("fmr",)}[question.split("-")[0]]
     if question.endswith("interval"):
@@ -164,7 +161,11 @@ def _refuse_settings(question: Kind, setting: Setting) -> None:
     refuse_unused(f"is no setting of the question {question}", given)
 
 
-def _question(question: Kind, effect: Effect, setting: Setting, components: Components) -> Question:
+def _question(
+    question: QuestionKind, effect: Effect, setting: Setting, components: Components
+) -> Question:
+    from facerec.fairness.questions import IntervalQuestion, NormQuestion, RateQuestion
+
     if question == "norms":
         return NormQuestion(components, "eta2" if effect.difference is None else "difference")
     of: Literal["FMR", "FNMR"] = "FMR" if question.startswith("fmr") else "FNMR"
@@ -177,6 +178,10 @@ def _components(
     path: Path | None, attributes: Path | None, group: str | None, show: Progress
 ) -> Components:
     """Read how much people and images vary."""
+    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.fairness.attributes import join, read_attributes
+    from facerec.fairness.population import DEFAULTS, from_audit, from_embeddings
+
     if path is None:
         if attributes is not None or group is not None:
             raise DatasetError("--attributes and --group belong to the embeddings of --from")
@@ -224,6 +229,8 @@ def _numbered(names: ArrayLike) -> NDArray[np.int64]:
 
 
 def _print(planned: Plan, console: Console) -> None:
+    from facerec.fairness.plan_report import answer_table
+
     question = planned.question
     console.print(question.text, style="bold")
     if planned.effect is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from facerec.errors import DatasetError
-from facerec.verification.bench import Bench, bench_folders, find_pack, pack_bench
-from facerec.verification.protocols import FORMATS, guess_format, read_pairs
-from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
-from facerec.verification.templates import TemplateBench
+
+if TYPE_CHECKING:
+    from facerec.verification.bench import Bench
+    from facerec.verification.templates import TemplateBench
 
 TEMPLATE_BENCHES = ("ijbb", "ijbc", "tinyface")
 
@@ -37,6 +37,8 @@ def open_benches(
             a malformed list.
         PackError: a pack is missing, unsafe or malformed.
     """
+    from facerec.verification.protocols import FORMATS, guess_format, read_pairs
+
     if bool(names) == (pairs is not None):
         raise DatasetError("give either --bench or --pairs, to say which pairs are meant")
     if pairs is None:
@@ -59,6 +61,9 @@ def open_benches(
 
 
 def _named(name: str, data: Path | None) -> Bench | TemplateBench:
+    from facerec.verification.bench import bench_folders, find_pack, pack_bench
+    from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
+
     if name not in TEMPLATE_BENCHES:
         return pack_bench(find_pack(name, data))
     folders = bench_folders(None) if data is None else [data]

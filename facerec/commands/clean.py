@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -16,22 +16,21 @@ from numpy.typing import NDArray
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
-from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, check_file_name
-from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.large_arrays import take
 from facerec.limits import Limits
-from facerec.records.dataset import FaceDataset
 from facerec.records.proposals import Proposal, write_proposals
-from facerec.records.training_set import Data, open_dataset
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
-from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, text_table
-from facerec.verification.page import face_picture
+
+if TYPE_CHECKING:
+    from facerec.embedding.extraction import Embeddings
+    from facerec.galleries.cleaning import Cleaning
+    from facerec.records.dataset import FaceDataset
+    from facerec.report.page import Page
 
 _SHOWN = 60
 """Proposals of a kind on a page."""
@@ -83,6 +82,11 @@ def clean(
         on_error: With --model, stop at a bad image, or leave it out.
         network: How the network is loaded.
     """
+    from facerec.embedding.extraction import embed_images
+    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.galleries.cleaning import clean_set
+    from facerec.records.training_set import Data, open_dataset
+
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     if images and page is None:
@@ -227,6 +231,9 @@ def _write_scores(
 
 def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
     """Return a page of the surest proposals of each kind, with the faces of a data set if given."""
+    from facerec.report.page import Page, Section
+    from facerec.verification.page import face_picture
+
     index_of = {} if dataset is None else dataset.samples_by_name()
     first: dict[str, str] = {}
     if dataset is not None:

@@ -121,7 +121,8 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         arguments.remove("--debug")
     # How the user called us: ``facerec verify``, or a file under ``tools/``.
     script, name = Path(sys.argv[0]).name, function.__name__.replace("_", "-")
-    program = script if script.endswith(".py") else f"facerec {name}"
+    by_file = script.endswith(".py") and script != "__main__.py"
+    program = script if by_file else f"facerec {name}"
     parsed = False
 
     @functools.wraps(function)

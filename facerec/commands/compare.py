@@ -7,22 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 import tyro
 from rich.live import Live
 
 from facerec.commands.cli import Console, run_command
-from facerec.comparison.features import FeatureData
-from facerec.comparison.harness import Harness, Status
-from facerec.comparison.image_sets import ImageData
-from facerec.comparison.photo_features import write_features as write_photo_features
-from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol, on_features
-from facerec.comparison.report import too_few_seeds, write_report
-from facerec.comparison.summary import summarize
-from facerec.comparison.tables import headline_table, pair_table
-from facerec.devices import choose_device
+from facerec.defaults import ClusterMetric
 from facerec.errors import RecipeError
 from facerec.limits import Count
 from facerec.processes import Spawned, end_with_parent
@@ -30,6 +21,12 @@ from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
 from facerec.report.table import Column, Table
 from facerec.report.words import number
+
+if TYPE_CHECKING:
+    import torch
+
+    from facerec.comparison.harness import Status
+    from facerec.comparison.protocol import Comparison, Protocol
 
 
 def compare(
@@ -79,6 +76,13 @@ def compare(
         write_features: compare nothing; write what the recipe's trunk makes of all photos to this
             file for --features, and of a random crop of each to that of --second-views.
     """
+    from facerec.comparison.harness import Harness
+    from facerec.comparison.photo_features import write_features as write_photo_features
+    from facerec.comparison.report import too_few_seeds, write_report
+    from facerec.comparison.summary import summarize
+    from facerec.comparison.tables import headline_table, pair_table
+    from facerec.devices import choose_device
+
     console = Console()
     wanted = {
         "trials": trials,
@@ -150,6 +154,10 @@ def _plan(
     changes: dict[str, Any],
 ) -> Comparison:
     """Return the recipe's comparison with what the flags change, ``changes`` by their fields."""
+    from facerec.comparison.features import FeatureData
+    from facerec.comparison.image_sets import ImageData
+    from facerec.comparison.protocol import Comparison, on_features
+
     plan = load_recipe(recipe, Comparison)
     if data is not None and features is not None:
         raise RecipeError("give --data with images or --features, not both")
@@ -190,6 +198,9 @@ def _helpers(
 
 
 def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
+    from facerec.comparison.harness import Harness
+    from facerec.devices import choose_device
+
     end_with_parent()
     plan = make()
     _set_threads(plan)
@@ -197,6 +208,10 @@ def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: st
 
 
 def _set_threads(plan: Comparison) -> None:
+    import torch
+
+    from facerec.comparison.features import FeatureData
+
     if isinstance(plan.data, FeatureData):
         # Matrices so small gain nothing from threads that wait for one another.
         torch.set_num_threads(1)

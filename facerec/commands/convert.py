@@ -9,9 +9,6 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.errors import DatasetError
 from facerec.report.progress import progress_bar
-from facerec.verification.bench import SUFFIXES, Bench
-from facerec.verification.protocols import missing_images
-from facerec.verification.protocols.export import export_folder, export_pack
 
 
 def convert(
@@ -36,6 +33,10 @@ def convert(
         images: folder that image paths are relative to; by default where the list lies.
         data: folder of the packs for --bench; then FACEREC_DATA and data/ are looked at.
     """
+    from facerec.verification.bench import SUFFIXES, Bench
+    from facerec.verification.protocols import missing_images
+    from facerec.verification.protocols.export import export_folder, export_pack
+
     names = () if bench is None else (bench,)
     (source,) = open_benches(names, pairs, format, images, data)
     if not isinstance(source, Bench):

@@ -9,19 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import facerec
 from facerec.commands.audit import ALL, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
-from facerec.commands.train import Options, train_recipe
-from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
-from facerec.fairness.outputs import PAGE, Json
 from facerec.files import atomic_path
 from facerec.limits import Count
 from facerec.progress import section
@@ -35,16 +31,19 @@ from facerec.records.synthetic import (
 )
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
-from facerec.report.figures import COLOURS, Drawing, data_uri, draw, name_rows, new_figure
-from facerec.report.page import FindingLine, Link, Page, Section, Text
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, facts_table, text_table
 from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
-from facerec.training.recipe import Recipe
-from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.plots import roc_figure
-from facerec.verification.report import format_rate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from facerec.fairness.outputs import Json
+    from facerec.report.figures import Drawing
+    from facerec.report.page import FindingLine, Link, Page
+    from facerec.training.recipe import Recipe
+    from facerec.verification import VerificationResult
 
 FACES = SyntheticSet(
     seed=0,
@@ -59,7 +58,7 @@ GROUPINGS = {
 }
 """Columns of ``attributes.csv`` that are audited, and what is true of them."""
 
-Results = dict[str, dict[str, VerificationResult]]
+Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
 """Results by arm and pack."""
 
 
@@ -95,6 +94,9 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
             recipes/demo.py of the source tree.
         processes: processes that draw faces.
     """
+    from facerec.commands.train import Options, train_recipe
+    from facerec.training.recipe import Recipe
+
     console, started = Console(), time.perf_counter()
     recipe = recipe or Path(facerec.__file__).parent.parent / "recipes" / "demo.py"
     if not recipe.is_file():
@@ -139,6 +141,9 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
+    from facerec.embedding.model import load_model
+    from facerec.verification import evaluate_bench, pack_bench
+
     model = load_model(folder)
     benches = {name: pack_bench(data / f"{name}.bin") for name in PACKS}
     results = {}
@@ -151,6 +156,8 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
     """Audit the runs, later ones against the first; return what is said of the norms."""
+    from facerec.fairness.outputs import PAGE
+
     baseline: Path | None = None
     audits = []
     for number, (name, folder) in enumerate(folders.items(), start=5):
@@ -220,6 +227,8 @@ def _all_of(names: Sequence[str], total: int) -> str:
 
 
 def _finding(audit: NormAudit) -> FindingLine:
+    from facerec.report.page import FindingLine
+
     figure = f"{audit.arm}, η² of norms by {audit.grouping}"
     truth, eta2 = GROUPINGS[audit.grouping], audit.eta2
     if eta2.value is None or eta2.total is None or audit.p is None:
@@ -259,6 +268,8 @@ def _table(results: Results) -> Table[Any]:
 
 def _figures(result: VerificationResult) -> Iterator[Cell | str]:
     """Yield the cells of one result."""
+    from facerec.verification.report import format_rate
+
     accuracy, norms = result.accuracy, result.norms
     yield (
         f"{100 * accuracy.kfold.mean:.2f} % ± {100 * accuracy.kfold.sem:.2f}"
@@ -280,6 +291,10 @@ def _page(
     seconds: float,
 ) -> Page:
     """Return the page: findings, figures, table, curves, faces, and links to the audits."""
+    from facerec.report.figures import Drawing, data_uri
+    from facerec.report.page import Link, Page, Section, Text
+    from facerec.verification.plots import roc_figure
+
     recipe = next(iter(arms.values()))
     settings = {
         **{f"penalty of {name}": arm.regularizer or "none" for name, arm in arms.items()},
@@ -378,6 +393,8 @@ def _page(
 
 def _association_figure(audits: Sequence[NormAudit]) -> Figure:
     """Draw a forest of η² by model and grouping."""
+    from facerec.report.figures import COLOURS, name_rows, new_figure
+
     figure, axes = new_figure(7, 0.9 + 0.4 * len(audits))
     colours = dict(zip(GROUPINGS, (COLOURS[1], COLOURS[0]), strict=True))
     for row, each in enumerate(audits):
@@ -399,6 +416,8 @@ def _association_figure(audits: Sequence[NormAudit]) -> Figure:
 
 def _norm_figure(results: Results) -> Figure:
     """Draw histograms of raw norms over all packs, each arm's divided by its mean."""
+    from facerec.report.figures import new_figure
+
     figure, axes = new_figure(7, 3)
     for arm, packs in results.items():
         norms = np.concatenate([r.norms.values for r in packs.values() if r.norms is not None])
@@ -411,6 +430,8 @@ def _norm_figure(results: Results) -> Figure:
 
 
 def _drawing(figure: Figure, caption: str) -> Drawing:
+    from facerec.report.figures import Drawing, data_uri, draw
+
     return Drawing(data_uri("image/svg+xml", draw(figure, "svg")), caption, caption)
 
 

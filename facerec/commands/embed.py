@@ -10,10 +10,9 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 import tyro
 from numpy.typing import NDArray
 
@@ -21,11 +20,7 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model, print_notes
 from facerec.commands.networks import Network
-from facerec.devices import choose_device
 from facerec.embedding.align import Aligner, parse_align
-from facerec.embedding.extract import describe_embedding, embed_images
-from facerec.embedding.file import EmbeddingsWriter, Written
-from facerec.embedding.model import EmbeddingModel
 from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
@@ -33,13 +28,11 @@ from facerec.limits import Count
 from facerec.processes import process_pool
 from facerec.progress import Progress, section
 from facerec.records.images import FolderImages, ImageSource, PackImages, turned_note
-from facerec.records.tar_shards import TarDataset, is_tar_shards
-from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
-from facerec.training.distributed import launched
-from facerec.verification.bench import INFERRED, folders_of
-from facerec.verification.templates import TemplateBench
-from facerec.verification.uncertainty import mean_interval
+
+if TYPE_CHECKING:
+    from facerec.embedding.file import EmbeddingsWriter, Written
+    from facerec.embedding.model import EmbeddingModel
 
 _WAIT_MINUTES = 7 * 24 * 60.0
 """How long a rank waits at the end for a slower one."""
@@ -95,6 +88,9 @@ class Worker:
     """One process's model, images and aligner, and the chunks that it writes."""
 
     def __init__(self, job: Job) -> None:
+        from facerec.embedding.extraction import describe_embedding
+        from facerec.embedding.file import EmbeddingsWriter
+
         self.job = job
         self.model: EmbeddingModel = job.load(job.model)
         self.source = open_source(
@@ -113,6 +109,8 @@ class Worker:
 
     def embed(self, chunk: int, progress: Progress | None) -> None:
         """Embed and write one chunk."""
+        from facerec.embedding.extraction import embed_images
+
         embeddings = embed_images(
             self.model,
             self.source.images,
@@ -137,6 +135,9 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
         job: what is to be embedded.
         processes: processes on this machine that share the work, all on the same device.
     """
+    from facerec.devices import choose_device
+    from facerec.training.distributed import launched
+
     check_file_name(job.out, DatasetError)
     with (
         launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks,
@@ -206,6 +207,9 @@ def open_source(
     Raises:
         FacerecError: not exactly one is named, or it cannot be read.
     """
+    from facerec.records.tar_shards import TarDataset, is_tar_shards
+    from facerec.records.training_set import Data, open_dataset
+
     if sum(choice is not None for choice in (records, images, bench)) != 1:
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
     if records is not None and is_tar_shards(records):
@@ -223,6 +227,9 @@ def open_source(
 
 
 def _bench(name: str, data: Path | None) -> Source:
+    from facerec.verification.bench import INFERRED, folders_of
+    from facerec.verification.templates import TemplateBench
+
     (bench,) = open_benches([name], data=data)
     images = bench.images
     if isinstance(bench, TemplateBench):
@@ -263,6 +270,8 @@ _done: Any
 
 
 def _start_worker(done: Any, threads: int) -> None:
+    import torch
+
     global _done
     _done = done
     torch.set_num_threads(threads)
@@ -299,6 +308,8 @@ def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str
 
 
 def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str:
+    from facerec.verification.uncertainty import mean_interval
+
     basis, clusters = f"{len(norms):,} images", np.arange(len(norms))
     if subjects is not None and (subjects != "").all():
         clusters = np.unique(subjects, return_inverse=True)[1]

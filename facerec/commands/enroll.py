@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from facerec.commands.cli import Console, refuse_unused, run_command
 from facerec.commands.gallery_images import DEFAULT, Embedder
-from facerec.embedding.file import is_embeddings
+from facerec.defaults import Fusion
 from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
-from facerec.galleries.threshold import Calibration, Fpir
 from facerec.names import same_name
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
+
+if TYPE_CHECKING:
+    from facerec.galleries.gallery import Enrolment, Gallery
+    from facerec.galleries.threshold import Calibration, Fpir
 
 FPIRS = ("1e-1", "1e-2", "1e-3")
 
@@ -56,6 +59,9 @@ def enroll(
         export: also write all templates to this .parquet file, one row a person, for a database.
         embedder: how images become embeddings.
     """
+    from facerec.embedding.file import is_embeddings
+    from facerec.galleries.gallery import Gallery, Space
+
     if images is None and not delete and impostors is None and export is None:
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     if export is not None and export.suffix.lower() != ".parquet":
@@ -126,6 +132,8 @@ def read_gallery(path: Path, console: Console) -> Gallery:
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
     """
+    from facerec.galleries.gallery import Gallery
+
     gallery = Gallery.read(path)
     if gallery.twins:
         console.print(

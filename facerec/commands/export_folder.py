@@ -10,8 +10,6 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.make_records import print_skipped
-from facerec.records.dataset import RecordDataset
-from facerec.records.make import export_folder as write_folder
 from facerec.report.progress import progress_bar
 
 
@@ -27,6 +25,9 @@ def export_folder(
         out: Folder to write, which must not exist yet or be empty.
         on_error: Stop at a damaged record, or leave it out and list it.
     """
+    from facerec.records.dataset import RecordDataset
+    from facerec.records.make import export_folder as write_folder
+
     dataset = RecordDataset(records, on_error=on_error)
     with progress_bar(Console(stderr=True)) as progress:
         summary = write_folder(dataset, out, on_error=on_error, progress=progress)

@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_notes
-from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
-from facerec.export.bundle import DEFAULT, BundleOptions, BundleReport, export_bundle
-from facerec.export.tables import MAIN, consumers_table, parity_table
+from facerec.export.options import DEFAULT, BundleOptions
 from facerec.files import write_json
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table, text_table
-from facerec.verification import Bench
-from facerec.verification.report import print_comparison
+
+if TYPE_CHECKING:
+    from facerec.export.bundle import BundleReport
 
 
 def export_onnx(
@@ -46,6 +45,10 @@ def export_onnx(
         force: replace a bundle that is there, and holds no file of others.
         contents: what goes into it besides the main file.
     """
+    from facerec.embedding.model import TorchModel, load_model
+    from facerec.export.bundle import export_bundle
+    from facerec.verification import Bench
+
     console = Console(highlight=False)
     out = out or default_folder(model)
     if json is not None and json.resolve().is_relative_to(out.resolve()):
@@ -87,6 +90,8 @@ def export_onnx(
 
 def default_folder(model: Path) -> Path:
     """Return where the bundle of a model goes: ``RUN/export``, or ``NAME_onnx`` beside a file."""
+    from facerec.embedding.model import MODEL_FILE
+
     if model.is_dir():
         return model / "export"
     if model.name == MODEL_FILE:
@@ -96,6 +101,9 @@ def default_folder(model: Path) -> Path:
 
 def _print(report: BundleReport, console: Console) -> None:
     """Print all tables; what is longer than a cell comes below them."""
+    from facerec.export.tables import MAIN, consumers_table, parity_table
+    from facerec.verification.report import print_comparison
+
     checks = []
     for name, rows in report.parity.items():
         # All of the main file; of a variant the worst says enough.
@@ -145,6 +153,8 @@ def _print(report: BundleReport, console: Console) -> None:
 
 def _speeds_table(report: BundleReport) -> Table[Any]:
     """Return size and speed of the main file and of every variant, on this machine."""
+    from facerec.export.tables import MAIN
+
     size = report.note["model"]["bytes"]
     sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
     cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -11,12 +12,13 @@ from facerec.commands.all_pairs import read_members
 from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import Network, refuse_network_flags
 from facerec.embedding.align import parse_align
-from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError
-from facerec.galleries.gallery import Space
 from facerec.records.images import FolderImages
 from facerec.report.progress import progress_bar
+
+if TYPE_CHECKING:
+    from facerec.embedding.extraction import Embeddings
+    from facerec.galleries.gallery import Space
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Embedder(Network):
         Raises:
             FacerecError: no model for a folder, another model, or what cannot be read.
         """
+        from facerec.embedding.extraction import embed_images
+        from facerec.embedding.file import is_embeddings, read_embeddings
+        from facerec.galleries.gallery import Space
+
         if is_embeddings(images):
             if self.model is None:
                 refuse_network_flags(self, True, self.align, self.align_threshold)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -12,14 +13,17 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.commands.enroll import fpir_words, read_gallery
 from facerec.commands.gallery_images import DEFAULT, Embedder
+from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, write_json
-from facerec.galleries.gallery import Gallery, Identification, IndexKind
 from facerec.limits import Count, Number
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 from facerec.report.table import text_table
+
+if TYPE_CHECKING:
+    from facerec.galleries.gallery import Gallery, Identification
 
 _SHOWN = 20
 

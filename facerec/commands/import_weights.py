@@ -8,16 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import tyro
 
-from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
 from facerec.commands.models import preprocessing_words
-from facerec.embedding.model import left_out_words, load_state_dict_file, save_model
-from facerec.embedding.onnx_file import guess_by_name, guess_preprocessing, read_onnx
-from facerec.embedding.onnx_weights import load_onnx_weights
-from facerec.embedding.state_dict import own_note
 from facerec.errors import ModelError
 from facerec.files import sha256
 
@@ -63,6 +57,14 @@ def import_weights(
         trust: read the file on a torch older than 2.10, because you know where it comes from.
         force: replace a file that is there.
     """
+    import torch
+
+    from facerec.backbones import Backbone, Preprocessing, create_backbone
+    from facerec.embedding.model import left_out_words, load_state_dict_file, save_model
+    from facerec.embedding.onnx_file import guess_by_name, guess_preprocessing, read_onnx
+    from facerec.embedding.onnx_weights import load_onnx_weights
+    from facerec.embedding.state_dict import own_note
+
     out = weights.with_suffix(".safetensors") if out is None else out
     if out.suffix != ".safetensors":
         raise ModelError(f"{out}: the weights are written as .safetensors; choose such a name")

@@ -7,30 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from facerec.backbones import Preprocessing
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import preprocessing_words
-from facerec.embedding.bundle import Bundle, is_bundle, read_bundle
-from facerec.embedding.model import OnnxModel, TorchModel, load_model
-from facerec.embedding.onnx_file import (
-    METADATA_KEY,
-    GuessedPreprocessing,
-    OnnxFile,
-    guess_preprocessing,
-    printable,
-    read_onnx,
-)
-from facerec.embedding.trial import run_opencv
 from facerec.errors import ExportError, MissingExtraError, ModelError
-from facerec.export.consumers import legacy_router_simulation
-from facerec.export.triton import triton_config
 from facerec.files import write_json
 from facerec.recipe import to_dict
 from facerec.report.table import fact_lines, text_table
+
+if TYPE_CHECKING:
+    from facerec.embedding.bundle import Bundle
+    from facerec.embedding.onnx_file import GuessedPreprocessing, OnnxFile
 
 SHOWN = 12
 """Operators and metadata entries in the printed table; the JSON file has all."""
@@ -63,6 +53,9 @@ def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | N
             here; --no-load only reads it.
         json: write everything to this file too.
     """
+    from facerec.embedding.bundle import is_bundle, read_bundle
+    from facerec.embedding.onnx_file import read_onnx
+
     console = Console(highlight=False)
     bundle = read_bundle(model) if model.is_dir() and is_bundle(model) else None
     path = model if bundle is None else bundle.model
@@ -79,6 +72,8 @@ def _inspect_onnx(
     file: OnnxFile, bundle: Bundle | None, load: bool, console: Console
 ) -> dict[str, Any]:
     """Print and return what is to be said of a file."""
+    from facerec.embedding.onnx_file import guess_preprocessing, printable
+
     guess = guess_preprocessing(file)
     verdicts = list(_verdicts(file, guess, load))
     if unknown := "channels" in guess.assumed and not guess.named:
@@ -131,6 +126,9 @@ def _inspect_onnx(
 
 
 def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
+    from facerec.embedding.model import TorchModel, load_model
+    from facerec.embedding.onnx_file import printable
+
     model = load_model(path)
     assert isinstance(model, TorchModel) and model.config is not None and model.path is not None
     parameters = sum(parameter.numel() for parameter in model.backbone.parameters())
@@ -161,6 +159,10 @@ def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
 
 def _verdicts(file: OnnxFile, guess: GuessedPreprocessing, load: bool) -> Iterator[Verdict]:
     """Yield what every consumer would make of the file."""
+    from facerec.embedding.model import OnnxModel
+    from facerec.embedding.onnx_file import printable
+    from facerec.export.triton import triton_config
+
     try:
         image = file.image_input()
         file.embedding_output()
@@ -217,12 +219,18 @@ print(embeddings.size // shape[0])
 
 def _opencv_size(file: OnnxFile) -> int:
     """Try OpenCV in a process of its own: it divides by zero on some files that others refuse."""
+    from facerec.embedding.trial import run_opencv
+
     image = file.image_input()
     sides = ",".join(map(str, (image.batch or 1, *image.shape)))
     return int(run_opencv(file.where, _OPENCV_TRIAL, file.content, sides, image.dtype))
 
 
 def _insightface_path(file: OnnxFile, guess: GuessedPreprocessing) -> Verdict:
+    from facerec.backbones import Preprocessing
+    from facerec.embedding.onnx_file import printable
+    from facerec.export.consumers import legacy_router_simulation
+
     name = "insightface, a bare path"
     if not file.inputs:
         return Verdict(name, "rule", False, "the file has no input")
@@ -257,12 +265,16 @@ def _insightface_manifest(file: OnnxFile, guess: GuessedPreprocessing) -> Verdic
 
 
 def _counted(file: OnnxFile) -> str:
+    from facerec.embedding.onnx_file import printable
+
     shown = [f"{printable(kind)} {count}" for kind, count in list(file.operators.items())[:SHOWN]]
     more = len(file.operators) - len(shown)
     return ", ".join(shown) + (f" and {more} kinds more" if more else "")
 
 
 def _metadata(file: OnnxFile) -> Iterator[str]:
+    from facerec.embedding.onnx_file import METADATA_KEY, printable
+
     for key, value in list(file.metadata.items())[:SHOWN]:
         ours = f"{len(value):,} characters, facerec's own note"
         yield f"{printable(key)}: {ours if key == METADATA_KEY else printable(value)}"

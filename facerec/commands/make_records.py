@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -13,11 +13,11 @@ from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
 from facerec.errors import DatasetError
 from facerec.limits import Count
-from facerec.records.dataset import FolderDataset, Skipped
-from facerec.records.make import ApplySummary, MakeSummary, apply_proposals
-from facerec.records.make import make_records as write_records
-from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
+
+if TYPE_CHECKING:
+    from facerec.records.dataset import Skipped
+    from facerec.records.make import ApplySummary, MakeSummary
 
 
 def make_records(
@@ -51,6 +51,11 @@ def make_records(
             passed over.
         force: Replace the records that OUT holds already.
     """
+    from facerec.records.dataset import FolderDataset
+    from facerec.records.make import apply_proposals
+    from facerec.records.make import make_records as write_records
+    from facerec.records.training_set import Data, open_dataset
+
     if (out / "train.rec").exists() and not force:
         raise DatasetError(
             f"{out}: holds a train.rec already; choose another --out, or replace it by --force"

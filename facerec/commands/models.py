@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from facerec.backbones import Preprocessing
 from facerec.embedding.align import Aligner, alignment_words
-from facerec.embedding.extract import Embeddings
-from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.onnx_file import printable
+
+if TYPE_CHECKING:
+    from facerec.backbones import Preprocessing
+    from facerec.embedding.extraction import Embeddings
+    from facerec.embedding.model import EmbeddingModel
 
 
 def preprocessing_words(preprocessing: Preprocessing | None) -> str:
@@ -27,6 +29,8 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
 
 def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
     """Say what embeddings on the disk were made of, as far as they say it themselves."""
+    from facerec.embedding.onnx_file import printable
+
     model = embeddings.note.get("model")
     known = model.get("preprocessing") if isinstance(model, dict) else None
     words = "how they were made is not known"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from facerec.commands.cli import refuse_unused
-from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.limits import Count, Flags
+
+if TYPE_CHECKING:
+    from facerec.embedding.model import EmbeddingModel
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Network(Flags):
         Raises:
             FacerecError: it cannot be read, or the device is not there.
         """
+        from facerec.embedding.model import load_model
+
         return load_model(
             model,
             device=self.device,

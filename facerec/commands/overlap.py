@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -17,31 +17,20 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import Source, open_source
 from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
+from facerec.defaults import OVERLAP_SHARE
 from facerec.embedding.align import parse_align
-from facerec.embedding.check import check_alike
-from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.table import VECTORS
 from facerec.errors import DatasetError, FacerecError
-from facerec.galleries.overlap import SHARE, find_overlap
-from facerec.galleries.overlap_report import (
-    ASSUMED,
-    Picture,
-    proposals_table,
-    summary,
-    write_exclusions,
-    write_facts,
-    write_page,
-)
 from facerec.limits import ProperShare
 from facerec.progress import section
 from facerec.records.images import ImageSource
-from facerec.records.tar_shards import is_tar_shards
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.shards import is_pattern
-from facerec.verification.page import face_picture
+
+if TYPE_CHECKING:
+    from facerec.embedding.extraction import Embeddings
+    from facerec.embedding.model import EmbeddingModel
+    from facerec.galleries.overlap_report import Picture
 
 _SHOWN = 20
 
@@ -64,7 +53,7 @@ def overlap(
     csv: Path | None = None,
     page: Path | None = None,
     images: bool = False,
-    share: ProperShare = SHARE,
+    share: ProperShare = OVERLAP_SHARE,
     flip: bool = True,
     align: str | None = None,
     on_error: Literal["error", "skip"] = "error",
@@ -94,6 +83,19 @@ def overlap(
             out.
         network: how the network is loaded.
     """
+    from facerec.embedding.check import check_alike
+    from facerec.embedding.extraction import embed_images
+    from facerec.embedding.file import read_embeddings
+    from facerec.galleries.overlap import find_overlap
+    from facerec.galleries.overlap_report import (
+        ASSUMED,
+        proposals_table,
+        summary,
+        write_exclusions,
+        write_facts,
+        write_page,
+    )
+
     if images and page is None:
         raise FacerecError("--images shows pictures on the page; give --page too")
     if model is None:
@@ -185,6 +187,9 @@ def overlap(
 
 def holds_embeddings(path: Path) -> bool:
     """Tell embeddings from packs, which may both end in ``.npz``, by what is in the file."""
+    from facerec.embedding.file import is_embeddings
+    from facerec.embedding.table import VECTORS
+
     if path.suffix.lower() == ".npz" and path.is_file():
         try:
             with zipfile.ZipFile(path) as archive:
@@ -198,6 +203,8 @@ def holds_embeddings(path: Path) -> bool:
 
 def kind_of(path: Path) -> str:
     """Return the flag of ``facerec embed`` that takes such a path: records, images or bench."""
+    from facerec.records.tar_shards import is_tar_shards
+
     if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))) or is_tar_shards(path):
         return "records"
     if path.is_dir():
@@ -225,6 +232,8 @@ def _open(kind: str, path: Path, on_error: Literal["error", "skip"]) -> Source:
 
 
 def _pictures(opened: OpenSet) -> Picture | None:
+    from facerec.verification.page import face_picture
+
     images, ids = opened.images, opened.embeddings.ids
     if images is None or ids is None:
         return None

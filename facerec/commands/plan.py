@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -12,17 +12,10 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Count, Flags, Limits, Positive
 from facerec.report.table import Cell, Table, fact_lines, text_table
-from facerec.training.initialization import resolved
-from facerec.training.network import compile_mode
-from facerec.training.plan import MemoryUse, Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
-from facerec.training.step_time import (
-    CARDS,
-    FACEREC,
-    FACEREC_EAGER,
-    measured_card,
-    predict,
-)
+
+if TYPE_CHECKING:
+    from facerec.training.plan import MemoryUse, Plan
 
 GB = 10**9
 
@@ -57,6 +50,9 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     Raises:
         FacerecError: the batch does not divide among the ranks, or the data cannot be opened.
     """
+    from facerec.training.initialization import resolved
+    from facerec.training.plan import plan_step
+
     recipe = resolved(recipe)
     classes = options.classes
     if classes is None:
@@ -131,6 +127,9 @@ def _arithmetic(plan: Plan) -> Table[Any]:
 
 
 def _time(plan: Plan, options: Options) -> Table[Any]:
+    from facerec.training.network import compile_mode
+    from facerec.training.step_time import CARDS, FACEREC, FACEREC_EAGER, measured_card, predict
+
     assert options.card is not None
     card = measured_card(
         CARDS[options.card],
@@ -153,6 +152,8 @@ def _summed(
 
 
 def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
+    from facerec.training.plan import remedies
+
     fits = plan.memory <= memory * GB
     console.print(
         f"{plan.memory / GB:.2f} GB {'fits in' if fits else 'does not fit in'} {memory:g} GB",
@@ -171,6 +172,8 @@ def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
 
 
 def _assumptions(plan: Plan) -> list[str]:
+    from facerec.training.network import compile_mode
+
     lines = [
         "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context, the "
         "work space of cuDNN and NCCL, and, on a CPU, Python, the libraries and the copy of the "

@@ -7,20 +7,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from facerec.commands.cli import Console
 from facerec.commands.recipes import open_data, open_targets
 from facerec.environment import available_cores
-from facerec.heads.class_sampling import sample_size
 from facerec.report.table import Cell, Table, text_table
-from facerec.training.distributed import Processes, launched
-from facerec.training.initialization import resolved
-from facerec.training.profile import Profile, product_size, profile_steps
 from facerec.training.recipe import Recipe
-from facerec.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    import torch
+
+    from facerec.training.distributed import Processes
+    from facerec.training.profile import Profile
+    from facerec.training.trainer import Trainer
 
 _RATE = 0.3  # of sampled classes, the mildest published
 
@@ -35,12 +35,18 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
     Raises:
         FacerecError: the recipe cannot be trained, or is too short for so many steps.
     """
+    from facerec.training.distributed import launched
+
     with launched(device) as processes:
         # In a function, so that what holds on to the process group is gone before the group is.
         _profile(recipe, processes, steps, console)
 
 
 def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
+    from facerec.training.initialization import resolved
+    from facerec.training.profile import profile_steps
+    from facerec.training.trainer import Trainer
+
     recipe = processes.on_main(functools.partial(resolved, recipe))
     if recipe.finetune.freeze_steps is not None:
         # Steps as most of them are: with all layers that learn.
@@ -57,6 +63,10 @@ def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console)
 
 def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
     """Print the profiles of all ranks: mean times, and the memory of the fullest rank."""
+    import torch
+
+    from facerec.training.profile import product_size
+
     main = profiles[0]
     console.print(_times(profiles).terminal())
     images = trainer.recipe.batch_size / main.seconds
@@ -140,6 +150,8 @@ def hint(profiles: list[Profile], trainer: Trainer) -> str | None:
 
 
 def _data_hint(share: float, trainer: Trainer) -> Iterator[tuple[float, str]]:
+    import torch
+
     workers = trainer.workers
     busy = torch.get_num_threads() if trainer.device.type == "cpu" else 1
     room = available_cores() // trainer.processes.on_this_machine - busy - workers
@@ -166,6 +178,8 @@ def _precision_hint(share: dict[str, float], profile: Profile) -> Iterator[tuple
 
 
 def _head_hint(share: float, profile: Profile, trainer: Trainer) -> Iterator[tuple[float, str]]:
+    from facerec.heads.class_sampling import sample_size
+
     head, rates = trainer.recipe.head, profile.product_rates
     whole = min(4 * share, 1.0)  # of its four products one is forward
     begin = f"the head takes about {100 * whole:.0f} % with its share of backward"

@@ -6,16 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from facerec.commands.cli import Console, exit_on_error
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
-from facerec.records.dataset import FaceDataset
-from facerec.records.training_set import open_dataset
 from facerec.report.progress import progress_bar
-from facerec.training.distillation import TeacherTargets, teacher_targets
-from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from facerec.records.dataset import FaceDataset
+    from facerec.training.distillation import TeacherTargets
+    from facerec.training.distributed import Processes
 
 
 def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:
@@ -71,6 +73,8 @@ def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
 
     A bar shows where all labels must be read for that.
     """
+    from facerec.records.training_set import open_dataset
+
     with progress_bar(console or Console(quiet=True), "images") as progress:
         dataset = open_dataset(recipe.data, recipe.seed, progress)
     known = None if console is None else dataset.identities
@@ -98,6 +102,8 @@ def open_targets(
     recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
 ) -> TeacherTargets | None:
     """Open or make the teacher's embeddings, if there is one; a bar shows while that takes long."""
+    from facerec.training.distillation import teacher_targets
+
     if recipe.distillation is None:
         return None
     with progress_bar(console or Console(quiet=True), "pictures") as progress:

@@ -13,46 +13,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 import facerec
 from facerec.commands.cli import Console, run_command
-from facerec.commands.train import Options, train_recipe
-from facerec.embedding import load_model
 from facerec.errors import RecipeError, TrainingError
-from facerec.fairness.attributes import read_attributes
-from facerec.fairness.audit import audit
-from facerec.fairness.study import (
-    ARMS,
-    FaceSet,
-    FairnessStudy,
-    KnownTruth,
-    SetResult,
-    StudyRun,
-    TrainedRun,
-    compare_arms,
-    embed_faces,
-    errors_by_group,
-    group_excess,
-    known_truths,
-    smaller,
-)
-from facerec.fairness.study_answer import answer, answer_page
 from facerec.files import atomic_path, parse_json, write_json
 from facerec.limits import Count, Seed
 from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict
-from facerec.records import Part
 from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
-from facerec.records.training_set import open_dataset
 from facerec.report.progress import progress_bar
-from facerec.training.checkpoint import latest
-from facerec.training.initialization import resolved
-from facerec.training.recipe import Recipe
-from facerec.training.run import check_same_run
-from facerec.verification import find_pack, pack_bench
+
+if TYPE_CHECKING:
+    from facerec.fairness.study import (
+        FaceSet,
+        FairnessStudy,
+        KnownTruth,
+        SetResult,
+        StudyRun,
+        TrainedRun,
+    )
+    from facerec.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -97,6 +81,9 @@ def study(
         processes: processes that draw faces.
         device: where to compute.
     """
+    from facerec.fairness.study import FairnessStudy, known_truths, smaller
+    from facerec.fairness.study_answer import answer
+
     console, started = Console(), time.perf_counter()
     plan = load_recipe(recipe, FairnessStudy)
     if smoke:
@@ -136,6 +123,10 @@ def _generated_set(
     recipe: Recipe, config: SyntheticSet, folder: Path, processes: int, console: Console
 ) -> FaceSet:
     """Generate the faces unless these are there."""
+    from facerec.fairness.attributes import read_attributes
+    from facerec.fairness.study import FaceSet
+    from facerec.verification import pack_bench
+
     if not _is_generated(folder, config):
         with progress_bar(console, "images") as progress:
             write_synthetic(folder, config, processes, progress)
@@ -163,6 +154,13 @@ def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
 
 
 def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:
+    from facerec.fairness.attributes import read_attributes
+    from facerec.fairness.study import FaceSet
+    from facerec.records import Part
+    from facerec.records.training_set import open_dataset
+    from facerec.training.initialization import resolved
+    from facerec.verification import find_pack, pack_bench
+
     given = [name for name, value in vars(real).items() if value not in (None, ())]
     if real.records is None or real.bench is None or real.attributes is None:
         if given:
@@ -198,6 +196,8 @@ def _examine(
     console: Console,
 ) -> SetResult:
     """Train, embed and audit every run, compare the arms, and look where the truth is known."""
+    from facerec.fairness.study import ARMS, SetResult, TrainedRun, compare_arms
+
     trained = []
     for seed in plan.seeds:
         for arm in ARMS:
@@ -224,6 +224,9 @@ def _known_truths(
     console: Console,
 ) -> Iterator[KnownTruth]:
     """Yield the excess error rates of groups on images of which the truth is known."""
+    from facerec.embedding import load_model
+    from facerec.fairness.study import KnownTruth, errors_by_group, group_excess
+
     done, total = 0, len(runs) * sum(len(faces.ids) for faces in known.values())
     with progress_bar(console, "images") as progress:
         for run in runs:
@@ -239,6 +242,11 @@ def _train(
     recipe: Recipe, runs: Path, name: str, device: str, console: Console
 ) -> tuple[Path, float | None]:
     """Train a run to its end, from its last checkpoint if it has one, unless it is complete."""
+    from facerec.commands.train import Options, train_recipe
+    from facerec.records.training_set import open_dataset
+    from facerec.training.checkpoint import latest
+    from facerec.training.run import check_same_run
+
     folder = runs / name
     if folder.exists():
         complete = (folder / "model.safetensors").is_file()
@@ -259,6 +267,10 @@ def _train(
 def _audit_run(
     plan: FairnessStudy, faces: FaceSet, run: TrainedRun, device: str, console: Console
 ) -> StudyRun:
+    from facerec.embedding import load_model
+    from facerec.fairness.audit import audit
+    from facerec.fairness.study import StudyRun, embed_faces
+
     console.rule(f"audit of {run.name}")
     model = load_model(run.folder, device=device)
     with progress_bar(console) as progress:
@@ -280,6 +292,8 @@ def _audit_run(
 def _write(
     out: Path, plan: FairnessStudy, results: Sequence[SetResult], smoke: bool, seconds: float
 ) -> None:
+    from facerec.fairness.study_answer import answer_page
+
     runs = [run.trained for result in results for run in result.runs]
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     cost = {

@@ -12,30 +12,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Count, Flags
-from facerec.records.dataset import Skipped
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import fact_lines
-from facerec.training import checkpoint
-from facerec.training import run as runs
-from facerec.training.distributed import Processes, launched
-from facerec.training.finetuning import Finetune
-from facerec.training.initialization import resolved
 from facerec.training.lock import locked
-from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
-from facerec.training.sampler import Shuffle
-from facerec.training.trainer import Trainer
-from facerec.training.validation import PackValidator, without_missing
+
+if TYPE_CHECKING:
+    from facerec.records.dataset import Skipped
+    from facerec.training.distributed import Processes
+    from facerec.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,8 @@ def train_recipe(
     Raises:
         KeyboardInterrupt: Ctrl-C has stopped the run, which is told already.
     """
+    from facerec.training.distributed import launched
+
     try:
         # What holds on to the process group is gone before the group is.
         with launched(options.device) as processes:
@@ -102,6 +98,13 @@ def _train(
     arguments: Sequence[str],
 ) -> tuple[Path | None, bool]:
     """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
+    from facerec.training import checkpoint
+    from facerec.training import run as runs
+    from facerec.training.initialization import resolved
+    from facerec.training.monitor import Monitor
+    from facerec.training.trainer import Trainer
+    from facerec.training.validation import PackValidator, without_missing
+
     name, exact = options.name or name, options.name is not None
     begun: Path | None = None
     trainer: Trainer | None = None
@@ -195,6 +198,11 @@ def _train(
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
     """Yield what is about to be trained, as the settings really are."""
+    import torch
+
+    from facerec.training.finetuning import Finetune
+    from facerec.training.sampler import Shuffle
+
     recipe, dataset = trainer.recipe, trainer.dataset
     count = sum(p.numel() for p in trainer.backbone.parameters())
     penalty = recipe.regularizer or "none"
@@ -262,6 +270,8 @@ def _tell_stop(
     arguments: Sequence[str],
 ) -> None:
     """Say what is saved of a run that was stopped, and the command that goes on with it."""
+    from facerec.training import checkpoint
+
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
     step = 0 if last is None else int(last.name.rpartition("-")[2])
     at, saved = "before any step", f"the state of step {step} is saved"

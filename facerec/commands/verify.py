@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import tyro
@@ -18,46 +18,23 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, listed_rates, refuse_unused, run_command
 from facerec.commands.models import preprocessing_words, print_embeddings, print_model
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
+from facerec.defaults import FPR_TARGETS, REPLICATES, Compat, Metric
 from facerec.embedding.align import Aligner, parse_align
-from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import (
-    EmbeddingModel,
-    TorchModel,
-    newest_run,
-)
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
-from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
 from facerec.limits import Seed
 from facerec.progress import section
 from facerec.records.images import ImageSource
-from facerec.report.figures import check_plot_path
 from facerec.report.progress import progress_bar
-from facerec.verification import (
-    Bench,
-    VerificationResult,
-    evaluate,
-    evaluate_embeddings,
-    score_pairs,
-    select_embeddings,
-)
-from facerec.verification.compare import Comparison
-from facerec.verification.compare import compare as compare_results
-from facerec.verification.evaluate import FPR_TARGETS, Compat, Metric
-from facerec.verification.identification import IdentificationResult, identify
-from facerec.verification.page import check_report_folder, write_report
-from facerec.verification.plots import plot_roc
-from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
-from facerec.verification.protocols import read_scores
-from facerec.verification.report import (
-    print_comparison,
-    print_identification,
-    print_result,
-    print_trials,
-)
-from facerec.verification.templates import TemplateBench, template_vectors
-from facerec.verification.uncertainty import REPLICATES
+
+if TYPE_CHECKING:
+    from facerec.embedding.extraction import Embeddings
+    from facerec.embedding.model import EmbeddingModel
+    from facerec.galleries.overlap_report import KnownOverlap
+    from facerec.verification import Bench, VerificationResult
+    from facerec.verification.compare import Comparison
+    from facerec.verification.identification import IdentificationResult
+    from facerec.verification.templates import TemplateBench
 
 Verified: TypeAlias = "tuple[dict[str, VerificationResult], list[IdentificationResult]]"
 """Results of 1:1 by name, and those of 1:N."""
@@ -167,6 +144,14 @@ def verify(
         roc: draw the ROC curves into this .png, .svg or .pdf file.
         network: how the network is loaded.
     """
+    from facerec.embedding.extraction import embed_images
+    from facerec.embedding.file import is_embeddings
+    from facerec.embedding.model import TorchModel, newest_run
+    from facerec.report.figures import check_plot_path
+    from facerec.verification.compare import compare as compare_results
+    from facerec.verification.page import check_report_folder
+    from facerec.verification.report import print_comparison, print_identification, print_result
+
     # Whatever can be wrong is found before minutes of embedding.
     fpr = listed_rates(fpr)
     if roc is not None:
@@ -290,6 +275,11 @@ def _try_preprocessing(
     json: Path | None,
 ) -> None:
     """Compare likely ways of preprocessing, print them and say which is best."""
+    from facerec.embedding.model import TorchModel
+    from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
+    from facerec.verification.report import print_trials
+    from facerec.verification.templates import TemplateBench
+
     if isinstance(model, TorchModel) and not model.assumed:
         raise ModelError(
             f"{model.path}: it says itself what it wants, "
@@ -320,6 +310,9 @@ def _try_preprocessing(
 
 def _stored(path: Path, console: Console) -> Source:
     """Open an embeddings file, which is joined by image id, and named after the file."""
+    from facerec.embedding.file import read_embeddings
+    from facerec.verification import select_embeddings
+
     embeddings = read_embeddings(path)
     print_embeddings(path, embeddings, console)
     return Source(
@@ -340,6 +333,9 @@ def _verify_all(
 
     Beside each bench stand variants of it, with the same images and other pairs.
     """
+    from facerec.verification import evaluate_embeddings
+    from facerec.verification.templates import TemplateBench
+
     results: dict[str, VerificationResult] = {}
     searches: list[IdentificationResult] = []
     for bench, others in variants:
@@ -362,6 +358,9 @@ def _verify_all(
 
 def _given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> KnownOverlap:
     """Read the overlap that the user has given, which must be of one of the benches."""
+    from facerec.galleries.overlap_report import read_overlap
+    from facerec.verification import Bench
+
     given = read_overlap(path)
     if not any(given.is_of(bench) for bench in benches if isinstance(bench, Bench)):
         raise MetricError(
@@ -375,6 +374,8 @@ def _without_known(
     bench: Bench | TemplateBench, known: Sequence[KnownOverlap], console: Console
 ) -> list[Bench]:
     """Return the bench without the pairs of people who were trained on, if it has such pairs."""
+    from facerec.verification.templates import TemplateBench
+
     if isinstance(bench, TemplateBench):
         return []
     pairs, notes = bench.pairs, []
@@ -435,6 +436,8 @@ def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
     A list that was left out in training is none: its people were not trained on. ``data`` is the
     recipe's section, empty where it is not known.
     """
+    from facerec.galleries.overlap_report import SUFFIX, facts_path, read_overlap
+
     training_sets = [data, *data.get("also", ())] if data else []
     known = []
     for training_set in training_sets:
@@ -452,6 +455,10 @@ def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
 
 def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) -> Verified:
     """Return the results of 1:1 and of 1:N, each with raw and with unit norms."""
+    from facerec.verification import evaluate, score_pairs
+    from facerec.verification.identification import identify
+    from facerec.verification.templates import template_vectors
+
     results: dict[str, VerificationResult] = {}
     searches: list[IdentificationResult] = []
     embeddings = source.embed(bench.images, bench.name, bench.aligner())
@@ -490,6 +497,9 @@ def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) 
 
 
 def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
+    from facerec.verification import evaluate
+    from facerec.verification.protocols import read_scores
+
     scored = read_scores(path, distances=distances)
     result = evaluate(
         scored.scores,
@@ -514,6 +524,10 @@ def _save(
     roc: Path | None,
 ) -> None:
     """Write what was asked for and say where it is."""
+    from facerec.verification import Bench
+    from facerec.verification.page import write_report
+    from facerec.verification.plots import plot_roc
+
     if json is not None:
         figures: dict[str, Any] = {
             "facerec": facerec.__version__,

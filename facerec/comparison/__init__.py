@@ -1,11 +1,18 @@
 """Fair comparisons: arms × folds × trials → one table, with paired intervals."""
 
-from facerec.comparison.features import FeatureData
-from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import MarginHead, OwnLoss, setting
-from facerec.comparison.protocol import Arm, Batch, Comparison, Protocol, Range
-from facerec.comparison.transforms import CropTransform, FaceTransform
-from facerec.comparison.trunks import Trunk
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.comparison.features import FeatureData
+    from facerec.comparison.image_sets import ImageData
+    from facerec.comparison.losses import MarginHead, OwnLoss, setting
+    from facerec.comparison.protocol import Arm, Batch, Comparison, Protocol, Range
+    from facerec.comparison.transforms import CropTransform, FaceTransform
+    from facerec.comparison.trunks import Trunk
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Arm",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.comparison.image_sets import ImageSet, Listing, refuse_bench_name
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.records.images import ImageSource

@@ -18,9 +18,10 @@ from torch import nn
 
 from facerec.comparison.fit import Fit, Trainer, norm_figures
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.protocol import METRICS, RECALLS, ClusterMetric, Protocol
+from facerec.comparison.protocol import METRICS, RECALLS, Protocol
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
+from facerec.defaults import ClusterMetric
 from facerec.errors import ComparisonError
 from facerec.files import atomic_path
 from facerec.recipe import from_dict, to_dict

@@ -16,7 +16,7 @@ from facerec.comparison.image_sets import ImageData, open_image_set
 from facerec.comparison.protocol import Comparison
 from facerec.comparison.transforms import BatchReader
 from facerec.comparison.trunks import create_trunk
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.errors import RecipeError
 from facerec.files import sha256

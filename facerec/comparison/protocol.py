@@ -20,6 +20,7 @@ from facerec.comparison.ranges import Range
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
 from facerec.comparison.trunks import FEATURES, Trunk
+from facerec.defaults import ClusterMetric
 from facerec.errors import RecipeError
 from facerec.heads import NormPenalty
 from facerec.limits import (
@@ -44,7 +45,6 @@ METRICS: dict[Metric, str] = {
     "precision_at_1": "P@1",
 }
 
-ClusterMetric = Literal["nmi", "f1"]
 CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
 """Of k-means on all queries, so that no single query has one."""
 

@@ -1,17 +1,24 @@
 """Embedding: a model file and images → raw embeddings, in memory or in a file."""
 
-from facerec.embedding.align import Aligner, align_face, parse_align
-from facerec.embedding.extract import Embeddings, embed_images, embed_views, extract
-from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
-from facerec.embedding.model import (
-    EmbeddingModel,
-    OnnxModel,
-    TorchModel,
-    load_model,
-    load_state_dict_file,
-    newest_run,
-    save_model,
-)
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.embedding.align import Aligner, align_face, parse_align
+    from facerec.embedding.extraction import Embeddings, embed_images, embed_views, extract
+    from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
+    from facerec.embedding.model import (
+        EmbeddingModel,
+        OnnxModel,
+        TorchModel,
+        load_model,
+        load_state_dict_file,
+        newest_run,
+        save_model,
+    )
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Aligner",

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.check import check_embeddings, ids_of
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.note import parse_note
 from facerec.embedding.parquet import parquet_chunks, parquet_rows, write_parquet
 from facerec.embedding.shards import (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.note import parse_note
 from facerec.embedding.table import ID, LIST, SUBJECT, Columns, embedding_columns
 from facerec.errors import DatasetError, MissingExtraError

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.embedding.align import align_face
 from facerec.embedding.engines import EngineName, Precision
-from facerec.embedding.extract import Image, extract
+from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import printable
 from facerec.errors import ImageError, MetricError, ModelError

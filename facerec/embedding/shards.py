@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.check import check_embeddings, ids_of
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import MAX_BYTES, parquet_chunks, parquet_rows
 from facerec.errors import DatasetError
 from facerec.files import parse_json, read_file, write_json

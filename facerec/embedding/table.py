@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError
 from facerec.names import is_missing
 from facerec.tables import Table

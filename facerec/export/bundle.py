@@ -45,7 +45,7 @@ from facerec.export.consumers import (
     bar_row,
     check_consumers,
 )
-from facerec.export.graph import OPSET, export_graph, graph_preprocessing
+from facerec.export.graph import export_graph, graph_preprocessing
 from facerec.export.manifest import (
     MANIFEST_FILE,
     SERVER_FOLDER,
@@ -56,8 +56,9 @@ from facerec.export.manifest import (
     server_manifest,
 )
 from facerec.export.measure import LoadMeasure, measure_engine
+from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, deviation, sample_faces
-from facerec.export.quantize import Method, calibration_images, quantize_int8
+from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.tables import MAIN
 from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
 from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
@@ -94,37 +95,6 @@ class Choice:
     def name(self) -> str:
         """The name of its file, without suffix."""
         return self.kind if self.batch is None else f"{self.kind}-{self.batch}"
-
-
-@dataclass(frozen=True)
-class BundleOptions:
-    """What goes into a bundle besides the main file; also the flags of the command."""
-
-    variant: tuple[str, ...] = ()
-    """Further files: uint8 (normalises itself), norm (second output), fp16, int8,
-    fixed-batch:8."""
-    opset: int = OPSET
-    """ONNX operator set."""
-    triton: bool = False
-    """Write a model repository for Triton Inference Server too."""
-    insightface_server: bool = False
-    """Write the folder of InsightFace's server too; it lacks a detector and the licence that only
-    InsightFace can sign."""
-    calibration: Path | None = None
-    """A pack, record file or folder of aligned faces that int8 is calibrated on."""
-    calibration_images: int = 512
-    """How many of them."""
-    calibration_method: Method = "percentile"
-    """How int8 chooses its ranges."""
-    max_loss: float = 0.2
-    """A variant that loses more accuracy on a bench, in points of percent, is left out."""
-    thresholds: Path | None = None
-    """A report of facerec verify on this model, whose thresholds go into the bundle."""
-    license: str | None = None
-    """The terms of the weights, in words."""
-
-
-DEFAULT = BundleOptions()
 
 
 @dataclass(frozen=True)

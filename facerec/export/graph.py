@@ -22,6 +22,7 @@ from torch import nn
 
 import facerec
 from facerec.backbones import Preprocessing
+from facerec.defaults import OPSET
 from facerec.embedding.onnx_file import METADATA_KEY, first_line
 from facerec.errors import ExportError, MissingExtraError
 from facerec.export.rewrites import Graph, attributes, epsilon_of
@@ -30,8 +31,6 @@ INPUT = "data"
 OUTPUT = "embedding"
 BATCH = "batch"
 IMAGE_SIZE = (112, 112)
-OPSET = 17
-"""The newest that onnxruntime, OpenCV, OpenVINO and Triton of the last years all read."""
 
 
 def export_graph(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from facerec.backbones import Preprocessing, normalize
+from facerec.defaults import CalibrationMethod
 from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError, MissingExtraError
@@ -24,7 +25,6 @@ from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.packs import read_pack
 from facerec.records.training_set import Data, open_dataset
 
-Method = Literal["entropy", "percentile", "minmax"]
 Ranges = dict[str, tuple[np.float32, np.float32]]
 
 MIN_IMAGES = 32
@@ -86,7 +86,7 @@ def calibration_images(
 
 
 def quantize_int8(
-    main: bytes, images: NDArray[np.uint8], *, method: Method = "percentile"
+    main: bytes, images: NDArray[np.uint8], *, method: CalibrationMethod = "percentile"
 ) -> bytes:
     """Make the int8 variant of an exported file.
 
@@ -151,7 +151,7 @@ def quantize_int8(
 
 
 def calibrate(
-    model: Any, names: list[str], batches: Iterator[NDArray[np.float32]], method: Method
+    model: Any, names: list[str], batches: Iterator[NDArray[np.float32]], method: CalibrationMethod
 ) -> Ranges:
     """Return the range of each value in an ``onnx.ModelProto``; see `quantize_int8`.
 

@@ -19,7 +19,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from facerec.embedding.extract import Embeddings
+from facerec.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import associate
 from facerec.fairness.attributes import (
@@ -39,7 +40,7 @@ from facerec.fairness.channels import (
 )
 from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, ListedPairs, Rows
 from facerec.fairness.covariates import AdjustedAssociation, adjust_for_covariates
-from facerec.fairness.differentials import REPLICATES, Differentials, differentials
+from facerec.fairness.differentials import Differentials, differentials
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
@@ -51,15 +52,13 @@ from facerec.fairness.one_to_many import (
     audit_searches,
     correlate,
 )
-from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration, GlobalThreshold, GroupRates
+from facerec.fairness.rate_results import UNKNOWN, Calibration, GlobalThreshold, GroupRates
 from facerec.fairness.rates import GroupErrors
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
 from facerec.progress import Progress
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
-from facerec.verification.evaluate import select_embeddings
-
-PERMUTATIONS = 9999
+from facerec.verification.evaluation import select_embeddings
 
 FIXED_HERE = (
     "In this comparison both models have thresholds fixed on the non-mated pairs of these data; "
@@ -76,7 +75,7 @@ def audit(
     *,
     intersect: bool = False,
     pairs: Bench | None = None,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     unit: NDArray[np.floating] | None = None,
     baseline: Embeddings | None = None,

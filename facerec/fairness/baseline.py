@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from facerec.embedding.extract import Embeddings
+from facerec.defaults import REPLICATES
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import (
-    REPLICATES,
     Of,
     differentials,
     max_over_geomean,
@@ -48,7 +48,7 @@ from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import operating_points, sort_scores
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 Array = NDArray[np.float64]
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 
+from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
 from facerec.fairness.differentials import (
     MIN_SUBJECTS,
-    REPLICATES,
     quotients,
     rate_replicates,
     resample,

@@ -10,17 +10,18 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from facerec.embedding.extract import Embeddings
+from facerec.defaults import FMR_TARGETS
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.channels import mated_pairs
-from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
+from facerec.fairness.rate_results import UNKNOWN, Calibration
 from facerec.fairness.rates import GroupErrors, all_pairs_rates, calibrate, pair_group_rates
 from facerec.large_arrays import take
 from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
 from facerec.verification.bench import Bench
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 from facerec.verification.protocols import ScoredPairs
 
 MOST_MATED = 2**25
@@ -31,7 +32,7 @@ Rows = NDArray[np.int64]
 
 def calibrate_on_embeddings(
     embeddings: Embeddings,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     *,
     name: str,
     device: str | torch.device = "cpu",
@@ -69,7 +70,7 @@ def calibrate_on_embeddings(
 
 
 def calibrate_on_scores(
-    scored: ScoredPairs, targets: Sequence[str] = TARGETS, *, name: str
+    scored: ScoredPairs, targets: Sequence[str] = FMR_TARGETS, *, name: str
 ) -> Calibration:
     """Fix thresholds on labelled scores.
 

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from scipy.special import stdtrit
 from scipy.stats import rankdata
 
+from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import PairCounts, SubjectCounts
 from facerec.fairness.rate_results import (
@@ -42,8 +43,6 @@ WERM_EPSILON = 1e-5
 
 MIN_SUBJECTS = 10
 """Groups with fewer subjects take no part in a comparison."""
-
-REPLICATES = 2000
 
 RATIO = "max/min"
 """The measure that findings and assertions quote, as it can be said in words."""

@@ -23,7 +23,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.embedding.extract import Embeddings
+from facerec.defaults import AUDIT_FPIR_TARGETS, Template
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import EVERYBODY, OTHERS, SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
@@ -48,10 +49,6 @@ from facerec.statistics.searches import (
 )
 from facerec.verification.identification import nearest_entries
 
-FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
-"""Target FPIRs; 2e-3 is that of NIST's demographic tables."""
-
-Template = Literal["one", "mean"]
 Figure = Literal["FPIR", "FNIR", "FNIR with failures", "rank-1 miss rate"]
 Galleries = Literal["mixed", "homogeneous"]
 
@@ -62,7 +59,7 @@ _HALVES = 2
 class SearchPlan(Checked):
     """What an audit of identification looks at."""
 
-    targets: tuple[str, ...] = FPIR_TARGETS
+    targets: tuple[str, ...] = AUDIT_FPIR_TARGETS
     """Target FPIRs, taken exactly."""
     reference: str | None = None
     """Group on which thresholds are set too, and with which others are compared."""

@@ -31,7 +31,7 @@ from facerec.fairness.pair_counts import SubjectCounts
 from facerec.fairness.plain import AUDIT_SCHEMA
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.progress import Progress
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from scipy.special import ndtri
 
+from facerec.defaults import QuestionKind
 from facerec.errors import MetricError
 from facerec.fairness.attributes import SMALLEST_CELL
 from facerec.fairness.differentials import parity_p_value
@@ -40,7 +41,6 @@ _BATCH = 200
 LARGEST = {"FMR": 0.01, "FNMR": 0.5}
 """Rates for which the drawing of errors holds; see `facerec.fairness.population`."""
 
-Kind = Literal["norms", "fmr", "fnmr", "fmr-interval", "fnmr-interval"]
 
 Rate = Literal["FMR", "FNMR"]
 
@@ -91,7 +91,7 @@ class Question(ABC):
     """
 
     components: Components
-    kind: Kind
+    kind: QuestionKind
     text: str
     """The question in a sentence, without its effect."""
     effect: str

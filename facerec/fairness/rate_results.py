@@ -14,8 +14,6 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
 
-TARGETS = ("1e-2", "1e-3", "1e-4", "1e-5")
-
 DIAGNOSTIC = "diagnostic, not deployable: a threshold of its own for every group"
 
 POOLED = "this data: non-mated pairs within and between all groups pooled"

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import (
     ErrorCounts,
@@ -28,7 +29,6 @@ from facerec.fairness.pair_counts import (
 )
 from facerec.fairness.rate_results import (
     POOLED,
-    TARGETS,
     Calibration,
     DetMark,
     ErrorRate,
@@ -96,7 +96,7 @@ def pair_group_rates(
     group: ArrayLike,
     names: Sequence[str],
     *,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     subjects_known: bool = True,
     seed: int = 0,
@@ -149,7 +149,7 @@ def all_pairs_group_rates(
     group: ArrayLike,
     names: Sequence[str],
     *,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
@@ -183,7 +183,7 @@ def all_pairs_rates(
     subject: ArrayLike,
     groupings: Sequence[tuple[ArrayLike, Sequence[str]]],
     *,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.defaults import FMR_TARGETS, REPLICATES
 from facerec.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
@@ -29,9 +30,8 @@ from facerec.fairness.attributes import (
 )
 from facerec.fairness.audit import check_request, complete, counted, measure, shown, stage
 from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
-from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
+from facerec.fairness.rate_results import UNKNOWN, Calibration
 from facerec.fairness.rates import GroupErrors
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
 from facerec.progress import Progress
@@ -55,7 +55,7 @@ def audit_scores(
     name: str,
     attributes: Attributes | None = None,
     intersect: bool = False,
-    targets: Sequence[str] = TARGETS,
+    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     allow_inferred: bool = False,
     replicates: int = REPLICATES,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.embedding import EmbeddingModel, Embeddings, embed_views
-from facerec.embedding.extract import unit_fusion
+from facerec.embedding.extraction import unit_fusion
 from facerec.errors import DatasetError
 from facerec.fairness.attributes import Attributes, join
 from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs

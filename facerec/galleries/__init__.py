@@ -1,9 +1,16 @@
 """Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
 
-from facerec.galleries.cleaning import Cleaning, clean_set
-from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
-from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
-from facerec.galleries.threshold import Calibration, Fpir
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.galleries.cleaning import Cleaning, clean_set
+    from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+    from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
+    from facerec.galleries.threshold import Calibration, Fpir
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Answer",

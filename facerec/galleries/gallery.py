@@ -18,14 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from facerec.defaults import Fusion, IndexKind
 from facerec.devices import exact_products
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelError
 from facerec.files import atomic_path, exclusive, parse_json
@@ -52,9 +53,7 @@ CALIBRATION_PROBES = 4096
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
 
-Fusion = Literal["unit", "raw"]
 Names = Sequence[str] | NDArray[np.str_]
-IndexKind = Literal["auto", "exact", "flat", "ivf", "hnsw"]
 
 _BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""

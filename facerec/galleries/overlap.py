@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from facerec.defaults import OVERLAP_SHARE
 from facerec.devices import choose_device
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -32,9 +33,6 @@ from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import CrossTiles
 from facerec.verification.unit_rows import row_norms, unit_rows
-
-SHARE = 0.02
-"""Of the proposals, how many may be false, in expectation."""
 
 _BLOCK = 1 << 14
 
@@ -171,7 +169,7 @@ def find_overlap(
     a: Embeddings,
     b: Embeddings,
     *,
-    share: float = SHARE,
+    share: float = OVERLAP_SHARE,
     device: str | torch.device = "cpu",
     names: tuple[str, str] = ("A", "B"),
     progress: Progress | None = None,

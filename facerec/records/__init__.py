@@ -1,24 +1,31 @@
 """Records, image folders, WebDataset shards, verification packs: bytes to images and labels."""
 
-from facerec.records.augment import Augmentation, sample_generator
-from facerec.records.dataset import (
-    Batch,
-    BatchLoader,
-    BatchRequest,
-    FaceDataset,
-    FolderDataset,
-    RecordDataset,
-    Skipped,
-    Subset,
-)
-from facerec.records.decode import decode_image, image_size
-from facerec.records.joined import JoinedDataset
-from facerec.records.layout import open_image_records, write_image_records
-from facerec.records.make import export_folder, make_records
-from facerec.records.packs import Pack, read_pack, write_pack
-from facerec.records.recordio import IndexedRecordFile
-from facerec.records.tar_shards import TarDataset
-from facerec.records.training_set import Data, Part, open_dataset
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.records.augment import Augmentation, sample_generator
+    from facerec.records.dataset import (
+        Batch,
+        BatchLoader,
+        BatchRequest,
+        FaceDataset,
+        FolderDataset,
+        RecordDataset,
+        Skipped,
+        Subset,
+    )
+    from facerec.records.decode import decode_image, image_size
+    from facerec.records.joined import JoinedDataset
+    from facerec.records.layout import open_image_records, write_image_records
+    from facerec.records.make import export_folder, make_records
+    from facerec.records.packs import Pack, read_pack, write_pack
+    from facerec.records.recordio import IndexedRecordFile
+    from facerec.records.tar_shards import TarDataset
+    from facerec.records.training_set import Data, Part, open_dataset
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Augmentation",

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.special import expit, ndtri, stdtrit
-
 from facerec.errors import MetricError
 
 INDEPENDENT = "assuming independent comparisons"
@@ -57,6 +55,8 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
         >>> f"[{interval.low:.1e}, {interval.high:.1e}]"
         '[3.4e-04, 2.9e-03]'
     """
+    from scipy.special import ndtri
+
     _check(successes, trials, confidence)
     z = float(ndtri((1 + confidence) / 2))
     rate = successes / trials
@@ -86,6 +86,8 @@ def logit(
     Raises:
         MetricError: a rate of 0 or 1, or an impossible confidence.
     """
+    from scipy.special import expit, ndtri, stdtrit
+
     check_confidence(confidence)
     if not 0 < rate < 1:
         raise MetricError(f"a rate of {rate} has no logit; take an interval of its own for 0 and 1")
@@ -100,6 +102,8 @@ def logit(
 
 def normal(estimate: float, standard_error: float, confidence: float = 0.95) -> Interval:
     """Return estimate ± z · standard error, for a mean of many values."""
+    from scipy.special import ndtri
+
     margin = float(ndtri((1 + confidence) / 2)) * standard_error
     return Interval(estimate - margin, estimate + margin, confidence, "normal")
 

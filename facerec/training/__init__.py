@@ -1,21 +1,28 @@
 """Training: a recipe and a data set become a run."""
 
-from facerec.training.data_parallel import DataParallel
-from facerec.training.distillation import Distillation
-from facerec.training.finetuning import Finetune
-from facerec.training.initialization import Init
-from facerec.training.optimization import (
-    SGD,
-    Adam,
-    AdamW,
-    Cosine,
-    MultiStep,
-    Optimizer,
-    Polynomial,
-    RMSprop,
-)
-from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
-from facerec.training.sampler import Balanced, ClassBatches, Shuffle
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.training.data_parallel import DataParallel
+    from facerec.training.distillation import Distillation
+    from facerec.training.finetuning import Finetune
+    from facerec.training.initialization import Init
+    from facerec.training.optimization import (
+        SGD,
+        Adam,
+        AdamW,
+        Cosine,
+        MultiStep,
+        Optimizer,
+        Polynomial,
+        RMSprop,
+    )
+    from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
+    from facerec.training.sampler import Balanced, ClassBatches, Shuffle
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "SGD",

@@ -36,7 +36,6 @@ from facerec.progress import Progress
 from facerec.recipe import from_dict
 from facerec.records.dataset import FaceDataset
 from facerec.threads import batches_ahead
-from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 
 if TYPE_CHECKING:  # its section `init` is of this module
@@ -180,6 +179,8 @@ def _read(path: Path) -> _Source:
         ModelError: missing, damaged, foreign, with numbers that are not finite, or an ONNX graph.
         CheckpointError: a checkpoint that is damaged or whose run's recipe is.
     """
+    from facerec.training import checkpoint  # its libraries take half a second
+
     if not path.exists():
         raise ModelError(
             f"{path}: no such weights; init.path is a run's folder, one of its checkpoints, a "
@@ -207,11 +208,15 @@ def _read(path: Path) -> _Source:
 
 
 def _is_checkpoint(path: Path) -> bool:
+    from facerec.training import checkpoint  # its libraries take half a second
+
     return (path / checkpoint.STATE_FILE).is_file()
 
 
 def _read_checkpoint(folder: Path) -> _Source:
     """Read the backbone of a checkpoint, and its moving average where the run keeps one."""
+    from facerec.training import checkpoint  # its libraries take half a second
+
     backbone, preprocessing, averaged = _stored_sections(folder.parent.parent)
     weights = "ema" if averaged else "backbone"
     tensors = create_backbone(backbone).state_dict()
@@ -267,6 +272,8 @@ def start_from_weights(recipe: Recipe, backbone: nn.Module, processes: Processes
 
 
 def _load(recipe: Recipe, backbone: nn.Module) -> Start:
+    from facerec.training import checkpoint  # its libraries take half a second
+
     init = recipe.init
     assert init.path is not None
     source = _read(init.path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from facerec.embedding.extract import embed_images
+from facerec.embedding.extraction import embed_images
 from facerec.embedding.model import TorchModel
 from facerec.errors import PackError
 from facerec.training.distributed import Processes

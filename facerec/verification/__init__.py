@@ -4,19 +4,26 @@ Tables, plots and pages are in `facerec.verification.report` and its neighbours,
 import.
 """
 
-from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench
-from facerec.verification.evaluate import (
-    AccuracyEstimate,
-    Failure,
-    NormSummary,
-    TprEstimate,
-    VerificationResult,
-    evaluate,
-    evaluate_bench,
-    evaluate_embeddings,
-    score_pairs,
-    select_embeddings,
-)
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench
+    from facerec.verification.evaluation import (
+        AccuracyEstimate,
+        Failure,
+        NormSummary,
+        TprEstimate,
+        VerificationResult,
+        evaluate,
+        evaluate_bench,
+        evaluate_embeddings,
+        score_pairs,
+        select_embeddings,
+    )
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "AccuracyEstimate",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
@@ -16,9 +17,9 @@ from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import SortedScores, sort_scores
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluate import VerificationResult
+from facerec.verification.evaluation import VerificationResult
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS, REPLICATES
+from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS
 
 MIN_REPLICATES = 200
 """So many are drawn, if asked for, however many pairs there are."""

@@ -34,7 +34,7 @@ from facerec.report.table import Table, facts_table
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification import tables
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
-from facerec.verification.evaluate import VerificationResult
+from facerec.verification.evaluation import VerificationResult
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
 from facerec.verification.report import describe_flip

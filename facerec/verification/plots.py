@@ -30,7 +30,7 @@ from facerec.report.figures import (
     write_figure,
 )
 from facerec.statistics.rates import RULE_OF_30, parse_rate, sort_scores
-from facerec.verification.evaluate import VerificationResult
+from facerec.verification.evaluation import VerificationResult
 
 _MATED, _NON_MATED = COLOURS[0], COLOURS[1]
 _BINS = 80

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from facerec.backbones import Preprocessing
 from facerec.embedding.align import Aligner
-from facerec.embedding.extract import embed_images
+from facerec.embedding.extraction import embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError, ModelError
 from facerec.progress import Progress, section
@@ -27,7 +27,7 @@ from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Bench
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 from facerec.verification.uncertainty import MIN_SUBJECTS
 
 FOLDS = 2

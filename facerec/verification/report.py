@@ -12,7 +12,7 @@ from facerec.report import words
 from facerec.report.table import Table
 from facerec.verification import tables
 from facerec.verification.compare import Comparison, describe_result
-from facerec.verification.evaluate import TprEstimate, VerificationResult
+from facerec.verification.evaluation import TprEstimate, VerificationResult
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.preprocessing import Trials
 

@@ -18,7 +18,12 @@ from facerec.report.table import Cell, Column, Table, text_table
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
-from facerec.verification.evaluate import AccuracyEstimate, Failure, TprEstimate, VerificationResult
+from facerec.verification.evaluation import (
+    AccuracyEstimate,
+    Failure,
+    TprEstimate,
+    VerificationResult,
+)
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.preprocessing import Trials
 

@@ -1,7 +1,7 @@
 """Template protocols: several images stand for one subject, and what is compared is templates.
 
 Embeddings of images become vectors of templates here (`template_vectors`); 1:1 comparisons then go
-the way of all pairs (`facerec.verification.evaluate`), 1:N searches through
+the way of all pairs (`facerec.verification.evaluation`), 1:N searches through
 `facerec.verification.identification`.
 """
 

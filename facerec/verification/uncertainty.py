@@ -28,7 +28,6 @@ from facerec.statistics.operating_intervals import (
 from facerec.statistics.rates import EqualErrorRate, OperatingPoint, SortedScores
 from facerec.verification.bench import Pairs
 
-REPLICATES = 2000
 MAX_CELLS = 4_000_000_000
 """Pairs × replicates; with more pairs there are fewer replicates, and below 200 none."""
 

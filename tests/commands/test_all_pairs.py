@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import facerec
 from facerec.commands.all_pairs import main
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.errors import FacerecError
 from facerec.files import sha256

@@ -18,7 +18,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.audit import main
 from facerec.commands.embed import main as embed
 from facerec.embedding import read_embeddings, save_model
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.report import figures
 

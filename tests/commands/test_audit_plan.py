@@ -10,7 +10,7 @@ import pytest
 from helpers.toy_audit import default_audit
 
 from facerec.commands.audit_plan import main
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.fairness.outputs import to_json
 

@@ -13,7 +13,7 @@ import pytest
 from facerec.commands.clean import main
 from facerec.commands.embed import main as embed
 from facerec.commands.make_records import main as make
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.dataset import RecordDataset
 from facerec.records.training_set import Data, open_dataset

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from facerec.backbones import Preprocessing, create_backbone
-from facerec.commands import import_weights as command
 from facerec.commands.import_weights import check_torch, main
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.onnx_file import METADATA_FORMAT
@@ -366,7 +365,7 @@ def test_a_newer_torch_needs_none(version: str) -> None:
 def test_the_command_asks_for_trust_before_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command.torch, "__version__", "2.9.0")
+    monkeypatch.setattr(torch, "__version__", "2.9.0")
     path = tmp_path / "backbone.pth"
     path.write_bytes(b"never read")
     assert "known holes" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)

@@ -249,7 +249,7 @@ def test_engines_are_left_alone_where_that_is_wished(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(command, "OnnxModel", load)
+    monkeypatch.setattr("facerec.embedding.model.OnnxModel", load)
     monkeypatch.setattr(command, "_opencv_size", load)
     _, found = inspected(save(tmp_path / "theirs.onnx", tiles()), capsys, "--no-load")
     assert [row["suits"] for row in found["consumers"] if row["basis"] == "tried"] == [None] * 3

@@ -15,7 +15,7 @@ from helpers.html_page import Page
 from numpy.typing import NDArray
 
 from facerec.commands import all_pairs, audit, enroll, verify
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 
 TARGETS = ("0.3", "1e-1", "1e-2", "2e-3")

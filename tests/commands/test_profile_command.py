@@ -27,8 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (profiles, command):
-        monkeypatch.setattr(module, "product_size", lambda device: 64)
+    monkeypatch.setattr(profiles, "product_size", lambda device: 64)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
 
 
@@ -175,7 +174,7 @@ def test_what_rests_for_good_rests_in_the_profile_too(
     Path("arc.py").write_text(RECIPE)
     Path("data").symlink_to(data)
     seen: list[Any] = []
-    monkeypatch.setattr(command, "profile_steps", lambda trainer, steps: seen.append(trainer))
+    monkeypatch.setattr(profiles, "profile_steps", lambda trainer, steps: seen.append(trainer))
     monkeypatch.setattr(command, "show", lambda profiles, trainer, console: None)
     main(["arc.py", "--device", "cpu", "--profile", "--finetune.freeze-steps", steps])
     (trainer,) = seen

@@ -24,10 +24,10 @@ from helpers.tiny_training import write_training_set
 from helpers.toy_packs import make_pack
 
 import facerec
-from facerec.commands import recipes as recipes_module
 from facerec.commands.train import main
 from facerec.embedding import load_model
 from facerec.recipe import from_dict
+from facerec.records import training_set
 from facerec.training import Recipe, checkpoint
 from facerec.training import run as run_module
 from facerec.training.lock import locked
@@ -395,7 +395,7 @@ def test_ctrl_c_before_the_first_step_says_what_is_there(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["facerec"])
-    module = recipes_module if place == "open_dataset" else run_module
+    module = training_set if place == "open_dataset" else run_module
     begun = place != "open_dataset"
     if place == "check_same_run":
         train("--max-steps", "2")

@@ -26,7 +26,7 @@ from facerec.comparison.protocol import on_features
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import select_classes, split_classes
 from facerec.comparison.trunks import create_trunk
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.training import SGD, Adam

@@ -13,7 +13,7 @@ import pytest
 
 from facerec.commands.all_pairs import main
 from facerec.embedding import file as files
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import (
     embedding_chunks,
     embeddings_sha256,

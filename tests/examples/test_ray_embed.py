@@ -19,7 +19,7 @@ import onnx
 import pytest
 from helpers.toy_onnx import noted, tiles
 
-from facerec.embedding.extract import embed_images
+from facerec.embedding.extraction import embed_images
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.model import load_model
 from facerec.errors import DatasetError, FacerecError

@@ -16,17 +16,18 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from facerec.defaults import CalibrationMethod
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
 from facerec.export import quantize
-from facerec.export.quantize import MIN_IMAGES, Method, calibrate, calibration_images, quantize_int8
+from facerec.export.quantize import MIN_IMAGES, calibrate, calibration_images, quantize_int8
 from facerec.export.variants import make_variant
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
 pytestmark = pytest.mark.integration
 
-METHODS: tuple[Method, ...] = ("entropy", "percentile", "minmax")
+METHODS: tuple[CalibrationMethod, ...] = ("entropy", "percentile", "minmax")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_embeddings_are_nearly_those_of_float32(
-    method: Method, int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
+    method: CalibrationMethod, int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
 ) -> None:
     main, variant = embed(tiny_onnx, faces), embed(int8[method], faces)
     found = cosines(main, variant)

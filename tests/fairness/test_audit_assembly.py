@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness.association import Association
 from facerec.fairness.attributes import Attributes, read_attributes

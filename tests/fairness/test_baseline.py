@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness import baseline as module
 from facerec.fairness.attributes import check_raw
@@ -34,7 +34,7 @@ from facerec.fairness.variance_shares import anova
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 pytestmark = pytest.mark.integration
 

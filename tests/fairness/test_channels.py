@@ -30,7 +30,7 @@ from facerec.fairness.norms import percentile
 from facerec.fairness.rates import all_pairs_group_rates, pair_group_rates
 from facerec.statistics.clustered import fnmr_interval
 from facerec.statistics.discard import error_versus_discard
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)

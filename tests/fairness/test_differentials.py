@@ -41,7 +41,7 @@ from facerec.fairness.differentials import (
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.clustered import Bound
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(60), deadline=None)

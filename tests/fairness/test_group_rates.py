@@ -20,7 +20,7 @@ from facerec.fairness.rate_results import DIAGNOSTIC, Calibration, RatesAtThresh
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.statistics.clustered import Bound, fmr_interval, fnmr_interval
 from facerec.statistics.rates import error_rates, operating_points, tpr_at_fpr
-from facerec.verification.evaluate import score_pairs
+from facerec.verification.evaluation import score_pairs
 
 TARGETS = ("1e-1", "1e-2", "1e-3")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.galleries import Overlap, find_overlap
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.baseline import RunPair, compare_runs

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.records.images import MemoryImages
 from facerec.statistics.kfold import fold_indices
 from facerec.verification import Bench, Pairs, VerificationResult, evaluate_embeddings

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import DeviceError, MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.scoring import (
     BIN_EDGES,
-    FPR_TARGETS,
     AllPairs,
     ErrorTable,
     GroupAlone,
@@ -205,7 +205,7 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vectors, subjects = clustered(2000, 600, 16)
-    targets = ("0.9", *FPR_TARGETS)
+    targets = ("0.9", *ALL_PAIRS_TARGETS)
     arguments = {"fpr": targets, "thresholds": [0.4, 0.8], "tile": 256}
     whole = score_all_pairs(vectors, subjects, **arguments)
     guesses: list[dict[int, tuple[int, int]]] = []

@@ -599,7 +599,7 @@ def test_what_a_search_refuses() -> None:
 
 
 def test_ijb_from_images_to_scores(tmp_path: Path) -> None:
-    from facerec.verification.evaluate import score_pairs
+    from facerec.verification.evaluation import score_pairs
 
     bench = read_ijb(write_ijb(tmp_path), "ijbc")
     vectors = np.array([[np.nan, 0], [1, 1], [1, 0], [3, 0], [1, 2]], np.float32)

@@ -17,20 +17,26 @@ thresholds must lie, `non_mated` and `mated` look at the scores, `all_pairs` put
 together.
 """
 
-from facerec.verification.scoring.all_pairs import FPR_TARGETS, score_all_pairs
-from facerec.verification.scoring.bins import BIN_EDGES, BIN_WIDTH
-from facerec.verification.scoring.results import (
-    AllPairs,
-    ErrorTable,
-    GroupAlone,
-    Groups,
-    check_pairs,
-)
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.verification.scoring.all_pairs import score_all_pairs
+    from facerec.verification.scoring.bins import BIN_EDGES, BIN_WIDTH
+    from facerec.verification.scoring.results import (
+        AllPairs,
+        ErrorTable,
+        GroupAlone,
+        Groups,
+        check_pairs,
+    )
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "BIN_EDGES",
     "BIN_WIDTH",
-    "FPR_TARGETS",
     "AllPairs",
     "ErrorTable",
     "GroupAlone",

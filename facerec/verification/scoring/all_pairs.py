@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
 
+from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.devices import choose_device
 from facerec.errors import MetricError
 from facerec.progress import Progress
@@ -28,14 +29,12 @@ from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
-FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
-
 
 def score_all_pairs(
     vectors: ArrayLike,
     subjects: ArrayLike,
     *,
-    fpr: Sequence[Rate] = FPR_TARGETS,
+    fpr: Sequence[Rate] = ALL_PAIRS_TARGETS,
     thresholds: Sequence[float] = (),
     groups: ArrayLike | None = None,
     groupings: Sequence[ArrayLike] = (),

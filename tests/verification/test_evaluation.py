@@ -11,7 +11,7 @@ import pytest
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 from helpers.toy_results import make_result
 
-from facerec.embedding.extract import Embeddings
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import ImageError, MetricError
 from facerec.files import sha256
 from facerec.records.decode import decode_image

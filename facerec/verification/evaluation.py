@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from facerec.defaults import FPR_TARGETS, REPLICATES, Compat, Metric
 from facerec.embedding.align import Aligner
-from facerec.embedding.extract import Embeddings, embed_images
+from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
@@ -35,14 +36,7 @@ from facerec.statistics.rates import (
     sort_scores,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
-from facerec.verification.uncertainty import REPLICATES, Uncertainty, mean_interval
-
-FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
-
-Compat = Literal["insightface", "facex-zoo"]
-"""Projects whose accuracy is computed in their way too."""
-Metric = Literal["cost", "pauc"]
-"""Figures that are computed if asked for."""
+from facerec.verification.uncertainty import Uncertainty, mean_interval
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""

@@ -13,7 +13,7 @@ import facerec
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import Embeddings, TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
-from facerec.embedding.extract import embed_images, embed_views
+from facerec.embedding.extraction import embed_images, embed_views
 from facerec.errors import DatasetError, ImageError, ModelError, RecordError
 from facerec.records.images import FolderImages, ImageSource, MemoryImages
 

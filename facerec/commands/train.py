@@ -333,9 +333,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         The recipe comes first, its file or the name of one of facerec's, such as arcface_sec_r50;
         every field of it can then be overridden by its dotted name. --data stands for --data.path:
-        record files, tar shards, or a folder of identity/image.jpg. The run appears under runs/ with its recipe, manifest, metrics, checkpoints
-        and model.safetensors. On several processes: torchrun --nproc-per-node 2 tools/train.py
-        RECIPE.py.
+        record files, tar shards, or a folder of identity/image.jpg. The run appears under runs/
+        with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
+        torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """
         if options.profile:
             from facerec.commands.profile import profile_recipe  # loads what runs never need

@@ -213,7 +213,7 @@ def test_names_of_the_model_do_not_reach_the_terminal(
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     model = tiles()
     sentences = {
-        "external": "lies in another file ('../../secret'), which is never read",
+        "external": "lies in another file ('../../secret'), which is not read",
         "domain": "the operator 'Gemm' of 'evil' is not part of standard ONNX",
         "cut": "not a whole .onnx file",
         "absent": "cannot be read",

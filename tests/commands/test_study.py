@@ -12,6 +12,7 @@ import pytest
 from helpers.toy_packs import PixelModel
 
 from facerec.commands import study as module
+from facerec.commands import train as training
 from facerec.commands.study import Real, main, study
 from facerec.embedding import embed_images, load_model
 from facerec.errors import FacerecError, RecipeError, TrainingError
@@ -169,7 +170,7 @@ def test_the_same_command_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained: list[tuple[str, bool]] = []
-    original = module.train_recipe
+    original = training.train_recipe
 
     def counted(recipe: Any, name: str, options: Any, console: Any) -> Path | None:
         trained.append((name, options.resume))
@@ -178,7 +179,7 @@ def test_the_same_command_goes_on_where_it_was(
     def stop(*arguments: Any) -> None:
         raise TrainingError("all runs are trained")
 
-    monkeypatch.setattr(module, "train_recipe", counted)
+    monkeypatch.setattr(training, "train_recipe", counted)
     monkeypatch.setattr(module, "_audit_run", stop)
     monkeypatch.setattr(module, "write_synthetic", None)  # the faces are there
 
@@ -220,7 +221,7 @@ def test_other_settings_do_not_mix_with_what_is_there(folder: Path, tmp_path: Pa
 def test_an_interrupted_training_ends_the_study(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "train_recipe", lambda *arguments: None)
+    monkeypatch.setattr(training, "train_recipe", lambda *arguments: None)
     with pytest.raises(TrainingError, match="interrupted; the same command goes on with it"):
         study(folder / "small.py", folder / "out", seeds=(9,), processes=1)
 

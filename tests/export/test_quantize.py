@@ -254,7 +254,7 @@ def test_record_files_and_their_folder(tmp_path: Path, faces: np.ndarray) -> Non
 
 def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetError, match=r"empty: no such folder, or no \.jpg"):
+    with pytest.raises(DatasetError, match=r"empty: it holds no images"):
         calibration_images(tmp_path / "empty")
     write_folder(tmp_path / "few", encoded(faces[:31]))
     with pytest.raises(ExportError, match="calibration on 31 of its 31 images"):
@@ -262,7 +262,7 @@ def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) ->
     write_folder(tmp_path / "some", encoded(faces))
     with pytest.raises(ExportError, match="calibration on 5 of its 32 images"):
         calibration_images(tmp_path / "some", 5)
-    with pytest.raises(DatasetError, match="no such folder, or no"):
+    with pytest.raises(DatasetError, match="missing: there is no such folder"):
         calibration_images(tmp_path / "missing")
     for name in ("missing.bin", "missing.rec"):
         with pytest.raises(FacerecError, match=name):

@@ -838,6 +838,8 @@ class Service:
         self._choice: dict[str, Any] = {"threshold": threshold, "fpr": fpr, "bench": bench}
         some = np.ones(recognizer.embedding_size, np.float32)
         try:
+            if threshold is None:
+                recognizer.threshold(fpr, bench)  # if there is none, this says what is known
             chosen = recognizer.verify(some, some, **self._choice)
             self.threshold = f"{chosen.threshold} ({chosen.source})"
         except ModelError as error:
@@ -886,7 +888,9 @@ class Service:
         if len(vectors) != 2:
             raise Refusal(400, "a comparison takes two images; send both in fields called images")
         result = self.recognizer.verify(vectors[0], vectors[1], **self._choice)
-        return JSONResponse({**asdict(result), "contract": self.contract})
+        answer = {**asdict(result), "contract": self.contract}
+        del answer["notes"]  # of photos, and the service has crops
+        return JSONResponse(answer)
 
     async def enroll(self, request: Request) -> Response:
         """Add the images of the form's fields ``images`` to the template of its ``subject``."""

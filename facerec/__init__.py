@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from facerec.environment import prepare
 
 if TYPE_CHECKING:
-    from facerec.embedding.recognizer import load
+    from facerec.embedding.recognizer import find, load, verify
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "find", "load", "verify"]
 
 prepare()
 
 
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that importing the package needs no torch.
-    if name == "load":
-        from facerec.embedding.recognizer import load
+    if name in __all__:
+        from facerec.embedding import recognizer
 
-        return load
+        return getattr(recognizer, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

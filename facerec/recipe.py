@@ -20,6 +20,9 @@ from facerec.files import parse_json
 from facerec.limits import shown
 
 T = TypeVar("T")
+OWN = Path(__file__).parent / "recipes"
+"""Folder of the recipes that come with facerec."""
+
 _RUN_NAME = "<run_path>"
 _own_modules: list[str] = []
 """Modules that the file which ran last imported from beside it."""
@@ -32,18 +35,23 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     of a run is one, too.
 
     Args:
-        path: the Python or JSON file.
+        path: the Python or JSON file, or the name of one of facerec's, see `recipe_file`.
         kind: the dataclass that ``recipe`` must be.
 
     Raises:
         RecipeError: the file is missing, fails, has no ``recipe``, or a field is wrong.
     """
-    path = Path(path)
+    path = recipe_file(path)
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
         files = [*folder.glob("*.py"), *folder.glob("recipe.json")]
         known = sorted(str(p) for p in files if not p.name.startswith("_"))
         hint = f"recipes there: {', '.join(known)}" if known else "check the path"
+        if not path.suffix and not path.is_dir():
+            own = sorted(file.stem for file in OWN.glob("[!_]*.py"))
+            hint = f"facerec's own are {', '.join(own)}"
+            if near := difflib.get_close_matches(path.name, own, 1):
+                hint = f"perhaps {near[0]}; {hint}"
         problem = "is a folder, not a recipe file" if path.is_dir() else "no such recipe file"
         raise RecipeError(f"{path}: {problem}; {hint}")
     if path.suffix == ".json":
@@ -59,6 +67,15 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
             f"found {'nothing of that name' if recipe is None else type(recipe).__name__}"
         )
     return typing.cast(T, check(kind, recipe, str(path)))
+
+
+def recipe_file(path: str | Path) -> Path:
+    """Return the file of a recipe: that of a path, or of facerec's own one of this name.
+
+    ``arcface_sec_r50`` and ``papers/sec`` are names.
+    """
+    own = OWN / f"{path}.py"
+    return own if own.is_file() and not Path(path).is_file() else Path(path)
 
 
 def run_python(path: Path) -> dict[str, Any]:

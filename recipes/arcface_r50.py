@@ -1,5 +1,3 @@
-"""ArcFace without SEC, iResNet-50, MS1MV3: the twin of arcface_sec_r50."""
+"""Door to `facerec/recipes/arcface_r50.py`."""
 
-from _ms1mv3 import base
-
-recipe = base
+from facerec.recipes.arcface_r50 import recipe as recipe

@@ -1,7 +1,3 @@
-"""ArcFace with the spherical embedding constraint, iResNet-100, MS1MV3."""
+"""Door to `facerec/recipes/arcface_sec_r100.py`."""
 
-from dataclasses import replace
-
-from _ms1mv3 import base, sec
-
-recipe = replace(base, backbone=replace(base.backbone, name="iresnet100"), regularizer=sec)
+from facerec.recipes.arcface_sec_r100 import recipe as recipe

@@ -1,7 +1,3 @@
-"""ArcFace with the spherical embedding constraint, iResNet-50, MS1MV3."""
+"""Door to `facerec/recipes/arcface_sec_r50.py`."""
 
-from dataclasses import replace
-
-from _ms1mv3 import base, sec
-
-recipe = replace(base, regularizer=sec)
+from facerec.recipes.arcface_sec_r50 import recipe as recipe

@@ -1,7 +1,3 @@
-"""cfp_small without the spherical embedding constraint: its twin."""
+"""Door to `facerec/recipes/cfp_small_plain.py`."""
 
-from dataclasses import replace
-
-from cfp_small import recipe as with_sec
-
-recipe = replace(with_sec, regularizer=None)
+from facerec.recipes.cfp_small_plain import recipe as recipe

@@ -1,11 +1,3 @@
-"""CosFace without SEC, iResNet-50, MS1MV3: the twin of cosface_sec_r50."""
+"""Door to `facerec/recipes/cosface_r50.py`."""
 
-from dataclasses import replace
-
-from _ms1mv3 import base
-
-from facerec.heads import CosFace
-
-# s = 64, m = 0.40: InsightFace's CosFace configurations (Glint360K, WebFace). Its older MXNet
-# generation used 0.35.
-recipe = replace(base, margin=CosFace(scale=64.0, margin=0.4))
+from facerec.recipes.cosface_r50 import recipe as recipe

@@ -1,8 +1,3 @@
-"""CosFace with the spherical embedding constraint, iResNet-50, MS1MV3."""
+"""Door to `facerec/recipes/cosface_sec_r50.py`."""
 
-from dataclasses import replace
-
-from _ms1mv3 import sec
-from cosface_r50 import recipe as without_sec
-
-recipe = replace(without_sec, regularizer=sec)
+from facerec.recipes.cosface_sec_r50 import recipe as recipe

@@ -1,11 +1,3 @@
-"""SphereFace without SEC, iResNet-50, MS1MV3: the twin of sphereface_sec_r50."""
+"""Door to `facerec/recipes/sphereface_r50.py`."""
 
-from dataclasses import replace
-
-from _ms1mv3 import base
-
-from facerec.heads import SphereFace
-
-# The modern form with a real m. s = 64, m = 1.7: the MS1M iResNet-100 configuration of
-# ydwen/opensphere; InsightFace's Paddle generation used 1.35.
-recipe = replace(base, margin=SphereFace(scale=64.0, margin=1.7))
+from facerec.recipes.sphereface_r50 import recipe as recipe

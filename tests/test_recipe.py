@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from facerec.errors import RecipeError
-from facerec.recipe import differences, from_dict, load_recipe, run_python, to_dict
+from facerec.recipe import OWN, differences, from_dict, load_recipe, run_python, to_dict
 from facerec.training.recipe import Recipe
 
-FOLDER = Path(__file__).parent.parent / "recipes"
-RECIPES = sorted([*FOLDER.glob("[!_]*.py"), *FOLDER.glob("insightface/*.py")])
+DOORS = Path(__file__).parent.parent / "recipes"
+RECIPES = sorted([*OWN.glob("[!_]*.py"), *OWN.glob("insightface/[!_]*.py")])
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,29 @@ class Tree:
     flag: bool = False
 
 
+def test_every_recipe_of_the_package_has_a_door() -> None:
+    inside, outside = (
+        {path.relative_to(folder) for path in folder.rglob("[!_]*.py")} for folder in (OWN, DOORS)
+    )
+    assert inside == outside
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_is_the_same_by_name_by_door_and_by_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = path.relative_to(OWN)
+    name = inside.with_suffix("").as_posix()
+    recipe = load_recipe(path, Recipe)
+    assert load_recipe(name, Recipe) == load_recipe(DOORS / inside, Recipe) == recipe
+    # A user's own file goes before one of facerec's.
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("from facerec.training import Recipe\nrecipe = Recipe(epochs=77)\n")
+    assert load_recipe(name, Recipe).epochs == 77
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_every_recipe_loads_and_survives_json(path: Path) -> None:
     recipe = load_recipe(path, Recipe)
@@ -44,7 +67,7 @@ def test_every_recipe_loads_and_survives_json(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["arcface_sec_r50", "finetune", "distil_small"])
 def test_the_recipe_of_a_run_loads_as_the_file_that_it_came_from(tmp_path: Path, name: str) -> None:
-    recipe = load_recipe(FOLDER / f"{name}.py", Recipe)
+    recipe = load_recipe(OWN / f"{name}.py", Recipe)
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps(to_dict(recipe)))
     assert load_recipe(path, Recipe) == recipe
@@ -73,8 +96,8 @@ def test_a_recipe_of_a_run_that_is_none_is_a_sentence(
 
 @pytest.mark.parametrize("name", ["arcface", "cosface", "sphereface"])
 def test_twins_differ_in_the_penalty_alone(name: str) -> None:
-    plain = load_recipe(FOLDER / f"{name}_r50.py", Recipe)
-    with_sec = load_recipe(FOLDER / f"{name}_sec_r50.py", Recipe)
+    plain = load_recipe(OWN / f"{name}_r50.py", Recipe)
+    with_sec = load_recipe(OWN / f"{name}_sec_r50.py", Recipe)
     assert plain.regularizer is None and with_sec.regularizer is not None
     assert dataclasses.replace(with_sec, regularizer=None) == plain
 

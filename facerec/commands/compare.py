@@ -53,7 +53,7 @@ def compare(
     once, also on machines that share the folder, the processes share the work.
 
     Args:
-        recipe: the comparison, such as recipes/compare/sec_on_margins.py.
+        recipe: the comparison, such as compare/sec_on_margins.
         data: images to take in place of the recipe's; of the recipe's layout, or a record file or
             its folder where the recipe's faces are generated.
         features: an embeddings file of a frozen network, with the class of every image (.npz of

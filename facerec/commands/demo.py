@@ -17,7 +17,6 @@ import facerec
 from facerec.commands.audit import ALL, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
-from facerec.errors import RecipeError
 from facerec.files import atomic_path
 from facerec.limits import Count
 from facerec.progress import section
@@ -91,18 +90,15 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     Args:
         out: folder for the generated faces, the two runs, a bundle, the audits and report.html.
         recipe: the recipe of the SEC arm; its twin is the same without the penalty. By default
-            recipes/demo.py of the source tree.
+            facerec/recipes/demo.py.
         processes: processes that draw faces.
     """
     from facerec.commands.train import Options, train_recipe
     from facerec.training.recipe import Recipe
 
     console, started = Console(), time.perf_counter()
-    recipe = recipe or Path(facerec.__file__).parent.parent / "recipes" / "demo.py"
-    if not recipe.is_file():
-        raise RecipeError(f"{recipe}: the demo's recipe is not here; give one with --recipe")
     data = out / "data"
-    with_sec = load_recipe(recipe, Recipe)
+    with_sec = load_recipe(recipe or "demo", Recipe)
     with_sec = replace(with_sec, data=replace(with_sec.data, path=data))
     arms = {"ArcFace": replace(with_sec, regularizer=None), "ArcFace + SEC": with_sec}
 

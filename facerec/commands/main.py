@@ -9,6 +9,7 @@ import sys
 import facerec
 
 COMMANDS = {
+    "same": "two photos: one person or two?",
     "train": "train a recipe, alone or under torchrun",
     "plan": "memory, network traffic and arithmetic of a recipe's step, before any training",
     "verify": "score a model, embeddings or scores on LFW, CFP, IJB and others, with intervals",

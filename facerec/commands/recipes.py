@@ -39,8 +39,8 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
     with exit_on_error(debug):
         if path is None and not wants_help:
             raise RecipeError(
-                f"facerec {command} needs a recipe file as its first argument, "
-                "for example recipes/arcface_sec_r50.py"
+                f"facerec {command} needs a recipe as its first argument, a name or a file, "
+                "for example arcface_sec_r50"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
         arguments = _with_values(arguments)
@@ -54,11 +54,16 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
 
 
 def _with_values(arguments: list[str]) -> list[str]:
-    """Give ``--compile`` and ``--no-compile`` their value; join ``--data.also`` with its None."""
+    """Give ``--compile`` and ``--no-compile`` their value; join ``--data.also`` with its None.
+
+    ``--data`` stands for ``--data.path``.
+    """
     words: list[str] = []
     for index, word in enumerate(arguments):
         if word == "None" and words[-1:] == ["--data.also"]:
             words[-1] = "--data.also=None"
+        elif word == "--data" or word.startswith("--data="):
+            words.append(word.replace("--data", "--data.path", 1))
         elif word == "--no-compile":
             words += ["--compile", "False"]
         elif word == "--compile" and (arguments[index + 1 :] or ["-"])[0].startswith("-"):

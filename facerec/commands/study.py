@@ -73,7 +73,7 @@ def study(
     and study.json. The same command goes on where it was interrupted; complete runs are kept.
 
     Args:
-        recipe: the study, such as recipes/studies/sec_fairness.py.
+        recipe: the study, such as studies/sec_fairness.
         out: folder of faces, runs and results.
         seeds: of training, in place of those of the study.
         smoke: one seed, a tiny backbone and few faces: shows that everything works, in a minute.

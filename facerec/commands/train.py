@@ -329,12 +329,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
-        """Train a recipe: RECIPE.py [--name NAME] [--resume] [--FIELD VALUE …].
+        """Train a recipe: RECIPE [--data PEOPLE] [--name NAME] [--resume] [--FIELD VALUE …].
 
-        The recipe's path comes first; every field of the recipe can then be overridden by its
-        dotted name. The run appears under runs/ with its recipe, manifest, metrics, checkpoints
-        and model.safetensors. On several processes: torchrun --nproc-per-node 2 tools/train.py
-        RECIPE.py.
+        The recipe comes first, its file or the name of one of facerec's, such as arcface_sec_r50;
+        every field of it can then be overridden by its dotted name. --data stands for --data.path:
+        record files, tar shards, or a folder of identity/image.jpg. The run appears under runs/
+        with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
+        torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """
         if options.profile:
             from facerec.commands.profile import profile_recipe  # loads what runs never need

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -512,6 +513,24 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
     return {"scores": replace(result, score=scored.kind, source=scored.source)}, []
 
 
+def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console) -> None:
+    """Leave the thresholds of a model beside it, for `facerec same` and `facerec.load`."""
+    from facerec.embedding.bundle import is_bundle
+    from facerec.embedding.recognizer import thresholds_file
+    from facerec.export.thresholds import result_thresholds
+
+    first = next(iter(results.values()), None)
+    model = {} if first is None else first.model or {}
+    rows = [row for result in results.values() for row in result_thresholds(result)]
+    path = Path(model.get("path") or "")
+    if not rows or not path.is_file() or not isinstance(rows[0]["flip"], bool):
+        return
+    if is_bundle(path.parent) or not os.access(path.parent, os.W_OK):
+        return  # a bundle has its own, and is never changed
+    write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
+    console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)
+
+
 def _save(
     results: Mapping[str, VerificationResult],
     comparisons: Mapping[str, Comparison],
@@ -528,6 +547,7 @@ def _save(
     from facerec.verification.page import write_report
     from facerec.verification.plots import plot_roc
 
+    _keep_thresholds(results, console)
     if json is not None:
         figures: dict[str, Any] = {
             "facerec": facerec.__version__,

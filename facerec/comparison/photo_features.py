@@ -63,7 +63,7 @@ def write_features(
     if not isinstance(data, ImageData) or protocol.transform is None:
         raise RecipeError(
             f"{comparison.name}: features are written of photos and by a trunk for them; take a "
-            "recipe such as recipes/papers/reality_check_photos.py, and name photos with --data"
+            "recipe such as papers/reality_check_photos, and name photos with --data"
         )
     if protocol.trunk.weights is None:
         raise RecipeError(

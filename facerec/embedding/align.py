@@ -8,6 +8,8 @@ that any detector wrote, from the insightface package, or from OpenCV with a YuN
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -298,6 +300,14 @@ class Detector(Aligner):
         self, image: NDArray[np.uint8], image_id: str, where: str
     ) -> NDArray[np.floating[Any]]:
         """Return the points of the largest face."""
+        return self.faces(image, where)[0]
+
+    def faces(self, image: NDArray[np.uint8], where: str) -> NDArray[np.floating[Any]]:
+        """Return the points of all faces, ``(n, 5, 2)``, the largest face first.
+
+        Raises:
+            NotAcquiredError: there is none.
+        """
         with self._lock:
             faces = self._detect(np.ascontiguousarray(image[:, :, ::-1]))
         if not len(faces.scores):
@@ -305,7 +315,7 @@ class Detector(Aligner):
                 f"{where}: {self.name} finds no face with a score of {self.threshold:g} or more"
             )
         height, width = image.shape[:2]
-        return faces.points[_largest(faces, height, width)]
+        return faces.points[_by_size(faces, height, width)]
 
     @abstractmethod
     def _detect(self, image: NDArray[np.uint8]) -> Faces:
@@ -468,6 +478,44 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     )
 
 
+def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
+    """Return the detector for photos that are not aligned; None if there is none.
+
+    The first of: the one that is given, the one that ``FACEREC_DETECTOR`` names, a YuNet file
+    (``*yunet*.onnx``) beside the model, insightface where the package and its model pack are on
+    this machine: nothing is downloaded unless insightface is named.
+
+    Args:
+        given: a YuNet ``.onnx`` file, or ``insightface``.
+        beside: the folder of the model.
+
+    Raises:
+        FacerecError: the one that is named cannot be used.
+    """
+    named = given or os.environ.get("FACEREC_DETECTOR") or None
+    if named is None and beside is not None:
+        named = next((str(path) for path in sorted(beside.glob("*yunet*.onnx"))), None)
+    pack = Path("~/.insightface/models/buffalo_l").expanduser()
+    if named is None and pack.is_dir() and importlib.util.find_spec("insightface") is not None:
+        named = "insightface"
+    aligner = parse_align(named)
+    if isinstance(aligner, PointsTable):
+        raise DatasetError(
+            f"{named}: is a table of points; a detector is a YuNet .onnx file or insightface"
+        )
+    assert aligner is None or isinstance(aligner, Detector)
+    return aligner
+
+
+NO_DETECTOR = (
+    "to find the face in it takes a detector, and none is at hand: download "
+    "face_detection_yunet_2023mar.onnx of OpenCV's model zoo (github.com/opencv/opencv_zoo, MIT "
+    "licence) and name it by --detector FILE or in the environment variable FACEREC_DETECTOR, or "
+    "put it beside the model"
+)
+"""What to do with a photo that is not aligned, as the end of a sentence."""
+
+
 def alignment_words(described: Mapping[str, Any] | None) -> str:
     """Say in a few words what `Aligner.describe` says, also of an older embeddings file."""
     if described is None:
@@ -483,12 +531,12 @@ def alignment_words(described: Mapping[str, Any] | None) -> str:
     return f"alignment: {names[method]}, score threshold {threshold}"
 
 
-def _largest(faces: Faces, height: int, width: int) -> int:
-    """Choose the largest face; ties go by score, then by nearness to the centre."""
+def _by_size(faces: Faces, height: int, width: int) -> NDArray[np.int64]:
+    """Return the faces from large to small; ties go by score, then by nearness to the centre."""
     left_top, right_bottom = faces.boxes[:, :2], faces.boxes[:, 2:]
     areas = np.prod(right_bottom - left_top, axis=1)
     off_centre = np.linalg.norm((left_top + right_bottom - (width, height)) / 2, axis=1)
-    return int(np.lexsort([off_centre, -faces.scores, -areas])[0])
+    return np.lexsort([off_centre, -faces.scores, -areas])
 
 
 def _mirrored(points: NDArray[np.float64]) -> NDArray[np.bool_]:

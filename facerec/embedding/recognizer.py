@@ -1,5 +1,6 @@
 """Images in, decisions out: what an application needs of a trained model, behind one door.
 
+    facerec.verify("a.jpg", "b.jpg", model="bundle").same
     recognizer = facerec.load("bundle")
     recognizer.verify(first, second, fpr="1e-3").same
 
@@ -9,6 +10,7 @@ holds here; for unit vectors ‖a − b‖² = 2 − 2·cosine.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -21,16 +23,28 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.embedding.align import align_face
+from facerec.embedding.align import (
+    NO_DETECTOR,
+    Detector,
+    NotAcquiredError,
+    align_face,
+    detector_at_hand,
+)
 from facerec.embedding.engines import EngineName, Precision
 from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import printable
 from facerec.errors import ImageError, MetricError, ModelError
+from facerec.files import parse_json, read_file
+from facerec.records.decode import decode_image
+from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
 
-Images = Image | Sequence[Image]
-"""One image ``(H, W, 3)``, an array of N ``(N, H, W, 3)``, or a sequence; uint8 RGB."""
+Photo = Image | str | Path | bytes
+"""A photo: uint8 RGB ``(H, W, 3)``, a file, or what one holds."""
+
+Images = Photo | Sequence[Photo]
+"""One photo, a sequence, or an array of N ``(N, H, W, 3)``."""
 
 Faces = Images | NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]]]
 """Images, or raw embeddings: one ``(D,)``, an array of N ``(N, D)``, or a sequence."""
@@ -62,11 +76,36 @@ class Verification:
 
     similarity: float
     """Cosine of the two embeddings."""
-    threshold: float
-    same: bool
+    threshold: float | None
+    """None where the model knows none and none was given."""
+    same: bool | None
     """Whether the similarity reaches the threshold."""
     source: str
-    """Where the threshold comes from: ``given``, or FPR, bench and report."""
+    """Where the threshold comes from: ``given``, or FPR, bench and report; why there is none."""
+    fpr: str | None = None
+    """Share of pairs of different people that reach the threshold, at most."""
+    notes: tuple[str, ...] = ()
+    """What is to be known of the photos, such as several faces."""
+
+    def __str__(self) -> str:
+        if self.threshold is None:
+            return f"cosine {self.similarity:.4f}; no decision: {self.source}"
+        verdict = "the same person" if self.same else "different people"
+        relation = "≥" if self.same else "<"
+        basis = "given" if self.source == "given" else self.source
+        text = f"{verdict}: cosine {self.similarity:.4f} {relation} {self.threshold:g} ({basis})"
+        return text
+
+
+@dataclass(frozen=True)
+class Found:
+    """A photo of a folder, and how alike its face is."""
+
+    image: str
+    """Its path in the folder."""
+    similarity: float
+    same: bool | None
+    """Whether the similarity reaches the model's threshold; None without one."""
 
 
 DEFAULT_FPR = "1e-3"
@@ -78,6 +117,8 @@ class FaceRecognizer:
 
     Args:
         model: what embeds.
+        detector: a YuNet ``.onnx`` file or ``insightface``, for photos that are not aligned; by
+            default the one at hand, see `detector_at_hand`. It is loaded when a photo needs it.
         flip: add the raw embedding of the mirror image to each, which takes twice the time; by
             default as the model's thresholds have it, else yes, as in every command.
 
@@ -88,8 +129,14 @@ class FaceRecognizer:
         ModelError: the file's table of thresholds is damaged.
     """
 
-    def __init__(self, model: EmbeddingModel, *, flip: bool | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        *,
+        flip: bool | None = None,
+        detector: str | None = None,
+    ) -> None:
+        self.model, self._detector = model, detector
         self.thresholds = _read_thresholds(model)
         if flip is None:
             flip = self.thresholds[0].flip if self.thresholds else True
@@ -102,6 +149,12 @@ class FaceRecognizer:
             f"<FaceRecognizer {about['name']}: {about['runtime']} on {about['device']}, "
             f"{about['precision']}, {self.embedding_size} dimensions{mirrored}>"
         )
+
+    @functools.cached_property
+    def detector(self) -> Detector | None:
+        """What finds the faces in photos that are not aligned; None if there is nothing."""
+        path = self.model.path
+        return detector_at_hand(self._detector, None if path is None else path.parent)
 
     @property
     def embedding_size(self) -> int:
@@ -141,26 +194,49 @@ class FaceRecognizer:
         """Return raw embeddings: ``(N, D)``, or ``(D,)`` for one image.
 
         Args:
-            images: uint8 RGB; aligned and of the model's size, or with ``points`` photos of any
-                size.
+            images: of the model's size they are taken as aligned; the faces of others are found by
+                the detector, or by ``points``.
             points: five points a photo, ``(N, 5, 2)``, or ``(5, 2)`` for one, see `align_face`.
 
         Raises:
             ImageError: an image of another shape or type, or points that do not fit.
         """
-        one = isinstance(images, np.ndarray) and images.ndim == 3
-        photos = _photos(images)
+        one = _is_photo(images)
+        photos: list[Photo] = [cast(Photo, images)] if one else list(cast(Any, images))
         landmarks = None if points is None else _landmarks(points, one, len(photos))
 
         def face(index: int) -> Image:
+            photo, where = read_photo(photos[index], f"image {index}")
             if landmarks is None:
-                return photos[index]
-            size = self.model.image_size
-            return align_face(photos[index], landmarks[index], size, f"image {index}")
+                return self.face(photo, where)[0]
+            return align_face(photo, landmarks[index], self.model.image_size, where)
 
         batch_size = self.model.batch_size
         vectors = extract(self.model, face, len(photos), flip=self.flip, batch_size=batch_size)
         return vectors.vectors[0] if one else vectors.vectors
+
+    def face(self, photo: Photo, where: str = "the photo", number: int = 1) -> tuple[Image, str]:
+        """Return the aligned face of a photo, and a sentence if there are several.
+
+        Args:
+            photo: taken as aligned if it has the model's size, else its faces are found.
+            where: names it, for errors.
+            number: which face, from the largest on.
+
+        Raises:
+            ImageError: it cannot be read, there is no face, or no detector; or too few faces.
+        """
+        image, where = read_photo(photo, where)
+        size = self.model.image_size
+        if image.shape[:2] == size:
+            return image, ""
+        if self.detector is None:
+            raise ImageError(f"{where}: {_size(image)} is not {size[0]}×{size[1]}; {NO_DETECTOR}")
+        faces = self.detector.faces(image, where)
+        if not 1 <= number <= len(faces):
+            raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
+        several = f"{where}: {len(faces)} faces, face {number} from the largest on is taken"
+        return align_face(image, faces[number - 1], size, where), several if len(faces) > 1 else ""
 
     def similarity(self, a: Faces, b: Faces) -> NDArray[np.float32]:
         """Return the cosine of every face of ``a`` (rows) with every face of ``b`` (columns).
@@ -224,35 +300,52 @@ class FaceRecognizer:
 
     def verify(
         self,
-        a: Image | NDArray[np.floating[Any]],
-        b: Image | NDArray[np.floating[Any]],
+        a: Photo | NDArray[np.floating[Any]],
+        b: Photo | NDArray[np.floating[Any]],
         threshold: float | None = None,
         *,
         fpr: Rate | None = None,
         bench: str | None = None,
+        faces: tuple[int, int] = (1, 1),
     ) -> Verification:
         """Decide whether two faces belong to the same subject.
 
+        Where no threshold is given, nor an FPR, and the model knows none, there is no decision.
+
         Args:
-            a: one aligned image, or one raw embedding of this model.
+            a: one photo, or one raw embedding of this model.
             b: the same.
             threshold: cosine from which on they do; by default the model's own, see `threshold`.
             fpr: see `threshold`.
             bench: see `threshold`.
+            faces: which face of each photo, from the largest on.
 
         Raises:
-            ModelError: no threshold is given or known; embeddings of another size.
+            ModelError: no threshold for the FPR is known; embeddings of another size.
             ImageError: an image of another shape or type, or more than one.
             MetricError: an embedding is zero or not finite, or the threshold is NaN.
         """
-        if threshold is None:
+        limit = None if threshold is None else float(threshold)
+        source, rate = "given", None
+        if threshold is None and not self.thresholds and fpr is None and bench is None:
+            source = (
+                "this model knows no threshold; facerec verify --bench … --model MODEL writes one "
+                "beside it"
+            )
+        elif threshold is None:
             known = self.threshold(fpr, bench)
-            limit, source = known.value, str(known)
-        elif math.isnan(threshold):
+            limit, source, rate = known.value, str(known), known.fpr
+        elif limit is not None and math.isnan(limit):
             raise MetricError("the threshold is NaN, which no similarity reaches; give a number")
-        else:
-            limit, source = float(threshold), "given"
-        cosine = self.similarity(a, b)
+        sides, notes = [], []
+        for name, side, number in zip("ab", (a, b), faces, strict=True):
+            if not (isinstance(side, np.ndarray) and side.dtype.kind == "f"):
+                if not _is_photo(side):
+                    raise ImageError("verify compares one face with one other; use similarity")
+                side, note = self.face(cast(Photo, side), f"photo {name}", number)
+                notes.append(note)
+            sides.append(side)
+        cosine = self.similarity(*sides)
         if cosine.ndim:
             raise ImageError(
                 f"verify compares one face with one other, found {cosine.size} pairs; use "
@@ -261,11 +354,38 @@ class FaceRecognizer:
         similarity = float(cosine)
         if math.isnan(similarity):
             raise MetricError("an embedding is zero or not finite, so it has no similarity")
-        return Verification(similarity, limit, similarity >= limit, source)
+        same = None if limit is None else similarity >= limit
+        return Verification(similarity, limit, same, source, rate, tuple(filter(None, notes)))
+
+    def find(self, photo: Photo, people: str | Path) -> list[Found]:
+        """Return the photos of a folder by how alike their faces are, the most alike first.
+
+        Photos without a face stand at the end, with a similarity of NaN.
+
+        Args:
+            photo: whose face is looked for.
+            people: a folder of photos, at any depth.
+
+        Raises:
+            ImageError: a photo does not decode, or there is no face on the one that is looked for.
+            DatasetError: the folder holds no photos.
+        """
+        source = FolderImages(people)
+        limit = self.threshold().value if self.thresholds else None
+        wanted, found = self.embed(self.face(photo)[0]), []
+        for index, name in enumerate(source.ids.tolist()):
+            try:
+                face, _ = self.face(source.encoded(index), source.where(index))
+                cosine = float(self.similarity(wanted, self.embed(face)))
+            except NotAcquiredError:
+                cosine = math.nan
+            found.append(Found(name, cosine, None if limit is None else cosine >= limit))
+        return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
     def _unit(self, faces: Faces) -> NDArray[np.float64]:
         """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
-        items: list[Any] = [faces] if isinstance(faces, np.ndarray) else list(faces)
+        one = isinstance(faces, (np.ndarray, str, Path, bytes))
+        items: list[Any] = [faces] if one else list(cast(Any, faces))
         if {item.dtype.kind for item in items if isinstance(item, np.ndarray)} == {"f"}:
             vectors = self._checked(items[0] if isinstance(faces, np.ndarray) else _stack(items))
         else:
@@ -298,6 +418,7 @@ def load(
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
+    detector: str | None = None,
 ) -> FaceRecognizer:
     """Load a model to embed and compare faces with.
 
@@ -313,6 +434,7 @@ def load(
         channels: channel order, for an ``.onnx`` file that does not state it.
         mean: the same for what is subtracted from every pixel value.
         std: the same for what divides the result.
+        detector: see `FaceRecognizer`.
 
     Raises:
         ModelError: missing, damaged, or it does not run there.
@@ -330,7 +452,54 @@ def load(
         engine=engine,
         variant=variant,
     )
-    return FaceRecognizer(model, flip=flip)
+    return FaceRecognizer(model, flip=flip, detector=detector)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(model: str, detector: str | None) -> FaceRecognizer:
+    return load(model, detector=detector)
+
+
+def verify(
+    a: Photo, b: Photo, *, model: str | Path, detector: str | None = None, **options: Any
+) -> Verification:
+    """Decide whether two photos show the same person; the model stays loaded.
+
+    Args:
+        a: a photo.
+        b: another one.
+        model: see `load`.
+        detector: see `load`.
+        options: those of `FaceRecognizer.verify`.
+    """
+    return _loaded(str(model), detector).verify(a, b, **options)
+
+
+def find(
+    photo: Photo, people: str | Path, *, model: str | Path, detector: str | None = None
+) -> list[Found]:
+    """Return the photos of a folder by how alike they are to one; see `FaceRecognizer.find`."""
+    return _loaded(str(model), detector).find(photo, people)
+
+
+def read_photo(photo: Photo, where: str) -> tuple[Image, str]:
+    """Return a photo's pixels, upright, uint8 RGB ``(H, W, 3)``, and its name for messages.
+
+    Raises:
+        ImageError: it cannot be read or is no photo.
+    """
+    if isinstance(photo, (str, Path)):
+        where = str(photo)
+        try:
+            photo = read_file(photo)
+        except OSError as error:
+            raise ImageError(
+                f"{where}: the photo cannot be read ({error.strerror or error}); check the path"
+            ) from error
+    if isinstance(photo, (bytes, bytearray, memoryview)):
+        return decode_image(bytes(photo), where, size=None, upright=True), where
+    _check_photo(photo, where)
+    return photo, where
 
 
 def _stack(embeddings: Sequence[Any]) -> NDArray[np.floating[Any]]:
@@ -340,27 +509,32 @@ def _stack(embeddings: Sequence[Any]) -> NDArray[np.floating[Any]]:
     return np.stack(embeddings)
 
 
-def _photos(images: Images) -> list[Image]:
-    """Return the single images, each of shape ``(H, W, 3)``."""
+def _is_photo(images: Any) -> bool:
+    """Tell whether there is one photo; refuse an array that is neither that nor several."""
     if isinstance(images, np.ndarray) and images.ndim not in (3, 4):
         raise ImageError(
             f"images are uint8 RGB of shape (H, W, 3) or (N, H, W, 3), found {images.dtype} of "
             f"shape {images.shape}"
         )
-    one = isinstance(images, np.ndarray) and images.ndim == 3
-    photos = [cast(Image, images)] if one else list(images)
-    for index, photo in enumerate(photos):
-        if not isinstance(photo, np.ndarray):
-            raise ImageError(
-                f"image {index}: a NumPy array of uint8 RGB is needed, found a "
-                f"{type(photo).__name__}"
-            )
-        if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or not photo.size:
-            raise ImageError(
-                f"image {index}: uint8 RGB of shape (H, W, 3) is needed, found {photo.dtype} of "
-                f"shape {photo.shape}"
-            )
-    return photos
+    one = isinstance(images, (str, Path, bytes, bytearray, memoryview))
+    return one or (isinstance(images, np.ndarray) and images.ndim == 3)
+
+
+def _check_photo(photo: Any, where: str) -> None:
+    if not isinstance(photo, np.ndarray):
+        raise ImageError(
+            f"{where}: a file, its bytes or a NumPy array of uint8 RGB is needed, found a "
+            f"{type(photo).__name__}"
+        )
+    if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or not photo.size:
+        raise ImageError(
+            f"{where}: uint8 RGB of shape (H, W, 3) is needed, found {photo.dtype} of "
+            f"shape {photo.shape}"
+        )
+
+
+def _size(image: Image) -> str:
+    return f"{image.shape[0]}×{image.shape[1]} (height×width)"
 
 
 def _landmarks(points: ArrayLike, one: bool, count: int) -> NDArray[np.float64]:
@@ -377,14 +551,23 @@ def _landmarks(points: ArrayLike, one: bool, count: int) -> NDArray[np.float64]:
     return landmarks.reshape(count, 5, 2)
 
 
+def thresholds_file(model: Path) -> Path:
+    """Return where ``facerec verify`` leaves the thresholds of a model file, beside it."""
+    return model.with_name(f"{model.name}.thresholds.json")
+
+
 def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
+    """Return the thresholds in a model file, or else those beside it, if they are of this file."""
     table = (model.note or {}).get("thresholds") or []
     try:
+        if not table and model.path is not None and thresholds_file(model.path).is_file():
+            beside = parse_json(read_file(thresholds_file(model.path)))
+            table = beside["thresholds"] if beside["sha256"] == model.sha256 else []
         return tuple(_read_threshold(row) for row in table)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, MetricError) as error:
         raise ModelError(
             f"{model.path}: its table of thresholds is damaged ({printable(repr(error), 200)}); "
-            "export it again"
+            "export it or run facerec verify again"
         ) from error
 
 

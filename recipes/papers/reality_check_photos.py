@@ -1,12 +1,3 @@
-"""A Metric Learning Reality Check on photos: whole networks with ImageNet weights.
+"""Door to `facerec/recipes/papers/reality_check_photos.py`."""
 
-    facerec compare recipes/papers/reality_check_photos.py --data FOLDER
-
-The folder is Cars196, of which the official training half is enough. The weights are a file that
-you name in `_protocols.py`; days on a GPU.
-"""
-
-from _protocols import on_photos
-from reality_check import recipe as on_features
-
-recipe = on_photos(on_features)
+from facerec.recipes.papers.reality_check_photos import recipe as recipe

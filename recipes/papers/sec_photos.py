@@ -1,11 +1,3 @@
-"""Deep Metric Learning with Spherical Embedding on photos: whole networks with ImageNet weights.
+"""Door to `facerec/recipes/papers/sec_photos.py`."""
 
-    facerec compare recipes/papers/sec_photos.py --data FOLDER
-
-As `reality_check_photos.py`; the arms are those of `sec.py`.
-"""
-
-from _protocols import on_photos
-from sec import recipe as on_features
-
-recipe = on_photos(on_features)
+from facerec.recipes.papers.sec_photos import recipe as recipe

@@ -1,9 +1,3 @@
-"""The study of `sec_fairness_finetuned`, with CosFace in place of ArcFace."""
+"""Door to `facerec/recipes/studies/sec_fairness_finetuned_cosface.py`."""
 
-from dataclasses import replace
-
-from sec_fairness_finetuned import recipe as arcface
-
-from facerec.heads import CosFace
-
-recipe = replace(arcface, real=replace(arcface.real, margin=CosFace(scale=32.0, margin=0.2)))
+from facerec.recipes.studies.sec_fairness_finetuned_cosface import recipe as recipe

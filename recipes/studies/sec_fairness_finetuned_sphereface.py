@@ -1,9 +1,3 @@
-"""The study of `sec_fairness_finetuned`, with SphereFace in place of ArcFace."""
+"""Door to `facerec/recipes/studies/sec_fairness_finetuned_sphereface.py`."""
 
-from dataclasses import replace
-
-from sec_fairness_finetuned import recipe as arcface
-
-from facerec.heads import SphereFace
-
-recipe = replace(arcface, real=replace(arcface.real, margin=SphereFace(scale=32.0, margin=1.35)))
+from facerec.recipes.studies.sec_fairness_finetuned_sphereface import recipe as recipe

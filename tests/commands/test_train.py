@@ -567,10 +567,14 @@ def test_a_run_that_is_being_trained_is_left_alone(
     [
         (
             [],
-            "facerec train needs a recipe file as its first argument, for example "
-            "recipes/arcface_sec_r50.py",
+            "facerec train needs a recipe as its first argument, a name or a file, for example "
+            "arcface_sec_r50",
         ),
-        (["--device", "cpu", "arc.py"], "facerec train needs a recipe file as its first argument"),
+        (["--device", "cpu", "arc.py"], "facerec train needs a recipe as its first argument"),
+        (
+            ["arcface_sec_r5"],
+            "arcface_sec_r5: no such recipe file; perhaps arcface_sec_r50; facerec's",
+        ),
         (["gone.py"], "gone.py: no such recipe file; recipes there: arc.py, wrong.py"),
         (["."], ".: is a folder, not a recipe file; recipes there: arc.py, wrong.py"),
         (["gone.py", "--help"], "gone.py: no such recipe file"),

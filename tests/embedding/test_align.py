@@ -18,7 +18,7 @@ from facerec.embedding.align import (
     NotAcquiredError,
     PointsTable,
     YuNet,
-    _largest,
+    _by_size,
     align_face,
     alignment_words,
     face_template,
@@ -311,7 +311,7 @@ def test_any_bytes_are_read_or_refused(
 def test_the_largest_face_is_taken_then_the_surer_then_the_more_central() -> None:
     def chosen(*faces: tuple[float, float, float, float, float]) -> int:
         rows = np.array(faces)
-        return _largest(Faces(rows[:, :4], rows[:, 4], np.zeros((len(rows), 5, 2))), 100, 200)
+        return _by_size(Faces(rows[:, :4], rows[:, 4], np.zeros((len(rows), 5, 2))), 100, 200)[0]
 
     assert chosen((0, 0, 10, 10, 0.9), (50, 50, 70, 65, 0.5)) == 1
     assert chosen((0, 0, 10, 10, 0.8), (50, 50, 60, 60, 0.9)) == 1

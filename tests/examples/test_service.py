@@ -186,6 +186,7 @@ def test_verify(client: Client, service: Any) -> None:
         "threshold": 0.5,
         "same": expected.same,
         "source": "FPR 1e-3 on lfw",
+        "fpr": "1e-3",
         "contract": service.contract,
     }
     again = client.post("/v1/verify", files=form(encode(a), encode(a))).json()

@@ -98,6 +98,7 @@ LINES = {
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
+    "same": "a.png b.png --model runs/run",
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
@@ -143,7 +144,15 @@ def before_import_weights() -> None:
     torch.save(load_model("runs/run").backbone.state_dict(), "theirs.pth")
 
 
+def before_same() -> None:
+    """Copy two photos."""
+    photos = sorted(path for path in Path("images").rglob("*") if path.is_file())
+    for name, photo in zip(("a.png", "b.png"), photos, strict=False):
+        Path(name).write_bytes(photo.read_bytes())
+
+
 BEFORE: dict[str, Callable[[], None]] = {
+    "same": before_same,
     "compare": before_compare,
     "demo": before_demo,
     "import-weights": before_import_weights,

@@ -1,0 +1,70 @@
+"""``facerec same``: two photos, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import tyro
+
+from facerec.commands.cli import Console, refuse_unused, run_command
+from facerec.commands.models import print_notes
+from facerec.files import json_bytes
+from facerec.limits import Count, Number
+
+
+def same(
+    a: tyro.conf.Positional[Path],
+    b: tyro.conf.Positional[Path],
+    model: Path | None = None,
+    threshold: Number | None = None,
+    fpr: str | None = None,
+    bench: str | None = None,
+    detector: str | None = None,
+    face: tuple[Count, Count] = (1, 1),
+    json: bool = False,
+) -> None:
+    """Tell whether two photos show one person.
+
+    Photos of the model's size (112×112) are taken as aligned faces; in others the face is found, by
+    YuNet or insightface. The answer is the cosine of the two embeddings, the threshold that decides
+    and where that comes from. Without a threshold there is no decision: facerec verify --bench …
+    --model MODEL finds one on pairs and leaves it beside the model.
+
+    Args:
+        a: a photo.
+        b: another one.
+        model: a run folder, a bundle, a .safetensors, .pth or .onnx file; by default the newest run
+            under runs/.
+        threshold: cosine from which on two faces are taken for one person.
+        fpr: in place of it: share of pairs of different people that may be accepted; by default
+            1e-3, or the lowest that the model knows.
+        bench: the verification set of the threshold, where the model knows several.
+        detector: a YuNet .onnx file, or insightface; by default the one that FACEREC_DETECTOR
+            names, a YuNet file beside the model, or insightface where it is installed.
+        face: which face of each photo, counted from the largest on.
+        json: print the answer as JSON.
+    """
+    from facerec.embedding.model import newest_run
+    from facerec.embedding.recognizer import load
+
+    if threshold is not None:
+        refuse_unused("chooses a threshold, and one is given", {"--fpr": fpr, "--bench": bench})
+    recognizer = load(model or newest_run(), detector=detector)
+    answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
+    notes = [*recognizer.model.warnings, *answer.notes]
+    if assumed := ", ".join(recognizer.model.assumed):
+        notes.append(f"the model does not say its {assumed}, which are assumed")
+    console = Console(soft_wrap=True, highlight=False)
+    if json:
+        found = {**asdict(answer), "notes": notes, "model": recognizer.describe()}
+        console.print(json_bytes(found).decode(), end="")
+        return
+    console.print(str(answer), style="bold")
+    print_notes(notes, console)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with ``argv``, or with the arguments of the process."""
+    run_command(same, argv)

@@ -1,0 +1,1 @@
+"""Settings of InsightFace's published runs, to the letter."""

@@ -1,0 +1,38 @@
+"""Losses that the table of A Metric Learning Reality Check lacks, under its protocol.
+
+    facerec compare recipes/papers/reality_check_others.py --features FILE
+
+Before and after the paper: angular, lifted structure, N-pairs in three forms, SupCon, circle, proxy
+anchor, tuplet margin, SphereFace, and those of the SEC authors. Each is compared with the
+contrastive loss, as in `reality_check.py`.
+"""
+
+from dataclasses import replace
+
+from facerec.comparison import losses
+from facerec.recipes.papers.reality_check import BASE, plain, table
+from facerec.recipes.papers.reality_check import recipe as reality_check
+
+others = {
+    "Angular": losses.Angular(),
+    "Lifted": losses.LiftedStructure(),
+    "Lifted-general": losses.GeneralizedLiftedStructure(),
+    "N-pairs": losses.NPairs(),
+    "N-pairs-normalised": losses.NPairNormalized(),
+    "N-pairs-L2": losses.NPairInnerProductL2(),
+    "SupCon": losses.SupCon(),
+    "Circle": losses.Circle(),
+    "ProxyAnchor": losses.ProxyAnchor(),
+    "TupletMargin": losses.TupletMargin(),
+    "SphereFace": losses.PmlSphereFace(),
+    "Triplet-all": losses.TripletAll(),
+    "Semihard": losses.SemihardTriplet(),
+    "MS-SEC-authors": losses.MultiSimilaritySEC(),
+}
+
+recipe = replace(
+    reality_check,
+    name="reality_check_others",
+    question="Which losses beyond the Reality Check's table differ from the contrastive loss?",
+    arms=(plain(BASE, table[BASE]), *(plain(name, loss) for name, loss in others.items())),
+)

@@ -1,0 +1,47 @@
+"""Which weight η of SEC for face recipes? Photos of people, and the last layer of face recipes.
+
+    facerec compare recipes/studies/eta.py --data data/cfp
+
+SEC at fixed weights on three margin heads; nothing is searched, so that weights are all that
+differs. The batch norm at the end has a frozen γ as in `recipes/_ms1mv3.py`. Training does not stop
+early: on photos the first epochs score below the untrained network. Take the weight by the
+validation scores of the report; the test scores then say what it gains.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from facerec.comparison import Arm, Comparison, ImageData, MarginHead
+from facerec.heads import SEC, ArcFace, CosFace, SphereFace
+from facerec.recipes.studies._generated import protocol, repetitions
+
+heads = {
+    "SphereFace": MarginHead(SphereFace(scale=32.0)),
+    "CosFace": MarginHead(CosFace(scale=32.0, margin=0.2)),
+    "ArcFace": MarginHead(ArcFace(scale=32.0, margin=0.3)),
+}
+
+recipe = Comparison(
+    name="eta",
+    question="Which weight should SEC have on faces?",
+    data=ImageData(path=Path("data/cfp")),
+    protocol=replace(
+        protocol,
+        trunk=replace(protocol.trunk, embedding_bn="frozen_gamma"),
+        steps_per_epoch=40,
+        epochs=10,
+        patience=10,
+    ),
+    arms=tuple(
+        arm
+        for name, head in heads.items()
+        for arm in (
+            Arm(name, head, search=()),
+            *(
+                Arm(f"{name}+SEC{weight:g}", head, SEC(weight=weight), against=name, search=())
+                for weight in (0.01, 0.1, 1.0, 10.0)
+            ),
+        )
+    ),
+    repetitions=repetitions,
+)

@@ -525,8 +525,10 @@ def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console
     path = Path(model.get("path") or "")
     if not rows or not path.is_file() or not isinstance(rows[0]["flip"], bool):
         return
-    if is_bundle(path.parent) or not os.access(path.parent, os.W_OK):
-        return  # a bundle has its own, and is never changed
+    # A bundle has its own, and is never changed; root may write where nobody is meant to.
+    writable = path.parent.stat().st_mode & 0o222 and os.access(path.parent, os.W_OK)
+    if is_bundle(path.parent) or not writable:
+        return
     write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
     console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)
 

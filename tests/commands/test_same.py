@@ -102,6 +102,19 @@ def test_verify_leaves_thresholds_beside_the_model(
     assert json.loads(same(capsys, "a.png", "b.png", "--json"))["threshold"] is None
 
 
+def test_verify_writes_nothing_where_nothing_is_to_be_written(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_pack(place / "lfw.bin", folds=10, per_fold=6)
+    (place / "m").chmod(0o555)
+    try:
+        verify(["--bench", "lfw.bin", "--model", "m", "--fpr", "1e-1", "--replicates", "40"])
+    finally:
+        (place / "m").chmod(0o755)
+    assert "thresholds: " not in capsys.readouterr().out
+    assert sorted(path.name for path in (place / "m").iterdir()) == ["model.safetensors"]
+
+
 def test_python_takes_files_bytes_and_arrays(place: Path) -> None:
     expected = cosine(place)
     for first, second in (

@@ -112,7 +112,7 @@ def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "facerec plan needs a recipe file as its first argument"),
+        ([], "facerec plan needs a recipe as its first argument"),
         (["gone.py"], "gone.py: no such recipe file"),
         (["arc.py"], "data: "),
         (["arc.py", "--classes", "0"], "--classes must be at least 1"),

@@ -715,7 +715,7 @@ def test_help_teaches(
     assert exit_.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for words in (
-        "RECIPE.py [--name NAME] [--resume]",
+        "RECIPE [--data PEOPLE] [--name NAME] [--resume]",
         "torchrun --nproc-per-node 2",
         "Continue the newest run of this name",
         "--optimizer.lr FLOAT Learning rate at the end of the warm-up",

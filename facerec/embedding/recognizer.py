@@ -92,9 +92,11 @@ class Verification:
             return f"cosine {self.similarity:.4f}; no decision: {self.source}"
         verdict = "the same person" if self.same else "different people"
         relation = "≥" if self.same else "<"
-        basis = "given" if self.source == "given" else self.source
-        text = f"{verdict}: cosine {self.similarity:.4f} {relation} {self.threshold:g} ({basis})"
-        return text
+        # As many digits as tell the two apart: the line must do what it says.
+        shown = (f"{self.similarity:.{digits}f}" for digits in (4, 6, 9))
+        sides = (text for text in shown if (float(text) >= self.threshold) is self.same)
+        cosine = next(sides, repr(self.similarity))
+        return f"{verdict}: cosine {cosine} {relation} {self.threshold!r} ({self.source})"
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Found:
     """Its path in the folder."""
     similarity: float
     same: bool | None
-    """Whether the similarity reaches the model's threshold; None without one."""
+    """Whether the similarity reaches the model's threshold; None without one, or without a face."""
 
 
 DEFAULT_FPR = "1e-3"
@@ -377,9 +379,9 @@ class FaceRecognizer:
             try:
                 face, _ = self.face(source.encoded(index), source.where(index))
                 cosine = float(self.similarity(wanted, self.embed(face)))
+                found.append(Found(name, cosine, None if limit is None else cosine >= limit))
             except NotAcquiredError:
-                cosine = math.nan
-            found.append(Found(name, cosine, None if limit is None else cosine >= limit))
+                found.append(Found(name, math.nan, None))
         return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
     def _unit(self, faces: Faces) -> NDArray[np.float64]:
@@ -463,7 +465,9 @@ def _loaded(model: str, detector: str | None) -> FaceRecognizer:
 def verify(
     a: Photo, b: Photo, *, model: str | Path, detector: str | None = None, **options: Any
 ) -> Verification:
-    """Decide whether two photos show the same person; the model stays loaded.
+    """Decide whether two photos show the same person.
+
+    The model stays loaded, as it and its thresholds were at the first call; see `load` for another.
 
     Args:
         a: a photo.

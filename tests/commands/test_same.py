@@ -84,6 +84,16 @@ def test_a_given_threshold_decides(
     assert found["threshold"] == pytest.approx(limit)
 
 
+@pytest.mark.parametrize("away", [0.3, 1e-5, -1e-5, 1e-7, -1e-7, 0.0])
+def test_the_line_does_what_it_says(away: float) -> None:
+    cosine = 0.384449989
+    limit = cosine + away
+    text = str(recognizer.Verification(cosine, limit, cosine >= limit, "given"))
+    left, relation, right, _ = text.partition("cosine ")[2].split(maxsplit=3)
+    assert (float(left) >= float(right)) is (relation == "≥") is (cosine >= limit)
+    assert float(right) == limit
+
+
 def test_verify_leaves_thresholds_beside_the_model(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

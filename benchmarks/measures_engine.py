@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
+from clock import peak_memory, product_rate
 from measures import _Faces, _run
 from rows import Row
 from torch import Tensor, nn
@@ -30,7 +31,6 @@ from facerec.training import SGD, Distillation, Head, Recipe
 from facerec.training.distillation import ARRAY_FILE, NOTE_FILE, TeacherTargets
 from facerec.training.distributed import Processes
 from facerec.training.plan import plan_step
-from facerec.training.profile import peak_memory, product_rate
 from facerec.training.row_update import RowUpdate
 from facerec.training.trainer import Trainer
 

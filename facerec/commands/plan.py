@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 GB = 10**9
 
-CardName = Literal["V100", "A100", "A10", "RTX3090", "L40S", "H100", "H200"]
-
 
 @dataclass(frozen=True)
 class Options(Flags):
@@ -32,14 +30,6 @@ class Options(Flags):
     """People in the training set; by default those of the recipe's data, which is then opened."""
     device_memory: Positive | None = None
     """Memory of one device in GB of 10⁹ bytes: say whether the step fits, and what would help."""
-    card: CardName | None = None
-    """GPU of every rank: also predict how long a step takes. A prediction is no measurement: no
-    share of a card's rates that facerec reaches has been measured."""
-    product_rate: Positive | None = None
-    """TFLOP/s of a large bf16 matrix product as measured on the card, in place of its data sheet's;
-    the card's other rates follow."""
-    bandwidth: Positive | None = None
-    """GB/s of the card's memory as measured by a copy, bytes read and written."""
     device: Literal["cuda", "cpu"] = "cuda"
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
 
@@ -61,8 +51,6 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     console.print(fact_lines(_facts(plan)))
     console.print()
     tables = [_memory(plan), *([_network(plan)] if plan.transfers else []), _arithmetic(plan)]
-    if options.card is not None:
-        tables.append(_time(plan, options))
     for table in tables:
         console.print(table.terminal())
     if options.device_memory is not None:
@@ -124,25 +112,6 @@ def _arithmetic(plan: Plan) -> Table[Any]:
         ("head", f"{plan.head_flop / 1e12:,.3f}"),
     ]
     return _summed("arithmetic of a rank, TFLOP a step", ("where", "TFLOP"), rows, total)
-
-
-def _time(plan: Plan, options: Options) -> Table[Any]:
-    from facerec.training.network import compile_mode
-    from facerec.training.step_time import CARDS, FACEREC, FACEREC_EAGER, measured_card, predict
-
-    assert options.card is not None
-    card = measured_card(
-        CARDS[options.card],
-        options.product_rate and options.product_rate * 1e12,
-        options.bandwidth and options.bandwidth * 1e9,
-    )
-    mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
-    method = FACEREC if mode else FACEREC_EAGER
-    time = predict(plan, card, method)
-    rows = [(name, f"{1000 * seconds:,.2f}") for name, seconds in time.phases]
-    total = f"together, {time.images_per_second:,.0f} images/s", f"{1000 * time.seconds:,.2f}"
-    caption = f"time of a step on {card.name} in ms, predicted: {method.words}"
-    return _summed(caption, ("part", "ms"), rows, total)
 
 
 def _summed(

@@ -49,10 +49,10 @@ class Options(Flags):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     profile: bool = False
-    """Instead of training measure some steps, print where time and memory go, and write nothing but
-    a teacher's embeddings that are not there yet."""
+    """Instead of training record some steps with torch.profiler, print its table, and write nothing
+    but a teacher's embeddings that are not there yet."""
     profile_steps: Count = 10
-    """Steps that --profile measures, after a few to warm up."""
+    """Steps that --profile records, after a few to warm up."""
 
 
 def train_recipe(

@@ -83,13 +83,6 @@ class Plan:
     transfers: tuple[Transfer, ...]
     backbone_flop: int
     head_flop: int
-    backbone_numbers: int
-    """Of its trainable parameters."""
-
-    @property
-    def forward_flop(self) -> int:
-        """FLOP of one image's way through the backbone."""
-        return forward_flop(self.recipe.backbone)
 
     @property
     def totals(self) -> MemoryUse:
@@ -170,7 +163,6 @@ def plan_step(
         transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
         backbone_flop=share * backbone_flop(recipe),
         head_flop=head_flop(recipe.batch_size, visited * centers, recipe.backbone.embedding_size),
-        backbone_numbers=sum(backbone.sizes),
     )
 
 
@@ -480,7 +472,7 @@ def _backbone_step(
             learning = freezing is None or not freezing.whole
             images = torch.empty(batch, 112, 112, 3).permute(0, 3, 1, 2)
             pixels = live.now
-            with autocast(precision), torch.set_grad_enabled(learning):
+            with _autocast(precision), torch.set_grad_enabled(learning):
                 embeddings = backbone(images)
             together, forward_peak = live.now, live.peak
             del images
@@ -503,7 +495,7 @@ def _backbone_step(
     )
 
 
-def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
     """Return the autocast of a backbone's precision, for tensors without content."""
     if precision == "fp32":
         return contextlib.nullcontext()

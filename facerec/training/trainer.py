@@ -122,7 +122,7 @@ class Trainer(Learner):
         ):
             self._validate_when_due()  # a run that was stopped did not wait for it
             start = self.step
-            for batch in self._batches():
+            for batch in self.batches():
                 if self.step == start:
                     self._stop_at_once()  # compiling may take minutes
                 self.skipped += batch.skipped
@@ -238,7 +238,7 @@ class Trainer(Learner):
             )
         self.processes.barrier()
 
-    def _batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         """Load this rank's batches from the present step on."""
         loader = BatchLoader(
             self._images,

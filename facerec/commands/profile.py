@@ -38,6 +38,7 @@ def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console)
     from torch.profiler import ProfilerActivity, profile, record_function
 
     from facerec.training.initialization import resolved
+    from facerec.training.learner import Learner
     from facerec.training.trainer import Trainer
 
     recipe = processes.on_main(functools.partial(resolved, recipe))
@@ -48,21 +49,21 @@ def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console)
     speaker = console if processes.is_main else None
     dataset = open_data(recipe, speaker)
     targets = open_targets(recipe, dataset, processes, speaker)
-    trainer = Trainer(recipe, dataset, processes, targets=targets)
+    trainer = Trainer(learner := Learner(recipe, dataset, processes, targets))
     # The batches that lie ready hide how fast the loader is.
     warm_up = 3 + 2 * trainer.workers
-    if trainer.total_steps < warm_up + steps:
+    if learner.total_steps < warm_up + steps:
         raise RecipeError(
-            f"the recipe has {trainer.total_steps} steps, too few to measure {steps} after "
+            f"the recipe has {learner.total_steps} steps, too few to measure {steps} after "
             f"{warm_up} that warm up; set fewer --profile-steps, more --epochs or a smaller "
             "--batch-size"
         )
-    on_gpu = trainer.device.type == "cuda"
+    on_gpu = learner.device.type == "cuda"
     batches = trainer.batches()
     for _ in range(warm_up):
-        trainer.train_step(next(batches))
+        learner.train_step(next(batches))
     if on_gpu:
-        torch.cuda.synchronize(trainer.device)
+        torch.cuda.synchronize(learner.device)
     processes.barrier()
     begun = time.perf_counter()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
@@ -70,9 +71,9 @@ def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console)
         for _ in range(steps):
             with record_function("waiting for data"):
                 batch = next(batches)
-            trainer.train_step(batch)
+            learner.train_step(batch)
         if on_gpu:
-            torch.cuda.synchronize(trainer.device)
+            torch.cuda.synchronize(learner.device)
     seconds = (time.perf_counter() - begun) / steps
     if processes.is_main:
         order = f"self_{'device' if on_gpu else 'cpu'}_time_total"

@@ -44,7 +44,7 @@ from facerec.files import (
     read_file,
     write_json,
 )
-from facerec.heads.distillation_loss import DistillationKind, DistillationLoss
+from facerec.heads.distillation_loss import DistillationKind
 from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
 from facerec.recipe import to_dict
@@ -177,20 +177,6 @@ class TaughtDataset(Dataset):
         assert batch.views is not None
         batch.targets = self.targets.rows(batch.indices, batch.views)
         return batch
-
-
-def create_distiller(
-    config: Distillation, embedding_size: int, targets: TeacherTargets, seed: int
-) -> DistillationLoss:
-    """Make the loss of a network of ``embedding_size`` that learns ``targets``."""
-    return DistillationLoss(
-        config.loss,
-        config.weight,
-        embedding_size,
-        targets.size,
-        target_scale=targets.scale,
-        seed=seed,
-    )
 
 
 def distillation_warnings(

@@ -170,35 +170,37 @@ STEPS: dict[str, dict[str, Any]] = {
 def test_a_step_of_a_trainer_takes_what_is_planned(data: Path, changes: dict[str, Any]) -> None:
     recipe = tiny_recipe(data, **{"backbone": NARROW, "precision": "fp32", **changes})
     trainer = make_trainer(recipe)
-    batches = trainer._batches()
-    trainer.train_step(next(batches))
+    batches = trainer.batches()
+    trainer.learner.train_step(next(batches))
     planned = parts(plan_step(recipe, PEOPLE, device="cpu"))
 
     # What stays from step to step is exact.
     for name, module, centers in (
-        ("backbone", trainer.backbone, "weights"),
-        ("head", trainer.head, "class centres"),
+        ("backbone", trainer.learner.backbone, "weights"),
+        ("head", trainer.learner.head, "class centres"),
     ):
         weights = [*module.parameters(), *(module.buffers() if name == "backbone" else ())]
         assert planned[f"{name}: {centers}"].update == size(weights)
-        state = [v for p in module.parameters() for v in trainer.optimizer.state[p].values()]
+        state = [
+            v for p in module.parameters() for v in trainer.learner.optimizer.state[p].values()
+        ]
         tensors = [value for value in state if isinstance(value, Tensor)]
         assert planned[f"{name}: optimizer state"].update == size(tensors)
-    gradients = [p.grad for p in trainer.backbone.parameters() if p.grad is not None]
+    gradients = [p.grad for p in trainer.learner.backbone.parameters() if p.grad is not None]
     assert planned["backbone: gradients"].update == size(gradients)
     batch = next(batches)
     images, normalised = batch.images.nbytes, 4 * batch.images.numel() // recipe.accumulation
     # Backward needs the float32 images if the first layer learns, and computes with them.
-    first = next(trainer.backbone.parameters())
+    first = next(trainer.learner.backbone.parameters())
     kept = first.requires_grad and recipe.precision == "fp32"
     assert planned["images"].update == images
     assert planned["images"].backbone == images + (normalised if kept else 0)
 
     # So is what comes and goes, but for vectors as long as the batch.
-    trainer.optimizer.zero_grad(set_to_none=True)
-    modules = [trainer.backbone, trainer.head, trainer.regularizer]
+    trainer.learner.optimizer.zero_grad(set_to_none=True)
+    modules = [trainer.learner.backbone, *(term.module for term in trainer.learner.terms)]
     present = [t for m in modules for t in (*m.parameters(), *m.buffers())]  # type: ignore[union-attr]
-    states = [v for s in trainer.optimizer.state.values() for v in s.values()]
+    states = [v for s in trainer.learner.optimizer.state.values() for v in s.values()]
     present += [value for value in states if isinstance(value, Tensor)]
     live, peaks = LiveMemory(*present, batch.images, batch.labels), Counter()
 
@@ -212,9 +214,9 @@ def test_a_step_of_a_trainer_takes_what_is_planned(data: Path, changes: dict[str
         def __exit__(self, *_: object) -> None:
             peaks[self.name] = max(peaks[self.name], live.peak)
 
-    trainer.phase = Range
+    trainer.learner.phase = Range
     with live:
-        trainer.train_step(batch)
+        trainer.learner.train_step(batch)
     base = size([*present, batch.images])
     plan = plan_step(recipe, PEOPLE, device="cpu")
     passes = max(peaks["forward"], peaks["backward"])
@@ -347,8 +349,8 @@ def step_of_a_rank(group: Any, recipe: Recipe) -> tuple[dict[str, int], dict[str
     """Return the bytes that a step's messages carry by kind, and those of this rank's tensors."""
     rank, ranks = group.rank(), group.size()
     trainer = make_trainer(recipe, processes=Processes(rank, ranks, torch.device("cpu")))
-    batches = trainer._batches()
-    trainer.train_step(next(batches))
+    batches = trainer.batches()
+    trainer.learner.train_step(next(batches))
     sent: Counter[str] = Counter()
 
     def counting(name: str, module: Any, function: str, measure: Callable[..., int]) -> None:
@@ -370,16 +372,16 @@ def step_of_a_rank(group: Any, recipe: Recipe) -> tuple[dict[str, int], dict[str
     counting("reduce", dist, "all_reduce", lambda tensor, *_: tensor.nbytes)
     counting("broadcast", dist, "_broadcast_coalesced", lambda _, tensors, *__: size(tensors))
     buckets: list[int] = []
-    trainer.model.register_comm_hook(buckets, counted_reduce)  # type: ignore[operator]
+    trainer.learner.model.register_comm_hook(buckets, counted_reduce)  # type: ignore[operator]
     try:
-        trainer.train_step(next(batches))
+        trainer.learner.train_step(next(batches))
     finally:
         for module, function, original in undo:
             setattr(module, function, original)
     sent["reduce"] -= sum(buckets)  # the hook uses it too
-    state = [v for s in trainer.optimizer.state.values() for v in s.values()]
+    state = [v for s in trainer.learner.optimizer.state.values() for v in s.values()]
     return {**sent, "buckets": sum(buckets)}, {
-        "class centres": trainer.head.weight.nbytes,
+        "class centres": trainer.learner.head.weight.nbytes,
         "state": size(v for v in state if isinstance(v, Tensor)),
     }
 

@@ -97,7 +97,7 @@ def test_the_plan_counts_the_average(data: Path) -> None:
     recipe = noisy_recipe(data, ema=0.9)
     average = make_trainer(recipe).learner.average
     assert average is not None
-    planned = {part.name: part.update for part in plan_step(recipe, 7, device="cpu").uses}
+    planned = {name: use.update for name, use in plan_step(recipe, 7, device="cpu").uses.items()}
     tensors = average.module.state_dict().values()
     assert planned["backbone: moving average"] == sum(tensor.nbytes for tensor in tensors)
 

@@ -48,30 +48,6 @@ recipe = small = Recipe(
 )
 """
 
-STUDY = (
-    TRAINING
-    + """
-from facerec.fairness.study import FairnessStudy
-from facerec.records.synthetic import Group, SyntheticSet
-recipe = FairnessStudy(
-    generated=small,
-    real=small,
-    faces=SyntheticSet(
-        seed=5,
-        identities=4,
-        images_per_identity=4,
-        pairs_per_fold=4,
-        groups=(Group("A"), Group("B", contrast=0.5, blur=2.0, noise=15.0)),
-    ),
-    seeds=(0,),
-    targets=("2e-1", "1e-1"),
-    target="1e-1",
-    replicates=60,
-    permutations=99,
-)
-"""
-)
-
 COMPARISON = """
 import sys
 from pathlib import Path
@@ -102,12 +78,10 @@ LINES = {
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
-    "audit-plan": "norms --people 60 --images 2 --audits 50 --from audit/audit.json",
     "export-onnx": "runs/run --out bundle --variant norm",
     "inspect": "bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",
     "compare": "comparison.py --out comparison",
-    "study": "study.py --out study --processes 1",
     "demo": "--out demo --recipe recipe.py --processes 1",
 }
 """What is done with each command, in an order in which each finds what it needs."""
@@ -116,7 +90,6 @@ LINES = {
 def prepare() -> None:
     """Write what the commands start from."""
     Path("recipe.py").write_text(TRAINING)
-    Path("study.py").write_text(STUDY)
     Path("comparison.py").write_text(COMPARISON.format(folder=str(REPOSITORY / "tests")))
 
 
@@ -223,7 +196,7 @@ def main_job(folder: Path) -> None:
         patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
         prepare()
         for name in LINES:
-            if name not in ("compare", "study", "demo"):
+            if name not in ("compare", "demo"):
                 with Path(f"{name}.txt").open("w") as printed, contextlib.redirect_stdout(printed):
                     run(name)
 

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from facerec.commands.repair_records import main
+from facerec.commands import make_records
 from facerec.records import Data, open_dataset
-from facerec.records.recordio import IndexedRecordFile, RecordFile
+from facerec.records.recordio import IndexedRecordFile, RecordFile, RecordWriter
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
 pytestmark = pytest.mark.integration
+
+
+def main(arguments: list[str]) -> None:
+    make_records.main([*arguments, "--repair"])
 
 
 @pytest.fixture
@@ -55,10 +59,13 @@ def test_a_full_disk_leaves_the_old_index_in_place(
     assert files() == before and "train.idx" in before
 
 
-def test_index_in_file_order(train: Path) -> None:
-    train.with_suffix(".idx").unlink()
-    main([str(train), "--keys", "order"])
-    assert IndexedRecordFile(train).keys.tolist() == list(range(10))
+def test_index_in_file_order_where_ids_say_nothing(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "raw.rec") as writer:
+        for number in range(5):
+            writer.write(b"x" * number)
+    (tmp_path / "raw.idx").unlink()
+    main([str(tmp_path / "raw.rec")])
+    assert IndexedRecordFile(tmp_path / "raw.rec").keys.tolist() == list(range(5))
 
 
 @pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
@@ -68,7 +75,7 @@ def test_whole_records_of_damaged_files(
     source = shared_data / "records" / "broken" / f"{name}.rec"
     expected = json.loads(source.with_suffix(".expected.json").read_text())["records"]
     out = tmp_path / "whole.rec"
-    main([str(source), "--out", str(out), "--keys", "order"])
+    main([str(source), "--out", str(out)])
     payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
     saved = IndexedRecordFile(out)
     assert [payload for _, payload in RecordFile(out).scan()] == payloads
@@ -107,14 +114,14 @@ def test_an_undamaged_insightface_file_is_copied_whole(train: Path, tmp_path: Pa
 
 def test_refusals(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(train, tmp_path / "there.rec")
-    for out, sentence in (("there.rec", "is there already"), ("x.dat", "is called X.rec")):
+    for out, sentence in (("there.rec", "is there already"), ("x.dat", "not called X.rec")):
         with pytest.raises(SystemExit):
             main([str(train), "--out", str(tmp_path / out)])
         assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"0\t0\n1\t64\n" * 40])
-@pytest.mark.parametrize("arguments", [[], ["--keys", "order"], ["--out", "whole.rec"]])
+@pytest.mark.parametrize("arguments", [[], ["--out", "whole.rec"]])
 def test_a_file_without_a_record_is_left_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

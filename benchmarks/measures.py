@@ -33,7 +33,7 @@ from facerec.records.recordio import RecordIndex, encode_record, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import Recipe
 from facerec.training.distributed import Processes
-from facerec.training.trainer import Trainer
+from facerec.training.learner import Learner
 from facerec.verification.bench import Pairs, contiguous_folds
 from facerec.verification.evaluation import evaluate, score_pairs
 
@@ -222,7 +222,7 @@ def training_step(
         compiled: measure the bf16 step under `torch.compile` on all threads too.
     """
 
-    def trainer(**changes: object) -> Trainer:
+    def trainer(**changes: object) -> Learner:
         recipe = Recipe(
             data=Data(Path()),
             backbone=Backbone("iresnet18", width=width),
@@ -230,7 +230,7 @@ def training_step(
             batch_size=batch_size,
             **changes,  # type: ignore[arg-type]
         )
-        return Trainer(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
+        return Learner(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
 
     plain = trainer(precision="fp32")
     plain.model = _Contiguous(plain.backbone)

@@ -27,7 +27,7 @@ from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
 from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
-from facerec.records.faces import CONDITIONS, draw_identity, draw_nuisance, encode, render
+from facerec.records.faces import draw_circumstances, draw_identity, encode, render
 from facerec.records.image_record import ImageRecord, pack
 from facerec.records.recordio import RecordIndex, encode_record, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -289,8 +289,8 @@ def faces(*, people: int = 25, photos: int = 20) -> list[Row]:
         generator = np.random.default_rng(person)
         identity = draw_identity(generator)
         for _ in range(photos):
-            nuisance = draw_nuisance(identity, CONDITIONS["training"], generator)
-            encode(render(identity, nuisance, generator), nuisance.jpeg_quality)
+            how = draw_circumstances(identity, "training", generator)
+            encode(render(identity, how, generator), how["quality"])
 
     cv2.setNumThreads(0)  # as in the processes that write a data set
     draw(people)  # fills the caches that all people share

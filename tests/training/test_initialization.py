@@ -137,8 +137,8 @@ def test_weights_of_others_start_training_whatever_is_around_them(
     trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(path, strict=strict)))
     for name, tensor in trainer.learner.backbone.state_dict().items():
         assert torch.equal(tensor, tensors[name]) or "batches" in name
-    rows = dict(trainer.learner.start.rows()[2:])
-    assert rows[""] == "1 left out: state_dict.module"
+    rows = dict(trainer.learner.start.rows())
+    assert rows[""].endswith("1 left out")
 
 
 def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> No
         assert torch.equal(tensor, (tensors if taken else drawn)[name]), name
     assert 0 < some.learner.start.loaded < trainer.learner.start.loaded
     texts = " ".join(text for _, text in some.learner.start.rows())
-    assert "layer3.0" in texts and "drawn anew" in texts
+    assert "drawn anew" in texts
     assert dict(some.learner.start.rows())["class centres"] == "drawn from the seed"
     assert "class centres" not in dict(replace(some.learner.start, head="").rows())
 
@@ -201,7 +201,7 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
     save_model(file, used_network(config), config, Preprocessing("bgr"), {})
     bgr = {"preprocessing": Preprocessing("bgr")}
     wide = replace(NARROW, width=0.25, embedding_size=8)
-    refused(given(file, backbone=wide, **bgr), str(file), "width 0.125", "embedding_size 16")
+    refused(given(file, backbone=wide, **bgr), str(file), "conv1", "--backbone.name init")
     refused(given(file, backbone=replace(NARROW, embedding_bn="none"), **bgr), "features.")
     refused(given(file, **bgr), "features.weight", "γ", "affine")
     refused(given(file, backbone=config), "bgr", "rgb", "preprocessing")

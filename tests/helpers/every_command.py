@@ -162,7 +162,7 @@ def use_api() -> None:
 def use_service() -> None:
     """Start the service as its users do, embed a face, and load it."""
     service = subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "examples" / "service.py"), "bundle", "--port", "0"],
+        [sys.executable, "-m", "facerec", "serve", "bundle", "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -224,7 +224,7 @@ if __name__ == "__main__":
         chosen = sys.argv[1:]
     else:
         chosen = list(LINES)
-        done = {name.split()[0] for name in chosen}
+        done = {name.split()[0] for name in chosen} | {"serve"}
         assert done == set(COMMANDS), done ^ set(COMMANDS)
     os.environ.pop("FACEREC_DATA", None)
     prepare()

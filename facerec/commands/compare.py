@@ -78,8 +78,8 @@ def compare(
     """
     from facerec.comparison.harness import Harness
     from facerec.comparison.photo_features import write_features as write_photo_features
-    from facerec.comparison.report import too_few_seeds, write_report
-    from facerec.comparison.summary import summarize
+    from facerec.comparison.report import write_report
+    from facerec.comparison.summary import summarize, too_few_seeds
     from facerec.comparison.tables import headline_table, pair_table
     from facerec.devices import choose_device
 

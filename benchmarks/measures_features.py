@@ -101,7 +101,7 @@ def _on_photos(arm: Arm, photos: Path, weights: Path, steps: int) -> tuple[float
     size = 128
     protocol = replace(
         ON_FEATURES,
-        trunk=Trunk("efficientnet_lite0", weights=weights, freeze_bn=True, image_size=size),
+        trunk=Trunk("timm:tf_efficientnet_lite0", weights=weights, freeze_bn=True, image_size=size),
         transform=CropTransform(resize=size, size=size, crop=SideCrop(20, size)),
         optimizer=RMSprop(lr=1e-6),
         steps_per_epoch=steps,

@@ -117,7 +117,7 @@ def _on_photos(arm: Arm, photos: Path, weights: Path, steps: int) -> tuple[float
     image = (time.process_time() - begun) / 32
     few = replace(fold, validation=fold.validation[:2])
     begun = time.process_time()
-    trainer.fit(arm, protocol, few, seed=0)
+    trainer.fit_folds(arm, protocol, [few], seed=0)
     scored = 2 * int(np.isin(trainer.labels, few.validation).sum())
     return (time.process_time() - begun - scored * image) / steps, image
 

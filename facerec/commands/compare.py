@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from rich.live import Live
 
 from facerec.commands.cli import Console, run_command
 from facerec.defaults import ClusterMetric
@@ -19,13 +18,10 @@ from facerec.limits import Count
 from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
-from facerec.report.table import Column, Table
-from facerec.report.words import number
 
 if TYPE_CHECKING:
     import torch
 
-    from facerec.comparison.harness import Status
     from facerec.comparison.protocol import Comparison, Protocol
 
 
@@ -90,7 +86,7 @@ def compare(
         console.print(f"note: {note}", style="yellow", markup=False)
     with (
         _helpers(processes - 1, make, folder, harness.device, storage),
-        _display(console, plan) as show,
+        progress_bar(console, "trials and final runs") as show,
     ):
         results = harness.run(show)
     paths = write_report(results, folder)
@@ -99,21 +95,6 @@ def compare(
     if summary.pairs:
         console.print(pair_table(summary).terminal())
     console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _display(console: Console, plan: Comparison) -> Iterator[Callable[[Sequence[Status]], None]]:
-    """Give what shows the states of the arms: a live table, or lines of a log file."""
-    if console.is_terminal:
-        with Live(console=console, refresh_per_second=2) as live:
-            yield lambda states: live.update(_table(states, plan).terminal())
-        return
-    with progress_bar(console) as show:
-        yield lambda states: show(
-            "trials and final runs",
-            sum(state.trials + state.finals for state in states),
-            sum(state.budget + plan.repetitions for state in states),
-        )
 
 
 def _plan(
@@ -203,22 +184,6 @@ def smaller(plan: Comparison) -> Comparison:
         trials=min(plan.trials, 3),
         repetitions=min(plan.repetitions, 2),
     )
-
-
-def _table(states: Sequence[Status], plan: Comparison) -> Table[Status]:
-    def trials(state: Status) -> str:
-        failed = f" ({state.failed} failed)" if state.failed else ""
-        return f"{state.trials}/{state.budget}{failed}"
-
-    columns: list[Column[Status]] = [
-        Column("arm", lambda state: state.arm),
-        Column("stage", lambda state: state.stage, words=True),
-        Column("trials", trials),
-        Column("best MAP@R", lambda state: number(state.best, ".4f")),
-        Column("final runs", lambda state: f"{state.finals}/{plan.repetitions}"),
-        Column("now", lambda state: state.doing, words=True),
-    ]
-    return Table("", columns, states)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

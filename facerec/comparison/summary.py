@@ -7,6 +7,7 @@ figures are shares. The page, the files, the terminal and LaTeX take all numbers
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from facerec.comparison.protocol import CLUSTER_METRICS, UNTRAINED, Arm, Compari
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
-    StepRatio,
     adjust,
     compare_paired,
     compare_steps,
@@ -116,11 +116,13 @@ def summarize(results: Results) -> Summary:
         if arm.against:
             claims.setdefault(claim_of(comparison, arm), []).append(arm.name)
     rows = list(_figures(comparison, UNTRAINED, None, results.untrained))
-    compared: dict[tuple[str, str, str], PairedDifference | StepRatio] = {}
+    compared: dict[tuple[str, str, str], PairedDifference] = {}
     for each in results.arms:
         rows += _figures(comparison, each.arm.name, each.arm.against, each.runs)
         if each.arm.against:
-            found = _differences(comparison, each, by_name[each.arm.against])
+            base = by_name[each.arm.against]
+            rows += _speeds(comparison, each, base)
+            found = _differences(comparison, each, base)
             compared |= {(each.arm.name, *key): value for key, value in found.items()}
     for key in dict.fromkeys((view, metric) for _, view, metric in compared):
         for names in claims.values():
@@ -132,7 +134,8 @@ def summarize(results: Results) -> Summary:
         row = table.setdefault(
             (name, view, metric), {"arm": name, "view": view, "metric": metric, "n": value.total}
         )
-        row |= {"against": comparison.arm(name).against, **_record(value)}
+        row |= {"against": comparison.arm(name).against, **_limits("difference", value)}
+        row |= {"p": value.p, "p_holm": value.p_holm}
     figures = pd.DataFrame(list(table.values())).reindex(columns=_COLUMNS)
     words = ("arm", "view", "metric", "against", "reason")
     kinds = {name: float for name in _COLUMNS if name not in words} | {"n": "Int64"}
@@ -253,53 +256,53 @@ def _limits(name: str, mean: SeedMean) -> dict[str, float | None]:
     return record
 
 
-def _record(value: PairedDifference | StepRatio) -> dict[str, Any]:
-    """Return what a row of the table says of a comparison."""
-    tests = {"p": value.p, "p_holm": value.p_holm}
-    if isinstance(value, PairedDifference):
-        return {**_limits("difference", value), **tests}
-    never = sum(value.censored)
-    more = "it is a lower bound: " if value.at_least else ""
-    return {
-        "mean": value.value,
-        "mean_over_seeds_low": value.low,
-        "mean_over_seeds_high": value.high,
-        **tests,
-        "reason": f"{more}{never} of {value.total} runs never came so far" if never else "",
-    }
-
-
 # ---------------------------------------------------------------- pairs
 
 
 def _differences(
     comparison: Comparison, arm: ArmResult, base: ArmResult
-) -> dict[Key, PairedDifference | StepRatio]:
+) -> dict[Key, PairedDifference]:
     """Return what an arm has more than its base, over the seeds that were scored in both."""
-    shared = sorted(set(arm.seeds) & set(base.seeds))
-    own, other = (
-        [dict(zip(each.seeds, each.runs, strict=True))[seed] for seed in shared]
-        for each in (arm, base)
-    )
-    found: dict[Key, PairedDifference | StepRatio] = {}
+    own, other = _shared(arm, base)
+    found: dict[Key, PairedDifference] = {}
     known = set(_known(comparison, other))
     for key in _known(comparison, own):
         if key in known:
             (first, labels), (second, _) = _values(own, *key), _values(other, *key)
             found[key] = compare_paired(first, second, labels, **_resampling(comparison))
-    for share in SHARES if shared else ():
-        # A base that never finds a neighbour has no final score.
-        curves = _curves(comparison, arm, own), _curves(comparison, base, other)
-        try:
-            ratio = compare_steps(*curves, share, comparison.confidence)
-        except MetricError:
-            continue
-        found["validation", f"steps_to_{100 * share:g}%"] = ratio
     if comparison.paired_with(arm.arm) == base.arm and (scores := _paired_trials(arm, base)):
         found["trials", SELECTED_BY] = compare_paired(
             *np.array(scores).T, confidence=comparison.confidence, seed=comparison.seed
         )
     return found
+
+
+def _shared(arm: ArmResult, base: ArmResult) -> tuple[list[FinalRun], list[FinalRun]]:
+    """Return the runs of the seeds that were scored in both."""
+    own, other = (dict(zip(each.seeds, each.runs, strict=True)) for each in (arm, base))
+    seeds = sorted(own.keys() & other.keys())
+    return [own[seed] for seed in seeds], [other[seed] for seed in seeds]
+
+
+def _speeds(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Iterator[dict[str, Any]]:
+    """Yield ratios of steps, arm over base."""
+    own, other = _shared(arm, base)
+    curves = _curves(comparison, arm, own), _curves(comparison, base, other)
+    for share in SHARES if own else ():
+        # A base that never finds a neighbour has no final score.
+        with contextlib.suppress(MetricError):
+            ratio = compare_steps(*curves, share, comparison.confidence)
+            yield {
+                "arm": arm.arm.name,
+                "view": "validation",
+                "metric": f"steps_to_{100 * share:g}%",
+                "against": base.arm.name,
+                "n": ratio.total,
+                "mean": ratio.value,
+                "mean_over_seeds_low": ratio.low,
+                "mean_over_seeds_high": ratio.high,
+                "reason": ratio.remark,
+            }
 
 
 def _paired_trials(arm: ArmResult, base: ArmResult) -> list[tuple[float, float]]:
@@ -368,7 +371,7 @@ def _arm(
     result: ArmResult,
     by_name: Mapping[str, ArmResult],
     claims: Mapping[str, Sequence[str]],
-    headline: PairedDifference | StepRatio | None,
+    headline: PairedDifference | None,
 ) -> dict[str, Any]:
     arm, best = result.arm, result.best
     tuned = arm if best is None else arm.at(best.setting)
@@ -399,7 +402,7 @@ def _arm(
     claim = claim_of(comparison, arm)
     declared, unfair = _fairness(comparison, result, base)
     pairs, smallest, conclusion = len(claims[claim]), None, "insufficient data"
-    if isinstance(headline, PairedDifference) and headline.p_holm is not None:
+    if headline is not None and headline.p_holm is not None:
         level = level_of(comparison.confidence)
         smallest = smallest_difference(headline.differences, level / pairs)
         if headline.p_holm <= level:
@@ -411,12 +414,12 @@ def _arm(
     return row | {
         "claim": claim,
         "claim_pairs": pairs,
-        "seeds": len(headline.differences) if isinstance(headline, PairedDifference) else 0,
+        "seeds": len(headline.differences) if headline else 0,
         "fair": not unfair,
         "declared": declared,
         "unfair": unfair,
         "unpaired": "" if headline else unpaired,
-        "equal": isinstance(headline, PairedDifference) and not any(headline.differences),
+        "equal": headline is not None and not any(headline.differences),
         "smallest": smallest,
         "conclusion": conclusion,
     }

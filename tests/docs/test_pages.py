@@ -131,7 +131,7 @@ def test_extras_are_those_of_the_package() -> None:
 def test_code_for_users_of_pytorch_metric_learning_runs() -> None:
     pytest.importorskip("pytorch_metric_learning")
     blocks = FENCE.findall((ROOT / "docs/pytorch-metric-learning.md").read_text())
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     for _, block in blocks:
         namespace: dict[str, object] = {}
         with contextlib.redirect_stdout(io.StringIO()):

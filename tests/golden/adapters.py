@@ -244,16 +244,13 @@ def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:
 
 def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     """Return value and gradient of every loss that a comparison may hold, at its defaults."""
-    from typing import get_args
-
-    from facerec.comparison import losses
+    from facerec.comparison.loss_table import TABLE
+    from facerec.comparison.losses import MarginHead, MetricLoss, create_loss
 
     figures: Figures = {}
-    for kind in get_args(losses.Loss):
-        if kind is losses.OwnLoss:
-            continue
-        loss = losses.create_loss(kind(), int(labels.max()) + 1, embeddings.shape[1], seed=0)
-        figures |= value_and_gradient(kind.__name__, loss.double(), embeddings, labels)
+    for config in (*map(MetricLoss, TABLE), MarginHead()):
+        loss = create_loss(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
+        figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)
     return figures
 
 

@@ -473,7 +473,7 @@ def set_class_means(
 def initialize(
     recipe: Recipe,
     backbone: nn.Module,
-    head: MarginClassifier,
+    head: MarginClassifier | None,
     dataset: FaceDataset,
     processes: Processes,
     *,
@@ -485,7 +485,7 @@ def initialize(
     Args:
         recipe: `resolved`, with a path in its section ``init``.
         backbone: the bare module, on its device.
-        head: the classes of this rank.
+        head: the classes of this rank, if there is a margin.
         dataset: the training images.
         processes: this rank among its peers.
         bf16: embed for class means under autocast, as training will.
@@ -495,7 +495,7 @@ def initialize(
         FacerecError: see `start_from_weights` and `set_class_means`.
     """
     start = start_from_weights(recipe, backbone, processes)
-    if recipe.init.head == "fresh":
+    if head is None or recipe.init.head == "fresh":
         return start
     model = TorchModel(backbone, recipe.preprocessing, precision="bf16" if bf16 else "fp32")
     counts: list[Any] = processes.gather_objects(set_class_means(head, model, dataset, progress))

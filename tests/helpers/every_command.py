@@ -15,15 +15,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 import facerec  # first, as in every program that uses it
 from facerec.commands.main import COMMANDS, main
-from facerec.export import bundle, parity
-from facerec.export.measure import measure_engine
+from facerec.export import parity
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -77,7 +75,7 @@ LINES = {
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
-    "export-onnx": "runs/run --out bundle --variant norm",
+    "export-onnx": "runs/run --out bundle",
     "inspect": "bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",
     "compare": "comparison.py --out comparison",
@@ -183,8 +181,6 @@ def main_job(folder: Path) -> None:
         patch.setattr(sys, "argv", [])
         # What is checked and timed in bundles, over again, takes most of an export's time.
         patch.setattr(parity, "BATCHES", (1, 2))
-        patch.setattr(bundle, "BATCHES", (1, 4))
-        patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
         prepare()
         for name in LINES:
             if name not in ("compare", "demo"):

@@ -19,7 +19,7 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, listed_rates, refuse_unused, run_command
 from facerec.commands.models import preprocessing_words, print_embeddings, print_model
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
-from facerec.defaults import FPR_TARGETS, REPLICATES, Compat, Metric
+from facerec.defaults import FPR_TARGETS, REPLICATES, Compat
 from facerec.embedding.align import Aligner, parse_align
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
@@ -51,7 +51,6 @@ class Settings(TypedDict):
     """How figures are computed, the same for every bench and both sides of a comparison."""
 
     fpr: tuple[str, ...]
-    metrics: tuple[Metric, ...]
     replicates: int
     seed: int
 
@@ -88,7 +87,6 @@ def verify(
     flip: bool = True,
     fpr: tuple[str, ...] = FPR_TARGETS,
     compat: Compat | None = None,
-    metrics: tuple[Metric, ...] = (),
     on_error: Literal["error", "skip"] = "error",
     replicates: int = REPLICATES,
     seed: Seed = 0,
@@ -131,9 +129,7 @@ def verify(
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
             exactly.
-        compat: insightface or facex-zoo adds the accuracy as that project computes it.
-        metrics: further figures: cost adds the least detection costs at priors 0.01 and 0.001
-            (NIST's minDCF) and the least Cllr, pauc partial areas under the ROC.
+        compat: add the accuracy as that project computes it.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
         replicates: bootstraps over subjects behind the intervals of TPR@FPR and of differences, 40
@@ -177,7 +173,7 @@ def verify(
             "intervals of differences are bootstraps alone; leave out --replicates 0 with "
             "--compare and --try-preprocessing"
         )
-    settings = Settings(fpr=fpr, metrics=metrics, replicates=replicates, seed=seed)
+    settings = Settings(fpr=fpr, replicates=replicates, seed=seed)
     console = Console(highlight=False)
 
     if scores is not None or (embeddings is not None and is_embeddings(compare or embeddings)):
@@ -277,8 +273,8 @@ def _try_preprocessing(
 ) -> None:
     """Compare likely ways of preprocessing, print them and say which is best."""
     from facerec.embedding.model import TorchModel
+    from facerec.report.tidy import figures_table
     from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
-    from facerec.verification.report import print_trials
     from facerec.verification.templates import TemplateBench
 
     if isinstance(model, TorchModel) and not model.assumed:
@@ -302,7 +298,10 @@ def _try_preprocessing(
             seed=settings["seed"],
             progress=progress,
         )
-    print_trials(trials, console)
+    caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
+    console.print(figures_table(caption, trials.figures()).terminal())
+    console.print(trials.basis, style="dim italic", soft_wrap=True)
+    console.print(trials.verdict, style="bold", soft_wrap=True)
     if json is not None:
         document = {"facerec": facerec.__version__, "model": model.describe()}
         write_json(json, {**document, "preprocessing": trials.to_json()})

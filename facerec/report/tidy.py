@@ -30,7 +30,7 @@ PERCENT = ("accuracy", "TPR", "TPIR", "EER", "rank", "failures")
 """Figures that are shown in percent, by their beginnings."""
 
 FORMS = {
-    **dict.fromkeys(("AUC", "norm CV", "minDCF", "least Cllr"), ".4f"),
+    **dict.fromkeys(("AUC", "norm CV", "partial AUC", "minDCF", "least Cllr"), ".4f"),
     "norm": ".4g",
     "d′": ".3f",
 }

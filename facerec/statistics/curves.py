@@ -25,6 +25,7 @@ from facerec.statistics.operating_points import (
     between,
     just_above,
     operating_point,
+    parse_rate,
 )
 
 
@@ -165,6 +166,19 @@ class RocCurve:
         effective = max(effective, float(least))
         interval = wilson(area * effective, effective, confidence)
         return replace(interval, effective=effective)
+
+    def partial_auc(self, max_fpr: Rate) -> float:
+        """Return the area under the ROC up to an FPR above 0, standardised: 1/2 is chance.
+
+        Between the points that a tie separates the curve is a straight line, as for the AUC
+        (McClish, Medical Decision Making 9, 1989).
+        """
+        end = float(parse_rate(max_fpr))
+        last = int(np.searchsorted(self.false_accepts, end * self.non_mated, side="right"))
+        x = np.append(self.fpr[:last], end)
+        y = np.append(self.tpr[:last], np.interp(end, self.fpr, self.tpr))
+        chance = end**2 / 2
+        return (1 + (float(np.trapezoid(y, x)) - chance) / (end - chance)) / 2
 
     def hull(self) -> RocCurve:
         """Return the vertices of the upper convex hull, from "reject all" to "accept all".

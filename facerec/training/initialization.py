@@ -21,13 +21,9 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding.bundle import is_bundle
-from facerec.embedding.model import (
-    MODEL_FILE,
-    TorchModel,
-    load_model,
-    load_state_dict_file,
-)
+from facerec.embedding.model import MODEL_FILE, load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
+from facerec.embedding.torch_model import TorchModel, load_state_dict_file
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier

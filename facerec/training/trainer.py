@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from facerec.embedding.model import save_model
+from facerec.embedding.torch_model import save_model
 from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json

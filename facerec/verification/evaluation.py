@@ -41,6 +41,8 @@ from facerec.verification.uncertainty import Uncertainty, mean_interval
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
+AREAS = ("1e-1", "1e-2")
+"""FPRs up to which partial areas go."""
 
 MANY_LOST = 0.01
 """Share of pairs without a score beyond which a result says that it is over acquired pairs."""
@@ -168,7 +170,7 @@ class VerificationResult:
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
-    """Least detection costs and Cllr by name; they have no intervals."""
+    """Least costs and partial areas by name; they have no intervals."""
 
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.
@@ -210,6 +212,7 @@ class VerificationResult:
             },
             "subjects": self.subjects,
             "accuracy": _accuracy(self.accuracy),
+            "insightface": _accuracy(self.compatible),
             "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
             "figures": records(result_figures(self)),
             "flip": self.flip,
@@ -350,7 +353,7 @@ def evaluate(
         basis=uncertainty.basis,
         subjects=uncertainty.subjects,
         items=items,
-        metrics=_costs(figures.roc()),
+        metrics=_further(figures.roc()),
     )
 
 
@@ -530,13 +533,17 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     )
 
 
-def _costs(roc: RocCurve) -> dict[str, Estimate]:
+def _further(roc: RocCurve) -> dict[str, Estimate]:
     figures = {}
     for prior in PRIORS:
         cost, misses, matches = min_dcf(roc, float(prior))
         counts = f"{misses}/{roc.mated} false non-matches, {matches}/{roc.non_mated} false matches"
         figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts)
-    return {**figures, "least Cllr, bits": Estimate(min_cllr(roc))}
+    figures["least Cllr, bits"] = Estimate(min_cllr(roc))
+    for end in AREAS:
+        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)")
+        figures[f"partial AUC to FPR {end}"] = area
+    return figures
 
 
 def _notes(

@@ -84,8 +84,8 @@ def _rows(result: VerificationResult) -> Iterator[Row]:
         yield figure_row(name, cost)
     if (norms := result.norms) is not None:
         mean = norms.mean
-        said = Estimate(mean.value, mean.interval, None, mean.total, f"std {norms.std:.4g}")
-        yield figure_row("norm, insightface’s “XNorm”", said)
+        yield figure_row("norm, insightface’s “XNorm”", mean)
+        yield figure_row("norm SD", Estimate(norms.std))
         yield figure_row("norm CV", Estimate(norms.cv))
     failed, total = len(result.failures), len(result.pairs)
     yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))

@@ -31,7 +31,7 @@ from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Notify, Results
 from facerec.comparison.losses import Contrastive, OwnLoss
 from facerec.comparison.protocol import UNTRAINED
-from facerec.embedding.model import save_model
+from facerec.embedding.torch_model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
 from facerec.recipe import run_python, to_dict

@@ -39,8 +39,6 @@ def margin(package: Path) -> None:
 def backbone(package: Path) -> None:
     path = "backbones/plainnet.py"
     (package / path).write_text(BLOCKS[f"facerec/{path}"])
-    with (package / "backbones/__init__.py").open("a") as file:
-        file.write("from facerec.backbones.plainnet import PlainNet\n")
 
 
 def bench(package: Path) -> None:

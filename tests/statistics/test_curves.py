@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import ndtri
 from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from facerec.errors import MetricError
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve, roc_from_counts
-from facerec.statistics.rates import roc_curve, sort_scores
+from facerec.statistics.rates import parse_rate, roc_curve, sort_scores
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -117,6 +118,15 @@ def test_hull_is_the_least_concave_curve_above_the_roc(
 
 
 # --- areas ----------------------------------------------------------------------------------
+
+
+@few
+@given(st.tuples(tied, tied), st.sampled_from(["0.1", "1/3", "0.7"]))
+def test_partial_auc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray], end: str) -> None:
+    labels = np.repeat([1, 0], [side.size for side in both])
+    ranks = rankdata(np.concatenate(both), "dense")  # so that infinities are numbers
+    expected = roc_auc_score(labels, ranks, max_fpr=float(parse_rate(end)))
+    assert roc_curve(*both).partial_auc(end) == pytest.approx(expected, abs=1e-12)
 
 
 @few

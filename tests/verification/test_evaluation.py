@@ -590,4 +590,6 @@ def test_costs_are_those_of_the_roc() -> None:
         "minDCF, prior 0.01": min_dcf(roc, 0.01)[0],
         "minDCF, prior 0.001": min_dcf(roc, 0.001)[0],
         "least Cllr, bits": min_cllr(roc),
+        "partial AUC to FPR 1e-1": roc.partial_auc("1e-1"),
+        "partial AUC to FPR 1e-2": roc.partial_auc("1e-2"),
     }

@@ -68,6 +68,13 @@ def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | N
         console.print(f"inspection: {json}", soft_wrap=True)
 
 
+def describe_file(path: Path, console: Console) -> dict[str, Any]:
+    """Print and return what an .onnx file holds, and which programs here would load it."""
+    from facerec.embedding.onnx_file import read_onnx
+
+    return _inspect_onnx(read_onnx(path), None, True, console)
+
+
 def _inspect_onnx(
     file: OnnxFile, bundle: Bundle | None, load: bool, console: Console
 ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from helpers.html_page import Page
 from numpy.typing import NDArray
 
-from facerec.commands import all_pairs, audit, enroll, verify
+from facerec.commands import all_pairs, audit, enroll, verify_scores
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 
@@ -103,7 +103,7 @@ def test_verify(
     (tmp_path / "s.csv").write_text("label,score\n" + lines)
     flags = ["--distances"] if sign < 0 else []
     out = str(tmp_path / "out")
-    verify.main(["--scores", str(tmp_path / "s.csv"), *flags, *FPR, "--out", out])
+    verify_scores.main([str(tmp_path / "s.csv"), *flags, *FPR, "--out", out])
     scores = sign * np.array([float(text) for text in texts])
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     ((name, result),) = report["results"].items()

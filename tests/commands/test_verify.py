@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from facerec.commands import verify
 from facerec.commands.convert import main as convert
 from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
+from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
 from facerec.files import sha256
@@ -191,9 +193,9 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
-def figures(*arguments: str) -> dict[str, Any]:
+def figures(*arguments: str, run: Callable[[list[str]], None] = main) -> dict[str, Any]:
     """Run the command; return what it writes about its one bench."""
-    main([*arguments, "--json", "figures.json"])
+    run([*arguments, "--json", "figures.json"])
     (result,) = json.loads(Path("figures.json").read_text())["results"]
     return result
 
@@ -226,7 +228,7 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
     Path("scores.csv").write_text(
         "label,score,fold\n" + text.replace("np.float32(", "").replace(")", "")
     )
-    alone = figures("--scores", "scores.csv")
+    alone = figures("scores.csv", run=verify_scores)
     assert alone["accuracy"]["accuracies"] == pack["accuracy"]["accuracies"]
     assert rows(alone)["AUC"] == rows(pack)["AUC"]
     assert alone["subjects"] is None and "independent" in alone["intervals"]
@@ -242,27 +244,27 @@ def test_distances_are_similarities_the_other_way_round(
     for name, values in (("distances.csv", distances), ("scores.csv", -distances)):
         lines = (f"{int(a)},{b!r}\n" for a, b in zip(same, values.tolist(), strict=True))
         Path(name).write_text("label,score\n" + "".join(lines))
-    found = figures("--scores", "distances.csv", "--distances")
+    found = figures("distances.csv", "--distances", run=verify_scores)
     capsys.readouterr()
-    alone = figures("--scores", "scores.csv")
+    alone = figures("scores.csv", run=verify_scores)
     assert "--distances" not in capsys.readouterr().out
     assert rows(found) == rows(alone) and found["tpr_at_fpr"] == alone["tpr_at_fpr"]
     assert "distance" in found["score"] and found["source"]["distances"] is True
     # Taken for similarities, their AUC is the complement, and a hint names the flag.
-    wrong = figures("--scores", "distances.csv")
+    wrong = figures("distances.csv", run=verify_scores)
     assert rows(wrong)["AUC"] == pytest.approx(1 - rows(alone)["AUC"])
     assert "--distances" in " ".join(capsys.readouterr().out.split())
     # The other way round too.
     assert any(
         "leave out --distances" in note
-        for note in figures("--scores", "scores.csv", "--distances")["notes"]
+        for note in figures("scores.csv", "--distances", run=verify_scores)["notes"]
     )
 
 
 def test_notes_on_the_other_scores_are_passed_on(workplace: Path) -> None:
     Path("a.csv").write_text("label;score\n" + "1;0.9\n1;0.8\n0;0.1\n0;0.2\n" * 20)
     Path("b.csv").write_text("label,score\n" + "1,0.1\n1,0.2\n0,0.8\n0,0.9\n" * 20)
-    main(["--scores", "a.csv", "--compare", "b.csv", "--json", "f.json"])
+    verify_scores(["a.csv", "--compare", "b.csv", "--json", "f.json"])
     (comparison,) = json.loads(Path("f.json").read_text())["comparisons"]
     assert any(note.startswith("B: b.csv") for note in comparison["notes"])
 
@@ -273,9 +275,9 @@ def test_lost_pairs_are_said_where_they_are_many(
     lines = ["1,0.9,0\n1,0.8,1\n0,0.1,0\n0,0.2,1\n"] * 50
     Path("all.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n0,,1\n")
     Path("few.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n" * 100)
-    said = " ".join(figures("--scores", "few.csv")["notes"])
+    said = " ".join(figures("few.csv", run=verify_scores)["notes"])
     assert "over acquired pairs only: 200 of 300" in said and "66.67 %" in said
-    assert "acquired pairs only" not in " ".join(figures("--scores", "all.csv")["notes"])
+    assert "acquired pairs only" not in " ".join(figures("all.csv", run=verify_scores)["notes"])
 
 
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,27 +485,22 @@ def make_ijb(root: Path) -> Path:
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
         (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),
         (["--bench", "lfw", "--images", "x"], "--format and --images belong to --pairs"),
-        (["--scores", "s.csv", "--bench", "lfw"], "--scores needs neither pairs nor a model"),
         (["--with-images"], "--with-images shows pictures in the report of a bench"),
         (["--embeddings", "gone.npz"], "gone.npz"),
         (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
         (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
         (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
-        (["--distances"], "--distances says what --scores holds"),
         (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
-        (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
+        (["--try-preprocessing", "--embeddings", "e.npz"], "--embeddings take the place"),
         (["--seed", "-1"], "--seed must be at least 0"),
         (["--replicates", "-1"], "--replicates is -1; give 40 to 100,000, or 0"),
         (["--replicates", "1"], "--replicates is 1; give 40 to"),
-        (["--replicates", "1000000000000"], "--replicates is 1000000000000; give 40 to"),
+        (["--replicates", "1000000000000"], "--replicates must be at least"),
         (["--compare", "runs/older", "--replicates", "0"], "intervals of differences are boot"),
         (["--json", "data"], "data: this is a folder; name the file"),
         (["--roc", "folder.png"], "folder.png: this is a folder; name the file"),
         (["--out", "r", "--json", "r/f.json"], "r/f.json: lies in r, which holds the report"),
         (["--out", "r", "--roc", "./r/a/f.png"], "r/a/f.png: lies in r, which holds the report"),
-        (["--scores", "s.csv", "--images", "x"], "--images belongs to images of a bench"),
-        (["--scores", "s.csv", "--compat", "insightface"], "--compat belongs to images"),
-        (["--scores", "s.csv", "--no-flip"], "--no-flip says how a model embeds images"),
         (["--embeddings", "e.npz", "--channels", "bgr"], "--channels says how a model embeds"),
         (["--embeddings", "e.npz", "--compare", "f.npz", "--align", "p.csv"], "--align says how"),
     ],

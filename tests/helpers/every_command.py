@@ -98,6 +98,7 @@ LINES = {
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
+    "verify-scores": "scores.csv --replicates 0",
     "same": "a.png b.png --model runs/run",
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
@@ -144,6 +145,11 @@ def before_import_weights() -> None:
     torch.save(load_model("runs/run").backbone.state_dict(), "theirs.pth")
 
 
+def before_verify_scores() -> None:
+    """Write scores of four pairs."""
+    Path("scores.csv").write_text("label,score\n1,0.9\n1,0.8\n0,0.1\n0,0.2\n")
+
+
 def before_same() -> None:
     """Copy two photos."""
     photos = sorted(path for path in Path("images").rglob("*") if path.is_file())
@@ -153,6 +159,7 @@ def before_same() -> None:
 
 BEFORE: dict[str, Callable[[], None]] = {
     "same": before_same,
+    "verify-scores": before_verify_scores,
     "compare": before_compare,
     "demo": before_demo,
     "import-weights": before_import_weights,

@@ -29,7 +29,6 @@ PAGES = sorted(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMES = {path.stem: path.stem.replace("_", "-") for path in (ROOT / "tools").glob("*.py")}
-NAMES["inspect_model"] = "inspect"
 
 
 def slug(heading: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.plain_rates import error_rates
 from helpers.toy_faces import Toy, toy
 from numpy.typing import NDArray
 from scipy.special import ndtri
@@ -19,7 +20,7 @@ from facerec.fairness import rates as module
 from facerec.fairness.rate_results import DIAGNOSTIC, Calibration, RatesAtThreshold
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.statistics.clustered import Bound, fmr_interval, fnmr_interval
-from facerec.statistics.rates import error_rates, operating_points, tpr_at_fpr
+from facerec.statistics.rates import operating_points, tpr_at_fpr
 from facerec.verification.evaluation import score_pairs
 
 TARGETS = ("1e-1", "1e-2", "1e-3")

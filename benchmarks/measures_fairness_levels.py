@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rows import Row
 from scipy.special import chdtri, fdtrc, ndtri, stdtrit
-from scipy.stats import rankdata, ttest_ind
+from scipy.stats import ttest_ind
 
-from facerec.fairness.association import Association, associate
+from facerec.fairness.association import Association, associate, difference_p
 from facerec.fairness.differentials import differentials
 from facerec.fairness.norms import (
     SubjectBootstrap,
@@ -28,8 +28,7 @@ from facerec.fairness.norms import (
     clustered_mean,
     variance_interval,
 )
-from facerec.fairness.rates import all_pairs_group_rates
-from facerec.fairness.two_groups import difference_p
+from facerec.fairness.rates import GroupErrors, all_pairs_rates
 from facerec.fairness.welch import permute
 
 LEVEL = 0.05
@@ -232,10 +231,9 @@ def _p_values(design: Design, runs: int, permutations: int, seed: int) -> dict[s
     p = defaultdict[str, list[float]](list)
     for run in range(runs):
         means = design.means(generator)
-        test, ranks = permute([means, rankdata(means)], codes, permutations, run)
+        test = permute(means, codes, permutations, run)
         parts = [means[codes == g] for g in range(len(sizes))]
         p[PERMUTED].append(test.p)
-        p["ranks permuted"].append(ranks.p)
         p[QUANTILE].append(_welch_p(parts))
         centred = means - means.mean()
         squares = sum((one @ centred) ** 2 / n for one, n in zip(members, sizes, strict=True))
@@ -493,18 +491,17 @@ def _differ(
         )
         vectors = np.concatenate([vectors for _, vectors in drawn])
         codes = np.searchsorted(firsts, people, side="right") - 1
-        errors = all_pairs_group_rates(vectors, people, codes, names, targets=("1e-2",))
-        point = errors.rates.points[0]
-        count["FNMR", "rate"] += point.fnmr.value or 0.0
+        (errors,) = all_pairs_rates(vectors, people, [(codes, names)], targets=("1e-2",))
+        assert isinstance(errors, GroupErrors), errors
+        point = errors.points[0]
+        count["FNMR", "rate"] += point.overall[1].value or 0.0
         for row in differentials(errors, replicates=replicates, seed=run).rows:
             if row.measure != measure or row.p_value is None:
                 continue
             count[row.of, "made"] += 1
             count[row.of, "found"] += row.p_value < 0.05
-            ends = [
-                (group.fmr if row.of == "FMR" else group.fnmr).value
-                for group in (point.groups[-1], point.groups[0])
-            ]
+            rates = point.fmr if row.of == "FMR" else point.fnmr
+            ends = [rates[place].value for place in (-1, 0)]
             count[row.of, "ratio"] += math.log((ends[0] or 1.0) / (ends[1] or 1.0))
     return count
 

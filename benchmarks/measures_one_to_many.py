@@ -110,7 +110,7 @@ class World:
         grouping = Grouping(("group",), (("first",), ("second",)), group[person])
         rows = np.arange(person.size)
         joined = Joined(
-            rows, np.ones(rows.size), person, (grouping,), {}, (), ("made up",), None, order=rows
+            rows, np.ones(rows.size), person, (grouping,), (), ("made up",), None, order=rows
         )
         return vectors.astype(np.float32), joined
 
@@ -174,16 +174,19 @@ def search_coverage(runs: int = 400, draws: int = 2000) -> list[Row]:
 
 def _held(row: SearchRate, truth: Truth) -> Iterator[tuple[str, bool]]:
     """Yield which intervals of a row hold the truth."""
-    if row.basis == "everybody" or row.group == "everybody" or row.interval is None:
+    basis = None if row.threshold is None else row.threshold.basis
+    found = row.rate
+    if "everybody" in (basis, row.group) or found.interval is None:
         return
+    value = None if row.threshold is None else row.threshold.value
     group = ("first", "second").index(row.group)
-    true = truth.rate(row.figure, group, row.threshold)
-    yield row.figure, row.interval.low <= true <= row.interval.high
+    true = truth.rate(row.figure, group, value)
+    yield row.figure, found.interval.low <= true <= found.interval.high
     if row.figure == "FPIR":
-        naive = wilson(row.events, row.total)
+        naive = wilson(found.events or 0, found.total or 0)
         yield "FPIR, searches taken as independent", naive.low <= true <= naive.high
     if row.ratio is not None and row.ratio.interval is not None:
-        ratio = true / truth.rate(row.figure, 0, row.threshold)
+        ratio = true / truth.rate(row.figure, 0, value)
         name = f"ratio of {row.figure}s" if row.figure != "rank-1 miss rate" else "ratio at rank 1"
         yield name, row.ratio.interval.low <= ratio <= row.ratio.interval.high
 

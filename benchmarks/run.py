@@ -53,7 +53,6 @@ SUITES: dict[str, dict[str, Act]] = {
         "allocator": _measure("measures_engine", "allocator"),
         "distillation": _measure("measures_engine", "distillation"),
         "checkpoint": _measure("measures_faults", "checkpoint"),
-        "planned_speed": _measure("measures_planned_speed", "planned_speed"),
         "sec_weight": _measure("measures_sec", "sec_weight"),
     },
     "verification": {

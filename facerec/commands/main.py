@@ -25,6 +25,7 @@ COMMANDS = {
     "identify": "search a gallery, at the threshold that its size needs",
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
+    "audit-scores": "the same of error rates alone, from the scores of any system",
     "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
     "make-records": "pack a folder identity/image.jpg into record files, unpack or repair them",
     "demo": "the whole main job on generated faces, in minutes",

@@ -208,7 +208,7 @@ def test_the_best_weights_are_kept(
     assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}  # the first of equals
     lines = validations(tmp_path)
     assert [(line["step"], line["epoch"]) for line in lines] == [(4, 1), (8, 2), (12, 3), (16, 4)]
-    assert all(line["bench"] == "toy" and line["pairs"]["same"] == 20 for line in lines)  # type: ignore[index]
+    assert all(line["bench"] == "toy" and line["pairs"]["mated"] == 20 for line in lines)  # type: ignore[index]
     last, kept = (load_file(tmp_path / name) for name in ("model.safetensors", "best.safetensors"))
     assert torch.equal(last["fc.weight"], trainer.learner.backbone.fc.weight.detach())
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])

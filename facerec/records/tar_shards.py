@@ -154,8 +154,8 @@ class TarDataset(FaceDataset):
         if Path(path).is_dir():
             beside = {entry.name for entry in Path(path).iterdir()}
             for name in beside - {shard.name for shard in self.shards}:
-                if (metadata := metadata_kind(name)) is not None:
-                    account.metadata[metadata] += 1
+                if (kind := metadata_kind(name)) is not None:
+                    account.metadata[kind] += 1
                 elif not name.endswith(INDEX):
                     account.passed[suffix_kind(name)] += 1
         if not sum(counts):

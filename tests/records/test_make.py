@@ -315,7 +315,7 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
         (["in"], "give --out"),
         (["in", "--out", "out", "--processes", "1"], "in/a/1.jpg: neither a JPEG"),
         (["in", "--out", "out", "--unpack", "--repair"], "give one of them"),
-        (["in", "--out", "out", "--unpack", "--resize"], "--resize out"),
+        (["in", "--out", "out", "--unpack", "--resize"], "--resize away"),
         (["none.rec", "--out", "out", "--unpack"], "no such record file"),
         (["none.rec", "--repair"], "no such record file"),
         (["in", "--out", "in"], "lies inside the folder of the images"),

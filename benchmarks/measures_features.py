@@ -23,7 +23,7 @@ from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.significance import adjust, compare_paired, smallest_difference
 from facerec.comparison.splits import split_classes
-from facerec.comparison.transforms import SideCrop
+from facerec.comparison.transforms import Crop
 from facerec.heads import SEC
 from facerec.training import RMSprop
 
@@ -102,12 +102,12 @@ def _on_photos(arm: Arm, photos: Path, weights: Path, steps: int) -> tuple[float
     protocol = replace(
         ON_FEATURES,
         trunk=Trunk("timm:tf_efficientnet_lite0", weights=weights, freeze_bn=True, image_size=size),
-        transform=CropTransform(resize=size, size=size, crop=SideCrop(20, size)),
+        transform=CropTransform(resize=size, size=size, crop=Crop(20, size)),
         optimizer=RMSprop(lr=1e-6),
         steps_per_epoch=steps,
         epochs=1,
     )
-    trainer = Trainer(open_image_set(ImageData(photos, "cars196")), torch.device("cpu"))
+    trainer = Trainer(open_image_set(ImageData(photos)), torch.device("cpu"))
     fold = split_classes(trainer.images.num_classes).folds[0]
     # Validation on few images, of which the training classes need none.
     begun = time.process_time()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from facerec.comparison.image_sets import ImageSet, refuse_bench_name
+from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench_name
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
@@ -151,7 +150,7 @@ def open_features(config: FeatureData) -> FeatureSet:
             f"{path}: none of its {len(named):,} images has both a class and features that are "
             "finite and not all 0; embed them again"
         )
-    names = _ordered(first.subjects[kept])
+    names = ordered(set(first.subjects[kept].tolist()))
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)
     rows = _Rows(path, first.ids[kept])
@@ -202,12 +201,3 @@ def _has_direction(vectors: Features) -> NDArray[np.bool_]:
     """Tell which rows are finite and not zero, ``(N,)``."""
     known = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
     return np.asarray(known, np.bool_)
-
-
-def _ordered(subjects: NDArray[np.str_]) -> list[str]:
-    names: list[str] = np.unique(subjects).tolist()
-    try:
-        # Tables turn whole numbers into 1.0, 2.0, … where one of them is missing.
-        return sorted(names, key=Decimal)
-    except ArithmeticError:
-        return names

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from facerec.comparison.figures import arm_figure, gain_figure, learning_figure
+from facerec.comparison.figures import arm_figure, learning_figure
 from facerec.comparison.harness import Results
 from facerec.comparison.protocol import UNTRAINED
 from facerec.comparison.significance import least_p
@@ -38,7 +38,7 @@ from facerec.report import documents
 from facerec.report.csv_tables import to_csv
 from facerec.report.figures import Drawings
 from facerec.report.page import Block, FindingLine, Folded, Listed, Page, Section, Terms, Text
-from facerec.report.words import counted, p_value
+from facerec.report.words import counted, limits, number, p_value
 
 PAGE = "report.html"
 
@@ -153,7 +153,7 @@ def answers(summary: Summary, most: int | None = None) -> list[FindingLine]:
     pairs = summary.pairs
     spoken = pairs if most is None or len(pairs) <= most else []
     lines = [_pair_answer(summary, pair) for pair in spoken]
-    return [*_claims(summary), *lines, *_ranking(summary)]
+    return [*_claims(summary), *lines, *_ranking(summary), *_gain(summary)]
 
 
 def sentence_of(line: FindingLine) -> str:
@@ -233,6 +233,18 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
     estimate = f"{first} {plus_minus(rows[first])} %"
     basis = f"n = {counted(int(rows[first].n), 'seed')}"
     yield FindingLine("Highest concatenated MAP@R", estimate, detail=detail, basis=basis)
+
+
+def _gain(summary: Summary) -> Iterator[FindingLine]:
+    """Say whether pairs that lose more norm variance gain more."""
+    rank = summary.gain
+    if rank.value is not None and rank.interval is not None:
+        yield FindingLine(
+            "Gain in MAP@R against reduction of norm variance",
+            f"Spearman's ρ {number(rank.value, '.2f')}",
+            limits(rank.interval, form=".2f"),
+            basis=f"{rank.total} families of arms resampled",
+        )
 
 
 def meeting_best(rows: dict[str, Any]) -> list[str]:
@@ -351,15 +363,7 @@ def _sections(summary: Summary, drawings: Drawings) -> Iterator[Section]:
     if summary.pairs:
         trials = paired_trial_table(summary)
         yield Section("Differences", [pair_table(summary), *([trials] if trials else [])])
-    gain = summary.gain
-    said = "" if gain.value is None else f"Spearman's ρ = {gain.value:.2f}. "
-    scatter = drawings.draw(
-        "norm_variance",
-        gain_figure(summary),
-        f"Gain over reduction of norm variance. {said}",
-        "Whether pairs that lose more norm variance gain more; equal colours are one family.",
-    )
-    yield Section("Norms and speed", [norm_table(summary), *scatter])
+    yield Section("Norms and speed", [norm_table(summary)])
     curves = drawings.draw(
         "learning",
         learning_figure(summary),

@@ -35,7 +35,7 @@ SPLIT = split_classes(16)
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     folder = write_images(tmp_path_factory.mktemp("images"))
-    return Trainer(open_image_set(ImageData(folder, "folder")), torch.device("cpu"))
+    return Trainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ FOLD = split_classes(16).folds[0]
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     folder = write_images(tmp_path_factory.mktemp("images"))
-    return Trainer(open_image_set(ImageData(folder, "folder")), torch.device("cpu"))
+    return Trainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:

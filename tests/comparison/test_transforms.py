@@ -14,11 +14,10 @@ from facerec.backbones import Preprocessing, normalize
 from facerec.comparison.batches import two_views
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.transforms import (
-    AreaCrop,
     BatchReader,
+    Crop,
     CropTransform,
     FaceTransform,
-    SideCrop,
     Transform,
     _random_box,
 )
@@ -41,7 +40,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
         path = root / f"p{i // 3}" / f"{i}.png"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(cv2.imencode(".png", photo(i, 32, 32))[1].tobytes())
-    return open_image_set(ImageData(root, "folder"))
+    return open_image_set(ImageData(root))
 
 
 # ---- geometry --------------------------------------------------------------------------------
@@ -61,11 +60,9 @@ def test_the_shorter_side_is_scaled(height: int, width: int, expected: tuple[int
     np.testing.assert_array_equal(scored, prepared[top:, left:][:227, :227])
 
 
-@pytest.mark.parametrize("crop", [SideCrop(), AreaCrop()])
+@pytest.mark.parametrize("crop", [Crop(), Crop(0.16, 1.0, "area")])
 @pytest.mark.parametrize(("height", "width"), [(256, 341), (341, 256), (256, 256)])
-def test_boxes_lie_inside_and_have_the_aspect(
-    crop: SideCrop | AreaCrop, height: int, width: int
-) -> None:
+def test_boxes_lie_inside_and_have_the_aspect(crop: Crop, height: int, width: int) -> None:
     generator = np.random.default_rng(0)
     for _ in range(500):
         rows, columns = _random_box(height, width, crop, generator)
@@ -77,7 +74,7 @@ def test_boxes_lie_inside_and_have_the_aspect(
         assert (box_width - 0.5) / (box_height + 0.5) <= 4 / 3
 
 
-def sides(crop: SideCrop | AreaCrop, height: int, width: int) -> np.ndarray:
+def sides(crop: Crop, height: int, width: int) -> np.ndarray:
     generator = np.random.default_rng(0)
     boxes = [_random_box(height, width, crop, generator) for _ in range(4000)]
     return np.array([math.sqrt((r.stop - r.start) * (c.stop - c.start)) for r, c in boxes])
@@ -85,15 +82,15 @@ def sides(crop: SideCrop | AreaCrop, height: int, width: int) -> np.ndarray:
 
 def test_the_crop_trap() -> None:
     """A share of 0.16 is a side of 102 pixels of 256, where the text says 40."""
-    assert 39 <= sides(SideCrop(), 256, 256).min() < 45
-    assert 102 <= sides(AreaCrop(), 256, 256).min() < 110
+    assert 39 <= sides(Crop(), 256, 256).min() < 45
+    assert 102 <= sides(Crop(0.16, 1.0, "area"), 256, 256).min() < 110
 
 
 def test_sizes_are_uniform_in_side_and_in_area() -> None:
     # On a large image every box fits, so none is drawn again and the law shows.
-    side = sides(SideCrop(40, 256), 2000, 2000)
+    side = sides(Crop(40, 256), 2000, 2000)
     np.testing.assert_allclose(np.quantile(side, [0.25, 0.5, 0.75]), [94, 148, 202], atol=5)
-    area = sides(AreaCrop(0.16, 0.5), 2000, 2000) ** 2 / 2000**2
+    area = sides(Crop(0.16, 0.5, "area"), 2000, 2000) ** 2 / 2000**2
     np.testing.assert_allclose(
         np.quantile(area, [0.25, 0.5, 0.75]), [0.245, 0.33, 0.415], atol=0.01
     )
@@ -111,7 +108,7 @@ def test_the_box_where_none_fits(
     height: int, width: int, expected: tuple[int, int, int, int]
 ) -> None:
     """torchvision's last resort: the largest box of an allowed aspect, in the centre."""
-    rows, columns = _random_box(height, width, SideCrop(900, 900), np.random.default_rng(0))
+    rows, columns = _random_box(height, width, Crop(900, 900), np.random.default_rng(0))
     found = (rows.start, rows.stop, columns.start, columns.stop)
     assert found == pytest.approx(expected, abs=1)
 
@@ -120,23 +117,23 @@ def test_a_training_crop_is_a_scaled_part_of_the_image() -> None:
     # Red is the column and green the row, so a crop tells where it was taken.
     image = np.zeros((256, 256, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(256), np.arange(256)[:, None]
-    crop = CropTransform(crop=SideCrop(100, 200), augmentation=PLAIN).train(image, 1, 2, 3)
+    crop = CropTransform(crop=Crop(100, 200), augmentation=PLAIN).train(image, 1, 2, 3)
     assert crop.shape == (227, 227, 3)
     columns, rows = crop[113, :, 0].astype(int), crop[:, 113, 1].astype(int)
     for ramp in (columns, rows):
         assert (np.diff(ramp) >= 0).all()
         assert 80 <= ramp[-1] - ramp[0] + 1 <= 232
-    flipped = CropTransform(crop=SideCrop(100, 200), augmentation=Augmentation(flip=1.0))
+    flipped = CropTransform(crop=Crop(100, 200), augmentation=Augmentation(flip=1.0))
     np.testing.assert_array_equal(flipped.train(image, 1, 2, 3), crop[:, ::-1])
 
 
 def test_ranges_that_are_none() -> None:
     with pytest.raises(RecipeError, match="no range"):
-        SideCrop(50, 40)
+        Crop(50, 40)
     with pytest.raises(RecipeError, match="no range"):
-        AreaCrop(0.5, 0.2)
-    with pytest.raises(RecipeError, match=r"AreaCrop\.largest must be above 0 and at most 1"):
-        AreaCrop(0.2, 1.5)
+        Crop(0.5, 0.2, "area")
+    with pytest.raises(RecipeError, match=r"of the area are no range"):
+        Crop(0.2, 1.5, "area")
     with pytest.raises(RecipeError, match=r"size must be at most resize \(200\)"):
         CropTransform(resize=200, size=227)
     with pytest.raises(RecipeError, match="std must be above 0"):
@@ -185,7 +182,7 @@ def test_faces_are_shrunk_by_averaging() -> None:
 
 
 @pytest.mark.parametrize(
-    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, AreaCrop())]
+    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, Crop(0.16, 1.0, "area"))]
 )
 @pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 30])
 def test_a_batch_is_its_images_one_by_one(
@@ -211,7 +208,7 @@ def test_a_batch_is_its_images_one_by_one(
 
 
 def test_seed_and_epoch_change_the_pixels(faces: ImageSet) -> None:
-    reader = BatchReader(faces, CropTransform(40, 24, AreaCrop()))
+    reader = BatchReader(faces, CropTransform(40, 24, Crop(0.16, 1.0, "area")))
     positions = np.arange(12)
     first = reader.train(positions, 0, 0)
     assert torch.equal(first, reader.train(positions, 0, 0))
@@ -220,7 +217,7 @@ def test_seed_and_epoch_change_the_pixels(faces: ImageSet) -> None:
 
 
 @pytest.mark.parametrize(
-    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, AreaCrop())]
+    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, Crop(0.16, 1.0, "area"))]
 )
 def test_two_views_differ_and_the_first_is_that_of_one_view(
     faces: ImageSet, transform: Transform
@@ -237,7 +234,7 @@ def test_a_damaged_image_is_named(faces: ImageSet, tmp_path: Path) -> None:
     for name in faces.ids.tolist():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"\xff\xd8\xff nothing")
-    images = open_image_set(ImageData(tmp_path, "folder"))
+    images = open_image_set(ImageData(tmp_path))
     reader = BatchReader(images, FaceTransform(32))
     with pytest.raises(ImageError, match=r"p2/7\.png"):
         reader.train(np.array([7]), 0, 0)

@@ -20,7 +20,7 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.transforms import AreaCrop, CropTransform, FaceTransform
+from facerec.comparison.transforms import Crop, CropTransform, FaceTransform
 from facerec.comparison.trunks import Embedder, SmallCNN, Trunk, create_trunk
 from facerec.embedding.torch_model import save_model
 from facerec.errors import MissingExtraError, ModelError, RecipeError
@@ -196,10 +196,10 @@ def test_weights_of_timm_with_and_without_classifier(
     [
         (
             lambda d: d.pop("conv1.weight"),
-            "1 tensors are not .* 'conv1.weight' .* none in the file",
+            "Missing key.* .conv1.weight",
         ),
-        (lambda d: d.update(more=torch.zeros(2)), "'more' .* none in the trunk"),
-        (lambda d: d.update({"bn1.bias": torch.zeros(9)}), "'bn1.bias' .*8.* in the trunk, .*9"),
+        (lambda d: d.update(more=torch.zeros(2)), "Unexpected key.* .more"),
+        (lambda d: d.update({"bn1.bias": torch.zeros(9)}), "size mismatch for bn1.bias"),
         (lambda d: d["bn1.bias"].fill_(torch.nan), "'bn1.bias' holds NaN"),
     ],
 )
@@ -363,9 +363,9 @@ def test_the_size_of_small_cnn() -> None:
     "section",
     [
         Trunk("timm:resnet50", width=1.0, weights=Path("w.pth"), freeze_bn=True, image_size=227),
-        ImageData(Path("cub"), "cub"),
+        ImageData(Path("cub")),
         FaceTransform(augmentation=Augmentation(crop=0.2)),
-        CropTransform(crop=AreaCrop(0.16, 1.0)),
+        CropTransform(crop=Crop(0.16, 1.0, "area")),
     ],
 )
 def test_sections_of_a_recipe_survive_json(section: Any) -> None:

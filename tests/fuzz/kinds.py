@@ -361,23 +361,19 @@ def make_ijb(root: Path) -> None:
 
 def make_image_sets(root: Path) -> None:
     names = ["002.Auk/a.png", "001.Wren/b.png", "001.Wren/c.png", "002.Auk/d.png"]
-    for folder in (root / "birds" / "images", root / "shop"):
-        for number, name in enumerate(names):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture(number, ".png", 8))
-    birds = root / "birds"
-    write(birds / "images.txt", *(f"{i} {name}" for i, name in enumerate(names, 1)))
-    write(birds / "image_class_labels.txt", *(f"{i} {int(n[:3])}" for i, n in enumerate(names, 1)))
-    write(birds / "classes.txt", "1 001.Wren", "2 002.Auk")
-    head = "image_id class_id super_class_id path"
-    lines = [f"{i} {int(n[:3])} 1 {n}" for i, n in enumerate(names, 1)]
-    write(root / "shop" / "Ebay_train.txt", head, *lines[1:3])
-    write(root / "shop" / "Ebay_test.txt", head, lines[0], lines[3])
+    for number, name in enumerate(names):
+        path = root / "shop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number, ".png", 8))
+    lines = [
+        f"{name},{name[:3]},{part}"
+        for name, part in zip(names, ("test", "train", "train", "test"), strict=True)
+    ]
+    write(root / "shop" / "images.csv", "path,class,part", *lines)
 
 
 def read_image_sets(root: Path, target: Path) -> None:
-    open_image_set(ImageData(target.parent, "cub" if target.parent.name == "birds" else "sop"))
+    open_image_set(ImageData(target.parent))
 
 
 def make_mat(root: Path) -> None:
@@ -679,7 +675,7 @@ KINDS = {
         Kind("pairs", make_lists, read_list_of_pairs, ("*/*",), TEXT, weight=6),
         Kind("cfp", make_cfp, read_cfp, ("Protocol/*.txt", "Protocol/*/*/*/*.txt"), TEXT, weight=2),
         Kind("ijb", make_ijb, lambda r, _: read_ijb(r, "ijbc"), ("meta/*",), TEXT, weight=2),
-        Kind("image-sets", make_image_sets, read_image_sets, ("*/*.txt",), TEXT, weight=1),
+        Kind("image-sets", make_image_sets, read_image_sets, ("*/*.csv",), TEXT, weight=1),
         # Each costs the start of a process.
         Kind("mat", make_mat, read_any_mat, ("*.mat", "*/*/*.mat"), (change_mat,), weight=0.1),
         Kind("parquet", make_parquet, lambda _, t: read_pairs(t, "parquet"), ("*.parquet",),

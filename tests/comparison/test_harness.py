@@ -181,15 +181,15 @@ def test_a_final_run_that_diverges_is_named(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = Harness(comparison(images, arms=(BASE,), trials=1), tmp_path, torch.device("cpu"))
-    original = harness.trainer.fit
+    original = harness.trainer.fit_folds
 
-    def failing(arm: Any, protocol: Any, fold: Any, seed: int, progress: Any = None) -> Any:
-        fit, model = original(arm, protocol, fold, seed, progress)
+    def failing(arm: Any, protocol: Any, folds: Any, seed: int) -> Any:
+        ((fit, model),) = original(arm, protocol, folds, seed)
         if seed == harness._seed(1, 1):
             fit = Fit(None, fit.epoch, fit.curve, fit.seconds, "the loss is nan in epoch 2")
-        return fit, model
+        return [(fit, model)]
 
-    monkeypatch.setattr(harness.trainer, "fit", failing)
+    monkeypatch.setattr(harness.trainer, "fit_folds", failing)
     (arm,) = harness.run().arms
     assert len(arm.runs) == 1 and arm.seeds == (0,)
     assert arm.failures == ("seed 1: the loss is nan in epoch 2",)

@@ -4,14 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.searches import (
     NOBODY,
     SearchShare,
-    ratio_correlation,
     ratio_interval,
 )
 
@@ -70,28 +68,6 @@ def test_parts_of_the_variance_equal_a_naive_loop(galleries: int) -> None:
     np.testing.assert_allclose(share.by_entry, of_entries, atol=1e-12)
 
 
-def test_rare_candidates_have_the_variance_of_comparisons() -> None:
-    """With one candidate a search at most, a search is the sum of its comparisons."""
-    generator = np.random.default_rng(0)
-    persons, size = 200, 300
-    person = np.repeat(np.arange(persons), generator.geometric(0.3, persons))
-    cause = np.where(
-        generator.random(person.size) < 0.06, generator.integers(0, 12, person.size), -1
-    )
-    entry = np.where(cause >= 0, cause + persons, NOBODY)
-    placed = np.where(np.arange(persons + size) < persons, NOBODY, 0)
-    share = SearchShare.from_searches(cause >= 0, person, entry, placed)
-    events = coo_array(
-        (np.ones((cause >= 0).sum()), (person[cause >= 0], cause[cause >= 0])), (persons, size)
-    )
-    pairs = ClusteredShare.from_images(events, np.bincount(person), np.ones(size))
-    assert pairs.rate * size == pytest.approx(share.rate)
-    both = share.plug_in + share.entry_variance
-    assert both == pytest.approx(pairs.plug_in * size**2, rel=0.02)
-    # Twelve entries cause all alarms: without them the variance would be far too small.
-    assert share.entry_variance > 2 * share.plug_in
-
-
 def test_without_entries_it_is_the_share_of_mated_comparisons() -> None:
     events, person, _, placed, _ = draw(2)
     none = np.full(events.size, NOBODY)
@@ -100,13 +76,6 @@ def test_without_entries_it_is_the_share_of_mated_comparisons() -> None:
     mine, theirs = share.interval(), other.interval()
     assert (mine.low, mine.high, mine.effective) == (theirs.low, theirs.high, theirs.effective)
     assert share.test_variance == other.test_variance
-
-
-def test_the_gallery_widens_the_interval() -> None:
-    events, person, cause, placed, where = draw(3, persons=60)
-    with_entries = SearchShare.from_searches(events, person, cause, placed, where).interval()
-    alone = ClusteredShare.from_pairs(events, person, person).interval()
-    assert with_entries.low < alone.low and with_entries.high > alone.high
 
 
 def test_covariance_equals_a_naive_loop_and_bounds_the_ratio() -> None:
@@ -129,55 +98,12 @@ def test_covariance_equals_a_naive_loop_and_bounds_the_ratio() -> None:
     assert (1 / turned.high, 1 / turned.low) == pytest.approx((interval.low, interval.high))
 
 
-def test_correlations_are_those_of_figures_over_data_sets() -> None:
-    """Two models err on the same persons: what one data set tells is what many show."""
-    generator = np.random.default_rng(0)
-    persons, sets = 120, 300
-    half = np.arange(persons) < persons // 2
-    rates, estimates = np.empty((sets, 2, 2)), np.empty((sets, 3))
-    for number in range(sets):
-        person = np.repeat(np.arange(persons), generator.geometric(0.4, persons))
-        common = generator.normal(size=persons)[person]
-        shares = []
-        for model in range(2):
-            own = generator.normal(size=persons)[person]
-            luck = generator.normal(size=person.size)
-            events = 0.9 * common + 0.3 * own + luck > 0.6
-            nobody = np.full(person.size, NOBODY)
-            placed = np.full(persons, NOBODY)
-            shares.append(
-                [
-                    SearchShare.from_searches(events[of], person[of], nobody[of], placed)
-                    for of in (half[person], ~half[person])
-                ]
-            )
-            rates[number, model] = [share.rate for share in shares[-1]]
-        first, second = shares
-        ratio = ratio_correlation((first[0], first[1]), (second[0], second[1]))
-        estimates[number] = (
-            first[0].correlation(second[0]) or 0,
-            first[0].correlation(second[1]) or 0,
-            ratio or 0,
-        )
-    seen = [
-        np.corrcoef(rates[:, 0, 0], rates[:, 1, 0])[0, 1],
-        np.corrcoef(rates[:, 0, 0], rates[:, 1, 1])[0, 1],
-        np.corrcoef(*np.log(rates[:, :, 0] / rates[:, :, 1]).T)[0, 1],
-    ]
-    assert seen[0] > 0.3
-    np.testing.assert_allclose(estimates.mean(axis=0), seen, atol=0.12)
-    assert first[0].correlation(first[0]) == pytest.approx(1)
-    assert ratio_correlation((first[0], second[1]), (first[0], second[1])) == pytest.approx(1)
-
-
 def test_no_event_gives_a_bound_and_no_ratio() -> None:
     _, person, _, placed, where = draw(5)
     none = np.zeros(person.size, bool)
     share = SearchShare.from_searches(none, person, np.full(person.size, NOBODY), placed, where)
     interval = share.interval()
     assert interval.low == 0 and 0 < interval.high < 0.3
-    assert share.correlation(share) is None
-    assert ratio_correlation((share, share), (share, share)) is None
     with pytest.raises(MetricError, match="ratio"):
         ratio_interval(share, share)
 

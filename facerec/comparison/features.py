@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -178,22 +179,20 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
             f"{path}: {second.vectors.shape[1]} features an image where {first_path} has "
             f"{first.vectors.shape[1]}; both views must come from one network"
         )
-    row_of = {name: row for row, name in enumerate(second.ids.tolist())}
-    missing = [name for name in first.ids.tolist() if name not in row_of]
-    if missing:
+    rows = pd.Index(second.ids).get_indexer(pd.Index(first.ids))
+    if (rows < 0).any():
+        missing = first.ids[rows < 0]
         raise DatasetError(
             f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
-            f"view, the first is {missing[0]!r}; embed the same images for both files"
+            f"view, the first is {str(missing[0])!r}; embed the same images for both files"
         )
-    rows = [row_of[name] for name in first.ids.tolist()]
     if first.subjects is not None and second.subjects is not None:
-        classes = zip(first.ids, second.subjects[rows], first.subjects, strict=True)
-        for image, here, there in classes:
-            if here != there:
-                raise DatasetError(
-                    f"{path}: image {str(image)!r} is of class {str(here)!r}, but "
-                    f"{str(there)!r} in {first_path}; embed the same images for both files"
-                )
+        other = np.flatnonzero(second.subjects[rows] != first.subjects)
+        if len(other):
+            raise DatasetError(
+                f"{path}: image {str(first.ids[other[0]])!r} is of another class than in "
+                f"{first_path}; embed the same images for both files"
+            )
     return second.vectors[rows]
 
 

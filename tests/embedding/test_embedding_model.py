@@ -545,10 +545,10 @@ def test_onnx_layouts_and_fixed_batches(tmp_path: Path, layout: str, batch: int 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"outputs": ("vector", "norm")}, r"one input and one output, found .*'vector', 'norm'"),
+        ({"outputs": ("vector", "norm")}, "one input and one output, found 1 and 2"),
         (
             {"kind": "DOUBLE"},
-            r"must be float32 images or uint8 .* found x float64 \[n, 3, 112, 112\]",
+            r"must be float32 or uint8 images .* found x float64",
         ),
     ],
 )
@@ -591,7 +591,7 @@ def test_onnx_errors_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(kind, match=sentence):
             load_model(path, **options)
     (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ModelError, match=r"cut.onnx: not a whole .onnx file"):
+    with pytest.raises(ModelError, match=r"cut.onnx: not an .onnx file"):
         load_model(tmp_path / "cut.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[onnx\]'"):

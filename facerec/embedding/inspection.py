@@ -10,8 +10,8 @@ SHOWN = 12
 
 
 def facts(model: EmbeddingModel) -> list[tuple[str, str]]:
-    """Return what a model file holds and wants of its pixels, as names and lines of text."""
-    about, wanted = model.describe(), model.preprocessing
+    """Return what a model file holds, as names and lines of text."""
+    about = model.describe()
     height, width = model.image_size
     found = [
         ("file", str(model.path)),
@@ -43,11 +43,4 @@ def facts(model: EmbeddingModel) -> list[tuple[str, str]]:
         found.append(
             ("backbone", f"{backbone['name']}, width {backbone['width']:g}, last norm {norm}")
         )
-    scaling = f"{wanted.channels.upper()}, (pixel − {wanted.mean:g}) / {wanted.std:g}"
-    return [
-        *found,
-        ("preprocessing", scaling),
-        *(("evidence", sentence) for sentence in model.evidence),
-        *(("assumed", setting) for setting in model.assumed),
-        *(("warning", warning) for warning in model.warnings),
-    ]
+    return found

@@ -41,7 +41,7 @@ from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import Comparison, compare
-from facerec.verification.tables import difference_limits, difference_points
+from facerec.verification.report import difference_limits, difference_points
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"

@@ -285,7 +285,7 @@ def make_attributes(root: Path) -> None:
 
 
 def read_and_join(root: Path, target: Path) -> None:
-    attributes = read_attributes(target, ["race"], covariates=["age"])
+    attributes = read_attributes(target, ["race", "age"])
     ids = np.array([f"p{i}/1.jpg" for i in range(30)])
     join(attributes, ids, np.arange(1, 31) / 7, intersections=())
 

@@ -161,7 +161,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor], note: Any = None) -> N
         ),
         (
             lambda t: t.update({"layer9.weight": torch.zeros(2)}),
-            r"'layer9.weight' is not part of iresnet18 \(embedding_size 16, width 0.125",
+            r"'layer9.weight' of iresnet18 \(embedding_size 16, width 0.125.*is not part of it",
         ),
         (
             lambda t: t.update({"fc.bias": torch.zeros(17)}),
@@ -169,7 +169,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor], note: Any = None) -> N
         ),
         (
             lambda t: t.update({"fc.bias": torch.zeros(16, dtype=torch.float16)}),
-            r"'fc.bias' .* must be float32 \(16,\), found F16 \(16,\)",
+            r"'fc.bias' .* must be float32 \(16,\), found float16 \(16,\)",
         ),
         (
             lambda t: t.update({"fc.bias": torch.full((16,), torch.nan)}),
@@ -342,8 +342,8 @@ def test_no_code_of_a_state_dict_file_runs(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"epoch": 3, "state_dict_backbone": {}}, r"found a dict \(epoch, state_dict_backbone\)"),
-        ([torch.zeros(1)], r"found a list \(no names\)"),
+        ({"epoch": 3, "state_dict_backbone": {}}, "found a dict"),
+        ([torch.zeros(1)], "found a list"),
     ],
 )
 def test_files_that_hold_something_else(tmp_path: Path, content: Any, sentence: str) -> None:
@@ -354,7 +354,7 @@ def test_files_that_hold_something_else(tmp_path: Path, content: Any, sentence: 
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelError, match="not a state dict"):
         load_state_dict_file(create_backbone(SMALL), path)
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match="No such file"):
         load_state_dict_file(create_backbone(SMALL), tmp_path / "absent.pth")
 
 

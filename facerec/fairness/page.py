@@ -16,7 +16,7 @@ from facerec.fairness.baseline import READING
 from facerec.fairness.channels import BINS
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import Of, estimate, heading, verdict, working_targets
+from facerec.fairness.findings import Of, estimate, head_target, verdict, working_targets
 from facerec.fairness.result import Audit
 from facerec.report import words
 from facerec.report.estimate import Estimate
@@ -25,6 +25,9 @@ from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.table import Cell, Table, escape_markdown, text_table
 
 SUPPRESSED = "under ten subjects, or else such a group would follow from totals"
+_MOST_PAIRS = 3
+"""Pairs of groups whose δ a page shows."""
+
 _TERMS = {
     "FMR, FNMR": "False matches over non-mated (impostor) pairs, false non-matches over mated "
     "(genuine) pairs; of a group, of pairs within it. A pair matches at or above the threshold.",
@@ -176,13 +179,10 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]
 
 
 def _heads(audit: Audit) -> list[str]:
-    """Return the targets that head the tables: of findings, else the largest with a threshold."""
+    """Return the targets that head the tables."""
     kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    found = [heading(audit.rows, name, of) for name in audit.groupings for of in kinds]
-    heads = list(dict.fromkeys(target for target in found if target is not None))
-    if not heads:
-        heads = list(names.select(audit.rows, names.THRESHOLD).dropna(subset=["value"])["target"])
-    return heads[:2]
+    found = [head_target(audit.rows, name, of) for name in audit.groupings for of in kinds]
+    return list(dict.fromkeys(filter(None, found)))[:2]
 
 
 def _by_group(
@@ -218,20 +218,21 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
         wanted = [(names.ETA2, "")]
         wanted += [(names.DELTA, "")]
         for of in kinds:
-            target = heading(rows, grouping, of) or next(iter(_heads(audit)), "")
+            target = head_target(rows, grouping, of)
             wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
         for figure, target in wanted:
-            for row in names.select(rows, figure, grouping=grouping, target=target).itertuples():
+            found = names.select(rows, figure, grouping=grouping, target=target)
+            # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
+            if len(found) > _MOST_PAIRS:
+                found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
+            for row in found.itertuples():
                 p = names.number(
                     rows, names.p_of(figure), grouping=grouping, group=str(row.group), target=target
                 )
                 where = filter(None, (str(row.group), target and f"at FMR {target}"))
                 lines.append(
                     (
-                        Cell(
-                            figure if len(audit.groupings) == 1 else f"{grouping}: {figure}",
-                            ", ".join(where),
-                        ),
+                        Cell(_name(audit, grouping, figure), ", ".join(where)),
                         _cell_of(estimate(row), ".3g"),
                         words.p_value(p),
                     )
@@ -248,7 +249,7 @@ def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
                 where = {"grouping": grouping, "group": group}
                 lines.append(
                     (
-                        Cell(group, f"threshold: FPIR {target}"),
+                        Cell(_name(audit, grouping, group), f"threshold: FPIR {target}"),
                         _with_ratio(audit.rows, "FPIR", {**where, "target": target}),
                         _with_ratio(audit.rows, "FNIR", {**where, "target": target}),
                         _with_ratio(audit.rows, names.RANK_1, where),
@@ -283,6 +284,11 @@ def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell |
         ]
         lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
     return text_table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
+
+
+def _name(audit: Audit, grouping: str, name: str) -> str:
+    """Return a name, after that of the attribute if there are several."""
+    return name if len(audit.groupings) == 1 else f"{grouping}: {name}"
 
 
 def _cell(found: pd.DataFrame) -> Cell:

@@ -523,7 +523,6 @@ def test_normalised_embeddings_are_refused() -> None:
     ("changes", "options", "sentence"),
     [
         ({"group": np.zeros(3, int)}, {}, "72 images but subjects of shape"),
-        ({"group": np.full(72, 4)}, {}, "groups 4 to 4 do not fit 2 names"),
         ({"subject": np.full(72, -1)}, {}, "no image has a subject"),
         ({"group": np.arange(72) % 2}, {}, "counts in one group"),
         ({}, {"impostors": "list"}, "need the list"),

@@ -39,7 +39,6 @@ def test_every_step_leaves_what_the_next_one_reads(main_job: Path) -> None:
         ("all-pairs", "FPR"),
         ("verify", "lfw"),
         ("audit", "audit"),
-        ("inspect", "norm"),
     ],
 )
 def test_every_command_prints_its_answer(main_job: Path, command: str, words: str) -> None:

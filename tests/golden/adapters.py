@@ -66,12 +66,15 @@ def limits(name: str, interval: Mapping[str, Any] | list[float] | None) -> Figur
 def verification(path: Path) -> Figures:
     """Read what ``verify --json`` wrote of one bench."""
     (result,) = read_json(path)["results"]
-    figures: Figures = {"d'": result["d_prime"], "EER step": result["eer_step"]["value"]}
-    for name in ("auc", "eer"):
-        figures[name.upper()] = result[name]["value"]
-        figures |= limits(name.upper(), result[name]["interval"])
+    rows = {row["figure"]: row for row in result["figures"] if not row["target"]}
+    step = rows["EER by the step rule"]["value"]
+    figures: Figures = {"d'": rows["d′"]["value"], "EER step": step}
+    names = {"AUC": "AUC", "EER": "EER on the ROC hull", "norm mean": "norm, insightface’s “XNorm”"}
+    for name, figure in names.items():
+        if row := rows.get(figure):
+            figures |= {name: row["value"], **limits(name, [row["low"], row["high"]])}
     for name in ("accuracy", "insightface"):
-        if found := result.get(name):
+        if found := result[name]:
             figures |= {f"{name} {key}": found[key] for key in ("mean", "std", "correct")}
             figures |= limits(name, found["interval"])
     for point in result["tpr_at_fpr"]:
@@ -83,10 +86,10 @@ def verification(path: Path) -> Figures:
             f"threshold {at}": point["threshold"],
         }
         figures |= limits(f"TPR {at}", point["tpr_interval"])
-    if norms := result["norms"]:
-        figures |= {"norm mean": norms["mean"], "norm std": norms["std"]}
-        figures |= limits("norm mean", norms["interval"])
-    return figures | {name: found["value"] for name, found in result.get("metrics", {}).items()}
+    if norm := rows.get("norm SD"):
+        figures["norm std"] = norm["value"]
+    costs = ("minDCF", "least Cllr", "partial AUC")
+    return figures | {n: row["value"] for n, row in rows.items() if n.startswith(costs)}
 
 
 def difference(path: Path) -> Figures:
@@ -102,23 +105,24 @@ def all_pairs(path: Path) -> Figures:
     """Read what ``all-pairs --json`` wrote."""
     result = read_json(path)
     figures: Figures = {f"{side} pairs": result["pairs"][side] for side in ("mated", "non_mated")}
-    for point in result["operating_points"]:
-        at = f"at FPR {point['target']}"
-        figures |= {
-            f"true accepts {at}": point["true_accepts"],
-            f"false accepts {at}": point["false_accepts"],
-            f"threshold {at}": point["threshold"],
-        }
-        figures |= limits(f"TPR {at}", point["tpr_interval"])
-    for cut in result["thresholds"]:
-        for rate in ("fmr", "fnmr"):
-            name = f"{rate.upper()} at {cut['threshold']}"
-            figures[f"{name}, errors"] = cut[rate]["errors"]
-            figures |= limits(name, cut[rate]["interval"])
-        for row in cut["groups"]:
-            name = f"{row['error']} at {cut['threshold']}, {' × '.join(row['groups'])}"
-            figures[f"{name}, errors"] = row["errors"]
-            figures[f"{name}, comparisons"] = row["comparisons"]
+    for row in result["figures"]:
+        kind, at = f"{row['figure']}@".split("@")[:2]
+        target, ends = row["target"], [row["low"], row["high"]]
+        if at == "threshold":
+            name = f"{kind} at {target}"
+            if row["group"] != "everybody":
+                name += f", {row['group']}"
+                figures[f"{name}, comparisons"] = row["denominator"]
+            else:
+                figures |= limits(name, ends)
+            figures[f"{name}, errors"] = row["numerator"]
+        elif kind == "TPR":
+            figures[f"true accepts at FPR {target}"] = row["numerator"]
+            figures |= limits(f"TPR at FPR {target}", ends)
+        elif kind == "realised FPR":
+            figures[f"false accepts at FPR {target}"] = row["numerator"]
+        elif kind == "threshold":
+            figures[f"threshold at FPR {target}"] = row["value"]
     return figures
 
 
@@ -253,16 +257,13 @@ def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:
 
 def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     """Return value and gradient of every loss that a comparison may hold, at its defaults."""
-    from typing import get_args
-
-    from facerec.comparison import losses
+    from facerec.comparison.loss_table import TABLE
+    from facerec.comparison.losses import MarginHead, MetricLoss, create_loss
 
     figures: Figures = {}
-    for kind in get_args(losses.Loss):
-        if kind is losses.OwnLoss:
-            continue
-        loss = losses.create_loss(kind(), int(labels.max()) + 1, embeddings.shape[1], seed=0)
-        figures |= value_and_gradient(kind.__name__, loss.double(), embeddings, labels)
+    for config in (*map(MetricLoss, TABLE), MarginHead()):
+        loss = create_loss(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
+        figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)
     return figures
 
 

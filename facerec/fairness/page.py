@@ -175,7 +175,12 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]
         for target in _heads(audit)
         for of in ("FMR", "FNMR")
     ]
-    return _by_group(audit, "Error rates at the global threshold", columns, groupings, ALL_GROUPS)
+    values = {
+        target: names.number(audit.rows, names.THRESHOLD, target=target) for target in _heads(audit)
+    }
+    told = " and ".join(f"{words.threshold(at)} (FMR {target})" for target, at in values.items())
+    caption = f"Error rates at one threshold for all: {told}"
+    return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
 
 
 def _heads(audit: Audit) -> list[str]:
@@ -245,11 +250,13 @@ def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
     lines = []
     for grouping, groups in audit.facts["groups"].items():
         for target in working_targets(audit.rows, grouping):
+            set_at = {"grouping": grouping, "target": target}
+            value = words.threshold(names.number(audit.rows, "FPIR threshold", **set_at))
             for group in [*groups["shown"], EVERYBODY]:
                 where = {"grouping": grouping, "group": group}
                 lines.append(
                     (
-                        Cell(_name(audit, grouping, group), f"threshold: FPIR {target}"),
+                        Cell(_name(audit, grouping, group), f"threshold {value}, FPIR {target}"),
                         _with_ratio(audit.rows, "FPIR", {**where, "target": target}),
                         _with_ratio(audit.rows, "FNIR", {**where, "target": target}),
                         _with_ratio(audit.rows, names.RANK_1, where),

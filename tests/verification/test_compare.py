@@ -75,13 +75,6 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
     assert first.events / first.total == values[0]["accuracy"]
 
 
-def test_what_cannot_be_resolved_is_no_number() -> None:
-    found = compare(*two(), replicates=10)
-    fine = row(found, "TPR@FPR=1e-3")
-    assert (fine.first.value, fine.second.value, fine.difference) == (None, None, Estimate(None))
-    assert not row(found, "TPR@FPR=1e-1").reliable
-
-
 @pytest.mark.parametrize("persons", [40, None])
 def test_order_turns_the_signs_alone(persons: int | None) -> None:
     first, second = two(persons=persons)
@@ -107,18 +100,6 @@ def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: 
         there = row(found, figure)
         assert there.difference == Estimate(0)
     assert "the difference is the same in all 20 resamples" in found.notes[-1]
-
-
-def test_persons_are_resampled_where_they_are_known() -> None:
-    first, second = two()
-    found = compare(first, second, replicates=30)
-    assert found.subjects == 40
-    assert found.basis == "30 joint bootstraps over 40 subjects"
-    interval = row(found, "AUC").difference.interval
-    assert interval is not None and interval.method.startswith("vertex bootstrap")
-    again, other = compare(first, second, 30), compare(first, second, 30, seed=1)
-    assert again == found
-    assert row(other, "AUC").difference.interval != interval
 
 
 def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
@@ -193,32 +174,6 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
         assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-12)
 
 
-def test_width_over_independent_pairs_is_that_of_the_paired_difference() -> None:
-    first, second = two(pairs=2000, persons=None)
-    found = row(compare(first, second, replicates=400), "accuracy")
-    rights = []
-    for result in (first, second):
-        assert result.accuracy is not None and result.pairs.folds is not None
-        thresholds = np.array(result.accuracy.kfold.thresholds)[result.pairs.folds]
-        rights.append((result.scores >= thresholds) == result.pairs.issame)
-    difference = rights[1].astype(float) - rights[0]
-    assert found.difference.value == pytest.approx(difference.mean(), abs=1e-12)
-    interval = found.difference.interval
-    assert interval is not None
-    width = 2 * 1.96 * difference.std() / np.sqrt(2000)
-    assert interval.high - interval.low == pytest.approx(width, rel=0.15)
-
-
-def test_few_persons_are_not_resampled() -> None:
-    scores = np.array([0.9, 0.1, 0.8, 0.3])
-    one, other = np.array([0, 0, 2, 1]), np.array([1, 2, 3, 3])
-    pairs = Pairs(one, other, np.array([True, False, True, False]), np.array([0, 0, 1, 1]))
-    first = evaluate(scores, pairs, name="few", fpr=["0.5"])
-    second = evaluate(scores[::-1].copy(), pairs, name="few", fpr=["0.5"])
-    found = compare(first, second, replicates=10)
-    assert "(only 2 subjects)" in found.basis and found.subjects == 2
-
-
 def test_labels_that_contradict_the_persons_stand() -> None:
     first, second = two()
     assert first.pairs.subjects is not None
@@ -228,22 +183,6 @@ def test_labels_that_contradict_the_persons_stand() -> None:
     found = compare(replace(first, pairs=pairs), replace(second, pairs=pairs), replicates=20)
     assert found.basis == "20 joint bootstraps over 40 subjects"
     assert (found.mated, found.non_mated) == (issame.sum(), (~issame).sum())
-
-
-@pytest.mark.parametrize("replicates", [0, -1])
-def test_no_replicates(replicates: int) -> None:
-    with pytest.raises(MetricError, match=f"^{replicates} replicates; a comparison needs"):
-        compare(*two(), replicates=replicates)
-
-
-def test_another_number_of_pairs() -> None:
-    first = make_result(200, replicates=0)
-    with pytest.raises(MetricError) as error:
-        compare(first, make_result(220, replicates=0))
-    assert str(error.value) == (
-        "toy · toynet and toy · toynet: the first has 200 pairs and the second 220; verify both "
-        "models on the same bench"
-    )
 
 
 def test_the_first_pair_that_differs_is_named() -> None:
@@ -318,19 +257,6 @@ def test_persons_tell_pairs_in_another_order() -> None:
     moved[different] = different[::-1]
     with pytest.raises(MetricError, match=f"pair {different[0]} is of other subjects"):
         compare(whole, result(person, moved), replicates=40)
-
-
-def test_one_class_left_over() -> None:
-    first, second = two()
-    scores = second.scores.copy()
-    scores[second.pairs.issame] = np.nan
-    with pytest.raises(MetricError, match="0 are same and 100 different ones; a comparison needs"):
-        compare(first, rescored(second, scores))
-
-
-def test_a_protocol_without_folds_has_no_accuracy() -> None:
-    found = compare(*two(folds=False), replicates=10)
-    assert found.rows[0].figure == "TPR@FPR=1e-1"
 
 
 def test_names() -> None:

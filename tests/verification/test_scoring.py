@@ -265,20 +265,6 @@ def same_alone(first: GroupAlone, second: GroupAlone) -> None:
         assert np.array_equal(getattr(first, name), getattr(second, name)), name
 
 
-def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
-    vectors, subjects = clustered(400, 60, 512)
-    vectors[5] *= 1e-30
-    vectors[6] *= 1e30
-    found = score_all_pairs(vectors, subjects, tile=100)
-    dense = Dense(vectors, subjects)
-    assert found.mated_scores is not None
-    assert np.abs(found.mated_scores - dense.mated_scores).max() < 1e-6
-    for point in found.points:
-        expected = tpr_at_fpr(dense.mated_scores, dense.impostor, point.target)
-        assert abs(point.threshold - expected.threshold) < 1e-6
-        assert point.false_accepts == expected.false_accepts
-
-
 def test_threads_change_nothing_and_settings_are_given_back() -> None:
     vectors, subjects = clustered(500, 90, 48)
     threads = torch.get_num_threads()
@@ -446,21 +432,6 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
         compare_shares(share, part.tables[0].fmr_share())
 
 
-def test_groups_alone_at_given_thresholds() -> None:
-    vectors, subjects = clustered(300, 60, 32)
-    groups = np.where(subjects % 3, "a", "b")
-    arguments: dict[str, Any] = {"groupings": [groups], "group_fpr": ("1e-1", "1e-2"), "tile": 64}
-    whole = score_all_pairs(vectors, subjects, **arguments)
-    given = score_all_pairs(vectors, subjects, **arguments, fpr=(), thresholds=[0.3])
-    assert given.non_mated_histogram is None and given.points == () and len(given.tables) == 1
-    for one, other in zip(whole.alone, given.alone, strict=True):
-        assert one is not None and other is not None
-        same_alone(one, other)
-    bare = score_all_pairs(vectors, subjects, **arguments, fpr=())
-    assert bare.tables == () and bare.alone[0] is not None and whole.alone[0] is not None
-    same_alone(bare.alone[0], whole.alone[0])
-
-
 def test_groups_alone_share_no_identity() -> None:
     vectors = on_a_grid(np.random.default_rng(0), 6)
     for groupings in ([], [list("aabbba")]):
@@ -539,18 +510,6 @@ def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
     table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[threshold]).tables[0]
     expected = np.count_nonzero(found.mated_scores.astype(np.float64) < threshold)
     assert table.false_non_matches == expected
-
-
-def test_thresholds_at_the_ends() -> None:
-    vectors, subjects = on_a_grid(np.random.default_rng(2), 12), np.arange(12) // 2
-    vectors[2] = 3 * vectors[0]  # two people with a cosine of 1
-    vectors[5] = -vectors[0]
-    ends = [-math.inf, -1.5, -1.0, 1.0, float(np.nextafter(np.float32(1), 2)), 1.5, math.inf]
-    found = score_all_pairs(vectors, subjects, fpr=(), thresholds=ends)
-    counts = [(table.false_matches, table.false_non_matches) for table in found.tables]
-    # Everything, the score 1 alone, nothing.
-    assert counts[:3] == [(60, 0)] * 3 and counts[4:] == [(0, 6)] * 3
-    assert counts[3] == (int((Dense(vectors, subjects).impostor == 1).sum()), 6) and counts[3][0]
 
 
 def test_rounding_beyond_one_counts_as_one() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from facerec.errors import DatasetError, FacerecError, ImageError, MetricError
+from facerec.errors import DatasetError, MetricError
 from facerec.records.images import MemoryImages
 from facerec.statistics.identification import Searches
 from facerec.verification import identification, templates
@@ -123,15 +123,6 @@ def test_ijb_without_searches(tmp_path: Path) -> None:
         identify(np.ones((4, 2), np.float32), bench)
 
 
-def test_persons_of_some_templates_only(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path)
-    replace_line(root / "meta" / "ijbc_1N_probe_mixed.csv", 2, "7,500,x")
-    bench = read_ijb(root, "ijbc")
-    assert bench.subjects_from == "same pairs"
-    assert bench.probes is not None
-    assert bench.probes.templates.tolist() == [1]
-
-
 def test_labels_against_the_persons_of_the_lists(tmp_path: Path) -> None:
     root = write_ijb(tmp_path)
     path = root / "meta" / "ijbc_template_pair_label.txt"
@@ -162,38 +153,6 @@ def test_missing_and_empty_lists(tmp_path: Path, file: str, what: str) -> None:
     with pytest.raises(DatasetError) as error:
         read_ijb(tmp_path, "ijbc")
     assert str(error.value).startswith(str(path))
-
-
-@pytest.mark.parametrize("header", [HEADER + "\n", f"TEMPLATE_ID,{HEADER}"])
-def test_a_header_without_lines(tmp_path: Path, header: str) -> None:
-    path = write_ijb(tmp_path) / "meta" / "ijbc_1N_gallery_G1.csv"
-    path.write_text(header)
-    with pytest.raises(DatasetError, match="the list is empty"):
-        read_ijb(tmp_path, "ijbc")
-
-
-def test_no_folder_of_images(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path)
-    (root / "loose_crop").rename(root / "elsewhere")
-    with pytest.raises(DatasetError, match="loose_crop: there is no such folder"):
-        read_ijb(root, "ijbc")
-
-
-def test_a_folder_above_or_below_the_right_one(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path / "ijbc")
-    for wrong in (tmp_path, root / "meta"):
-        with pytest.raises(DatasetError, match="name the folder that holds meta/"):
-            read_ijb(wrong, "ijbc")
-    with pytest.raises(DatasetError, match="name the folder that holds Testing_Set/"):
-        read_tinyface(root)
-
-
-def test_a_listed_image_that_is_not_there(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path)
-    (root / "loose_crop" / "c.jpg").unlink()
-    images = read_ijb(root, "ijbc").images
-    with pytest.raises(ImageError, match=r"c\.jpg"):
-        images.encoded(2)
 
 
 FIVE = "1 2 3 4 5 6 7 8 9 10"
@@ -245,53 +204,6 @@ def test_bad_lines(
         read_ijb(tmp_path, "ijbc")
     assert str(error.value).startswith(f"{path}, line {number}: ")
     assert repr(line) in str(error.value)
-
-
-def test_line_numbers_count_blank_lines_and_long_lines_are_cut(tmp_path: Path) -> None:
-    path = write_ijb(tmp_path) / "meta" / "ijbc_face_tid_mid.txt"
-    path.write_text("\n".join(["", *MEDIA[:2], " ", "x" * 5000, *MEDIA[2:]]))
-    with pytest.raises(DatasetError) as error:
-        read_ijb(tmp_path, "ijbc")
-    assert str(error.value).startswith(f"{path}, line 5: ")
-    assert len(str(error.value)) < len(str(path)) + 250
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = write_ijb(tmp_path) / "meta" / "ijbc_face_tid_mid.txt"
-    path.write_bytes(b"\xff\xfe\x00 30 1\n")
-    with pytest.raises(DatasetError, match=r"ijbc_face_tid_mid\.txt"):
-        read_ijb(tmp_path, "ijbc")
-
-
-def test_a_name_in_latin_1(tmp_path: Path) -> None:
-    path = write_ijb(tmp_path) / "meta" / "ijbc_face_tid_mid.txt"
-    path.write_bytes(path.read_bytes().replace(b"c.jpg", b"\xe9.jpg"))
-    with pytest.raises(DatasetError) as error:
-        read_ijb(tmp_path, "ijbc")
-    assert str(error.value).startswith(f"{path}, line 3: ")
-
-
-def test_a_path_that_leaves_the_folder(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path)
-    for file, number in (("face_tid_mid", 1), ("name_5pts_score", 5)):
-        path = root / "meta" / f"ijbc_{file}.txt"
-        line = path.read_text().splitlines()[number - 1]
-        replace_line(path, number, line.replace("a.jpg", "../secret.jpg"))
-    with pytest.raises(DatasetError, match="is no path inside a folder"):
-        read_ijb(root, "ijbc")
-
-
-def test_lists_read_some_lines_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = write_ijb(tmp_path)
-    whole = read_ijb(root, "ijbc")
-    monkeypatch.setattr(template_lists, "_LINES", 2)
-    parts = read_ijb(root, "ijbc")
-    assert whole.pairs is not None
-    assert parts.pairs is not None
-    for name in ("image_rows", "template_rows", "media_rows", "points", "detector_scores"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
-    for name in ("first", "second", "issame", "subjects"):
-        np.testing.assert_array_equal(getattr(whole.pairs, name), getattr(parts.pairs, name))
 
 
 # Vectors of templates.
@@ -377,25 +289,6 @@ def test_vectors_as_in_naive_loops(
     np.testing.assert_array_equal(found.vectors, again.vectors)
 
 
-def test_raw_and_unit_norms_are_two_protocols() -> None:
-    vectors = np.array([[10, 0], [0, 1], [0, 3]], np.float32)
-    # Images 1 and 2 are frames of one video.
-    bench = make_bench([0, 1, 2], [0, 0, 0], [1, 2, 2], images=3, count=1)
-    raw = template_vectors(vectors, bench, norm_weighting="raw", detector_score=False)
-    unit = template_vectors(vectors, bench, norm_weighting="unit", detector_score=False)
-    assert raw.vectors.tolist() == [[10, 2]]
-    assert unit.vectors.tolist() == [[1, 1]]
-    assert (raw.norm_weighting, unit.norm_weighting) == ("raw", "unit")
-
-
-def test_detector_scores_do_not_divide_the_mean() -> None:
-    vectors = np.array([[1, 0], [0, 1]], np.float32)
-    scores = np.array([1, 0.5], np.float32)
-    bench = make_bench([0, 1], [0, 0], [9, 9], images=2, count=1, detector=scores)
-    found = template_vectors(vectors, bench, norm_weighting="unit", detector_score=True)
-    assert found.vectors.tolist() == [[0.5, 0.25]]
-
-
 def test_failed_images_are_left_out_of_their_media_too() -> None:
     vectors = np.array([[2, 0], [np.nan, 0], [0, 0]], np.float32)
     bench = make_bench([0, 1, 2, 2], [0, 0, 0, 1], [5, 5, 5, 5], images=3, count=2)
@@ -410,31 +303,6 @@ def test_failed_images_are_left_out_of_their_media_too() -> None:
         np.ones((3, 2), np.float32), bench, norm_weighting="raw", detector_score=False
     )
     assert whole.notes == ()
-
-
-def test_all_images_failed() -> None:
-    bench = make_bench([0, 1], [0, 1], [1, 1], images=2, count=2)
-    vectors = np.full((2, 3), np.nan, np.float32)
-    found = template_vectors(vectors, bench, norm_weighting="unit", detector_score=False)
-    assert np.isnan(found.vectors).all()
-    assert found.vectors.shape == (2, 3)
-
-
-def test_what_template_vectors_refuses() -> None:
-    bench = make_bench([0, 1], [0, 1], [1, 1], images=2, count=2)
-    good = np.ones((2, 3), np.float32)
-    cases: list[tuple[Any, Any, bool, str]] = [
-        (np.ones((3, 3), np.float32), "raw", False, "3 embeddings for 2 images"),
-        (np.ones(3, np.float32), "raw", False, "rows of real numbers"),
-        (good.astype(np.int64), "raw", False, "rows of real numbers"),
-        (good, "N1", False, "'raw' or 'unit', not 'N1'"),
-        (good, "raw", True, "no detector scores"),
-    ]
-    for vectors, weighting, detector, fragment in cases:
-        with pytest.raises(MetricError, match=fragment):
-            template_vectors(vectors, bench, norm_weighting=weighting, detector_score=detector)
-    with pytest.raises(DatasetError, match="give one each a row"):
-        make_bench([0, 1], [0], [1, 1], images=2, count=2)
 
 
 # Searches.
@@ -515,20 +383,6 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     assert found.gallery == others
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_search_of_random_vectors_as_by_brute_force(seed: int, tile: int) -> None:
-    rng = np.random.default_rng(seed)
-    probes, gallery = rng.normal(size=(17, 6)), rng.normal(size=(23, 6)) * 9
-    mine, theirs = rng.integers(0, 9, 17), rng.integers(-1, 9, 23)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identification, "_TILE", tile)
-        found = search_gallery(probes, mine, gallery, theirs)
-        check_nearest(probes, mine, gallery, theirs)
-    expected = naive_search(probes, mine, gallery, theirs)
-    np.testing.assert_array_equal(as_rows(found), expected)
-
-
 def test_search_agrees_with_a_matrix_of_scores() -> None:
     rng = np.random.default_rng(5)
     probes, gallery = rng.normal(size=(50, 9)), rng.normal(size=(70, 9))
@@ -555,27 +409,6 @@ def test_equal_vectors_tie_wherever_they_lie() -> None:
     assert found.rank.tolist() == [copies] * 5
 
 
-def test_search_does_not_depend_on_order_or_length() -> None:
-    rng = np.random.default_rng(2)
-    probes, gallery = rng.normal(size=(40, 8)), rng.normal(size=(60, 8))
-    mine, theirs = rng.integers(0, 20, 40), rng.integers(0, 20, 60)
-    found = search_gallery(probes, mine, gallery, theirs)
-    order, shuffle = rng.permutation(40), rng.permutation(60)
-    again = search_gallery(
-        probes[order] * 16, mine[order] + 100, gallery[shuffle] / 4, theirs[shuffle] + 100
-    )
-    np.testing.assert_array_equal(as_rows(found)[order], as_rows(again))
-
-
-def test_half_precision_is_widened_first() -> None:
-    # The squares are beyond the range of half precision.
-    probes = np.array([[300, 400]], np.float16)
-    gallery = np.array([[3, 4], [4, 3]], np.float16)
-    found = search_gallery(probes, [1], gallery, [1, 2])
-    assert found.mate.tolist() == [1]
-    assert found.best_other.tolist() == [pytest.approx(0.96)]
-
-
 def test_a_mate_without_a_vector_is_enrolled_but_never_found() -> None:
     nan = np.nan
     gallery = np.array([[nan, nan], [1, 0]], np.float32)
@@ -583,20 +416,6 @@ def test_a_mate_without_a_vector_is_enrolled_but_never_found() -> None:
     assert found.rank.tolist() == [2, 1, 0]  # the last one of two, the first, non-mated
     np.testing.assert_array_equal(found.mate, np.array([-np.inf, np.sqrt(0.5), nan], np.float32))
     assert found.best_other[1] == -np.inf
-
-
-def test_what_a_search_refuses() -> None:
-    good = np.ones((2, 3), np.float32)
-    cases: list[tuple[Any, Any, Any, Any, str]] = [
-        (good, [1, 2], good[:, :2], [1, 2], "one length of vectors"),
-        (good, [1, 2], good[:0], [], "gallery that is not empty"),
-        (good, [1], good, [1, 2], r"probes: \(1,\) subjects for 2 vectors"),
-        (good, [1, 2], good, [1, 2, 3], r"the gallery: \(3,\) subjects for 2 vectors"),
-        (good[0], [1, 2], good, [1, 2], "probes: rows of real numbers"),
-    ]
-    for probes, mine, gallery, theirs, fragment in cases:
-        with pytest.raises(MetricError, match=fragment):
-            search_gallery(probes, mine, gallery, theirs)
 
 
 def test_ijb_from_images_to_scores(tmp_path: Path) -> None:
@@ -704,16 +523,6 @@ def test_figures_are_averaged_over_the_galleries() -> None:
     )
 
 
-def test_one_gallery_that_holds_every_person_leaves_no_mean_tpir() -> None:
-    bench = identification_bench(np.array([0, 1, 0]), [np.array([0, 1]), np.array([1, 2])])
-    vectors = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
-    result = identify(vectors, bench, fpir=["1/2"], ranks=[1])
-    assert [len(g.points) for g in result.galleries] == [0, 1]
-    assert result.tpir == {}
-    assert list(result.rank_rates) == [1]
-    assert result.notes == ("toy, gallery G1: every search is mated, so there is no FPIR",)
-
-
 def test_a_bench_without_mated_searches() -> None:
     bench = identification_bench(np.array([0, 1]), [np.array([2, 3])])
     with pytest.raises(MetricError, match="mated"):
@@ -788,45 +597,3 @@ def test_tinyface(tmp_path: Path) -> None:
     assert result.tpir == {}
     assert result.rank_rates[2].value == 0.5
     assert result.rank_rates[2].interval == only.ranks[2].interval
-
-
-def test_tinyface_errors(tmp_path: Path) -> None:
-    folder = write_tinyface(tmp_path) / "Testing_Set"
-    path = folder / "probe_img_ID_pairs.mat"
-    two = cells(["a.jpg", "b.jpg"])
-    cases: list[tuple[dict[str, Any] | bytes, str]] = [
-        ({"probe_set": two}, "version 4 to 7 that holds probe_set, probe_ids .KeyError"),
-        ({"probe_set": two, "probe_ids": "ab"}, "it should hold names in 'probe_set' and numbers"),
-        ({"probe_set": two, "probe_ids": [[1]]}, "2 names in 'probe_set' and 1 numbers"),
-        ({"probe_set": cells([]), "probe_ids": []}, "0 names"),
-        ({"probe_set": two, "probe_ids": [[1], [1.5]]}, "entry 1 of 'probe_ids' is 1.5"),
-        ({"probe_set": two, "probe_ids": [[-100], [1]]}, "entry 0 of 'probe_ids' is -100"),
-        ({"probe_set": [[1, 2]], "probe_ids": [[1], [2]]}, "'1' is no|it should hold|no such"),
-        (b"not a MATLAB file", "no sound MATLAB file of version 4 to 7"),
-        (b"", "no sound MATLAB file of version 4 to 7"),
-        (
-            b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM",
-            "no sound MATLAB file of version 4 to 7",
-        ),
-    ]
-    for content, fragment in cases:
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            savemat(path, content)
-        with pytest.raises(FacerecError, match=fragment) as error:
-            read_tinyface(tmp_path)
-        assert str(error.value).startswith(str(path))
-    path.unlink()
-    with pytest.raises(DatasetError, match=r"probe_img_ID_pairs\.mat: the file cannot be read"):
-        read_tinyface(tmp_path)
-
-
-def test_tinyface_without_distractors(tmp_path: Path) -> None:
-    root = write_tinyface(tmp_path, distractors=())
-    with pytest.raises(DatasetError, match="Gallery_Distractor: it holds no images"):
-        read_tinyface(root)
-    folder = root / "Testing_Set" / "Gallery_Distractor"
-    folder.rename(root / "gone")
-    with pytest.raises(DatasetError, match="Gallery_Distractor: there is no such folder"):
-        read_tinyface(root)

@@ -333,7 +333,7 @@ def _verify_templates(
             )
             results[name] = replace(result, **facts)
         if bench.probes is not None:
-            verified.searches.append(replace(identify(pooled.vectors, bench), name=name, **facts))
+            verified.searches.append(replace(identify(pooled.vectors, bench, name=name), **facts))
     return results
 
 

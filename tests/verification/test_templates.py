@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,7 +18,12 @@ from facerec.errors import DatasetError, MetricError
 from facerec.records.images import MemoryImages
 from facerec.statistics.identification import Searches
 from facerec.verification import identification, templates
-from facerec.verification.identification import identify, nearest_entries, search_gallery
+from facerec.verification.identification import (
+    IdentificationResult,
+    identify,
+    nearest_entries,
+    search_gallery,
+)
 from facerec.verification.protocols import template_lists
 from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 from facerec.verification.templates import SearchSet, TemplateBench, template_vectors
@@ -434,17 +439,25 @@ def test_ijb_from_images_to_scores(tmp_path: Path) -> None:
 
     # Probes are templates 7 (person of G1) and 11 (person of G2, without a vector).
     result = identify(found.vectors, bench, fpir=["1"], ranks=[1])
-    first, second = result.galleries
-    assert [first.name, second.name] == ["G1", "G2"]
-    assert first.searches.rank.tolist() == [1, 0]
-    assert first.searches.mate[0] == pytest.approx(cosine)
-    assert second.searches.rank.tolist() == [0, 1]
-    assert second.searches.mate[1] == -np.inf
-    assert second.searches.best_other[0] == 1
+    rows = by_key(result)
+    assert list(result.galleries) == ["G1", "G2"]
+    assert rows["G1", "rank", "1"]["value"] == 1 and rows["G1", "rank", "1"]["denominator"] == 1
+    assert rows["G1", "threshold", "1"]["value"] == -np.inf
     with pytest.raises(MetricError, match="3 vectors for 4 templates"):
         identify(found.vectors[:3], bench)
     with pytest.raises(MetricError, match="rank 0 is no length"):
         identify(found.vectors, bench, ranks=[1, 0])
+
+
+def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:
+    rows = result.to_json()["figures"]
+    return {
+        (row["gallery"], row["figure"], row["target"]): {
+            **row,
+            "value": -np.inf if row["value"] == "-inf" else row["value"],
+        }
+        for row in rows
+    }
 
 
 def identification_bench(
@@ -497,26 +510,25 @@ def test_figures_are_averaged_over_the_galleries() -> None:
         limit = alarms[len(alarms) // 10]  # one alarm more would be too many
         tpir.append(float(np.mean((rank == 1) & (mates > limit))))
         rates.append([float(np.mean(rank <= r)) for r in (1, 5)])
-    assert [g.points[0].point.tpir for g in result.galleries] == pytest.approx(tpir)
-    assert [[e.value for e in g.ranks.values()] for g in result.galleries] == rates
-    assert [e.point.resolvable for e in result.galleries[0].points] == [True, True, False]
-    assert list(result.tpir) == ["1e-1", "1e-2"]
-    assert result.tpir["1e-1"].value == pytest.approx(np.mean(tpir))
-    assert result.rank_rates[1].value == pytest.approx(np.mean(rates, axis=0)[0])
-    assert result.rank_rates[5].value == pytest.approx(np.mean(rates, axis=0)[1])
-    for mean in [*result.tpir.values(), *result.rank_rates.values()]:
-        assert 0 <= mean.interval.low < mean.value < mean.interval.high <= 1
-    for gallery_result in result.galleries:
-        for estimate in gallery_result.points:
-            point = estimate.point
-            assert (estimate.tpir.interval is None) == (not point.resolvable)
-            if point.resolvable:
-                assert estimate.tpir.low <= point.tpir < estimate.tpir.high
-                assert "order statistics" in estimate.tpir.interval.method
-            assert estimate.fpir.interval.low <= point.fpir_realised < estimate.fpir.interval.high
-            assert point.fpir_realised <= float(point.target)
-            assert point.mated + point.non_mated == 400
-    assert [(g.failed_probes, g.failed_entries) for g in result.galleries] == [(2, 1), (2, 0)]
+    rows = by_key(result)
+    for name, best, of_ranks in zip(("G1", "G2"), tpir, rates, strict=True):
+        assert rows[name, "TPIR@FPIR", "1e-1"]["value"] == pytest.approx(best)
+        assert [rows[name, "rank", rank]["value"] for rank in "15"] == of_ranks
+        assert rows[name, "TPIR@FPIR", "1e-6"]["value"] is None
+        for target in ("1e-1", "1e-2"):
+            point, realised = (
+                rows[name, figure, target] for figure in ("TPIR@FPIR", "realised FPIR")
+            )
+            for row in (point, realised):
+                assert row["low"] <= row["value"] < row["high"]
+                assert row["value"] == row["numerator"] / row["denominator"]
+            assert realised["value"] <= float(target)
+            assert point["denominator"] + realised["denominator"] == 400
+    assert rows["mean", "TPIR@FPIR", "1e-1"]["value"] == pytest.approx(np.mean(tpir))
+    means = [rows["mean", "rank", rank] for rank in "15"]
+    assert [mean["value"] for mean in means] == pytest.approx(np.mean(rates, axis=0))
+    assert all(0 <= mean["low"] < mean["value"] < mean["high"] <= 1 for mean in means)
+    assert ("mean", "TPIR@FPIR", "1e-6") not in rows
     assert result.notes[0] == (
         "toy, gallery G1: 2 of 400 probes and 1 of 40 entries have no vector; they find nobody and "
         "are never found"
@@ -582,18 +594,11 @@ def test_tinyface(tmp_path: Path) -> None:
     found = template_vectors(vectors, bench, norm_weighting="raw", detector_score=False)
     np.testing.assert_array_equal(found.vectors, vectors)
     result = identify(found.vectors, bench, ranks=[1, 2, 5, 20])
-    (only,) = result.galleries
     # Person 7: its best image has a distractor of the same direction, and a better one above it.
     # Person 9: an image of person 7 has the direction of its mate.
-    assert only.searches.rank.tolist() == [3, 2]
-    assert only.searches.mate.tolist() == [pytest.approx(np.sqrt(0.5)), 1]
-    assert [(rank, e.events, e.total) for rank, e in only.ranks.items()] == [
-        (1, 0, 2),
-        (2, 1, 2),
-        (5, 2, 2),
-        (20, 2, 2),
-    ]
-    assert only.points == ()
-    assert result.tpir == {}
-    assert result.rank_rates[2].value == 0.5
-    assert result.rank_rates[2].interval == only.ranks[2].interval
+    assert {key: (row["numerator"], row["denominator"]) for key, row in by_key(result).items()} == {
+        ("gallery", "rank", "1"): (0, 2),
+        ("gallery", "rank", "2"): (1, 2),
+        ("gallery", "rank", "5"): (2, 2),
+        ("gallery", "rank", "20"): (2, 2),
+    }

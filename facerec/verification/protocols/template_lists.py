@@ -251,7 +251,7 @@ def _positions(
     return positions.astype(np.int64)
 
 
-def _refuse(path: Path, odd: NDArray[np.bool_], problem: str, first: int = 1) -> None:
+def _refuse(path: Path, odd: Any, problem: str, first: int = 1) -> None:
     """Refuse the first row of which something holds; ``first`` is the line of the first row."""
     if odd.any():
         line = int(odd.argmax()) + first

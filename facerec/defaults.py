@@ -45,9 +45,3 @@ IndexKind = Literal["auto", "exact", "flat", "ivf", "hnsw"]
 
 Template = Literal["one", "mean"]
 """Of a person in a search of an audit: the first image, or the mean of all but the probe."""
-
-CalibrationMethod = Literal["entropy", "percentile", "minmax"]
-"""How int8 chooses its ranges."""
-
-QuestionKind = Literal["norms", "fmr", "fnmr", "fmr-interval", "fnmr-interval"]
-"""What a planned audit is to find out."""

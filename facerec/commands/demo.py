@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
+import tyro
 
 import facerec
-from facerec.commands.audit import ALL, audit
+from facerec.commands.audit import Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
+from facerec.errors import DatasetError
 from facerec.files import atomic_path
 from facerec.limits import Count
 from facerec.progress import section
 from facerec.recipe import load_recipe
 from facerec.records.synthetic import (
+    DATASET_FILE,
     PACKS,
     Group,
     SyntheticSet,
@@ -36,9 +38,10 @@ from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.figure import Figure
 
-    from facerec.fairness.outputs import Json
     from facerec.report.figures import Drawing
     from facerec.report.page import FindingLine, Link, Page
     from facerec.training.recipe import Recipe
@@ -80,7 +83,13 @@ class NormAudit:
         return self.p is not None and self.p < ALPHA
 
 
-def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count = 2) -> None:
+def demo(
+    out: Path = Path("demo"),
+    data_only: bool = False,
+    faces: Annotated[SyntheticSet, tyro.conf.arg(name="")] = FACES,
+    recipe: Path | None = None,
+    processes: Count = 2,
+) -> None:
     """Generate faces, train ArcFace without and with SEC, verify, export, audit, write a page.
 
     The photos of half of the people are poor, which the audit should find; a coin divides them
@@ -88,15 +97,23 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     folder, which is made anew.
 
     Args:
-        out: folder for the generated faces, the two runs, a bundle, the audits and report.html.
+        out: folder for the generated faces (data), the runs, a bundle, the audits and report.html.
+        data_only: draw the faces into OUT itself and stop: train.rec and its neighbours, lfw.bin,
+            cfp_fp.bin and agedb_30.bin with the names of their images, attributes.csv and
+            dataset.json. The same seed gives the same bytes.
+        faces: whom to draw.
         recipe: the recipe of the SEC arm; its twin is the same without the penalty. By default
             facerec/recipes/demo.py.
         processes: processes that draw faces.
     """
+    console, started = Console(), time.perf_counter()
+    if data_only:
+        _draw(out, faces, processes, console)
+        console.print(f"{out}: {faces.total_images:,} images", soft_wrap=True)
+        return
     from facerec.commands.train import Options, train_recipe
     from facerec.training.recipe import Recipe
 
-    console, started = Console(), time.perf_counter()
     data = out / "data"
     with_sec = load_recipe(recipe or "demo", Recipe)
     with_sec = replace(with_sec, data=replace(with_sec.data, path=data))
@@ -105,8 +122,7 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     for old in (data, out / "runs"):
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")
-    with progress_bar(console, "images") as progress:
-        write_synthetic(data, FACES, processes=processes, progress=progress)
+    _draw(data, faces, processes, console)
     results: Results = {}
     folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
@@ -128,12 +144,22 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     console.print(_table(results).terminal())
     report = out / "report.html"
     bundle = default_folder(exported).relative_to(out).as_posix()
-    page = _page(results, arms, bundle, audits, time.perf_counter() - started)
+    page = _page(results, faces, arms, bundle, audits, time.perf_counter() - started)
     with atomic_path(report) as temporary:
         temporary.write_text(page.render(), encoding="utf-8")
     console.print(
         f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True
     )
+
+
+def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> None:
+    if (out / "train.rec").exists() and not (out / DATASET_FILE).exists():
+        raise DatasetError(
+            f"{out}: holds a train.rec that was not generated, and would be replaced; choose "
+            "another --out"
+        )
+    with progress_bar(console, "images") as progress:
+        write_synthetic(out, faces, processes, progress)
 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
@@ -152,43 +178,41 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
     """Audit the runs, later ones against the first; return what is said of the norms."""
-    from facerec.fairness.outputs import PAGE
+    from facerec.commands.embed import Job, embed
+    from facerec.fairness.outputs import PAGE, read_rows
 
     baseline: Path | None = None
     audits = []
     for number, (name, folder) in enumerate(folders.items(), start=5):
         console.rule(f"{number}  audit of {name}")
+        embeddings = folder / "lfw.npz"
+        embed(Job(model=folder, bench=str(data / "lfw.bin"), out=embeddings))
         audit(
+            embeddings=embeddings,
             attributes=data / "attributes.csv",
             group=tuple(GROUPINGS),
             out=out / folder.name,
-            model=folder,
-            bench=str(data / "lfw.bin"),
-            pairs=ALL,
-            fmr=("1e-2", "1e-3"),
             baseline=baseline,
+            precision=Precision(fmr=("1e-2", "1e-3")),
         )
-        baseline = baseline or folder
-        document = json.loads((out / folder.name / "audit.json").read_text(encoding="utf-8"))
+        baseline = baseline or embeddings
+        rows = read_rows(out / folder.name / "audit.json")
         page = f"{out.name}/{folder.name}/{PAGE}"
-        audits += [_norm_audit(document, name, grouping, page) for grouping in GROUPINGS]
+        audits += [_norm_audit(rows, name, grouping, page) for grouping in GROUPINGS]
     return audits
 
 
-def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit:
-    """Read what an ``audit.json`` says of a grouping."""
-    for row in document["association"]:
-        if row["grouping"] == grouping:
-            ends = row["eta2"]["ci"]
-            interval = None if ends is None else Interval(ends[0], ends[1])
-            eta2 = Estimate(row["eta2"]["value"], interval, total=row["subjects"])
-            return NormAudit(arm, grouping, page, eta2, row["p_perm"])
-    reasons = [
-        row["reason"]
-        for row in document["not_computed"]
-        if row["grouping"] == grouping and row["what"] in ("everything", "association")
-    ]
-    return NormAudit(arm, grouping, page, Estimate(None, remark="; ".join(reasons)))
+def _norm_audit(rows: Sequence[Mapping[str, Any]], arm: str, grouping: str, page: str) -> NormAudit:
+    """Read what the rows of an audit say of a grouping."""
+    from facerec.fairness.rows import ETA2, p_of
+
+    of = {row["figure"]: row for row in rows if row["grouping"] == grouping}
+    eta2, p = of.get(ETA2), of.get(p_of(ETA2))
+    if eta2 is None:
+        return NormAudit(arm, grouping, page, Estimate(None, remark="no group can be shown"))
+    interval = None if eta2["low"] is None else Interval(eta2["low"], eta2["high"])
+    estimate = Estimate(eta2["value"], interval, total=eta2["denominator"], remark=eta2["remark"])
+    return NormAudit(arm, grouping, page, estimate, None if p is None else p["value"])
 
 
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
@@ -281,6 +305,7 @@ def _figures(result: VerificationResult) -> Iterator[Cell | str]:
 
 def _page(
     results: Results,
+    faces: SyntheticSet,
     arms: dict[str, Recipe],
     bundle: str,
     audits: Sequence[NormAudit],
@@ -298,7 +323,7 @@ def _page(
             name: getattr(recipe, name)
             for name in ("backbone", "margin", "optimizer", "schedule", "batch_size", "epochs")
         },
-        "faces": FACES,
+        "faces": faces,
         "facerec": facerec.__version__,
     }
     links: list[str | Link] = []
@@ -368,10 +393,10 @@ def _page(
                 "The faces",
                 [
                     Drawing(
-                        data_uri("image/jpeg", contact_sheet(FACES, suffix=".jpg")),
+                        data_uri("image/jpeg", contact_sheet(faces)),
                         "Contact sheet of generated faces.",
-                        f"Each row is one generated person. {FACES.identities} people × "
-                        f"{FACES.images_per_identity} images for training; the packs hold other "
+                        f"Each row is one generated person. {faces.identities} people × "
+                        f"{faces.images_per_identity} images for training; the packs hold other "
                         "people.",
                     )
                 ],

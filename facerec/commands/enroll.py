@@ -46,7 +46,7 @@ def enroll(
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
-        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet, .csv).
+        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
         fusion: of a new gallery: unit, the default, lets every image of a person count alike, raw
             lets those with long embeddings count more.

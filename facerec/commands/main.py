@@ -17,7 +17,6 @@ COMMANDS = {
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "export-onnx": "one folder that inference services load, with proof that it computes the same",
     "serve": "embeddings, comparisons and a gallery over HTTP",
-    "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
     "import-weights": "turn a published backbone, .pth or .onnx, into a model file that trains",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
     "overlap": "people who are in two sets at once, as a list to leave out",
@@ -26,13 +25,9 @@ COMMANDS = {
     "identify": "search a gallery, at the threshold that its size needs",
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
-    "audit-plan": "how many people an audit needs, before anybody collects data",
-    "study": "train with and without SEC over seeds, audit, compare, and write the answer",
+    "audit-scores": "the same of error rates alone, from the scores of any system",
     "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
-    "make-records": "pack a folder identity/image.jpg into record files",
-    "export-folder": "unpack record files into such a folder",
-    "repair-records": "write a lost index anew, save the whole records of a damaged file",
-    "synthesize": "generate faces: record files, packs and attributes",
+    "make-records": "pack a folder identity/image.jpg into record files, unpack or repair them",
     "demo": "the whole main job on generated faces, in minutes",
 }
 

@@ -33,6 +33,7 @@ from facerec.limits import Flags
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report.progress import progress_bar
+from facerec.report.table import fact_lines
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
@@ -186,7 +187,7 @@ def _try_preprocessing(
     json: Path | None,
 ) -> None:
     """Say what the file holds, compare likely ways of preprocessing and say which is best."""
-    from facerec.commands.inspect import describe_file
+    from facerec.embedding.inspection import facts
     from facerec.embedding.torch_model import TorchModel
     from facerec.report.tidy import figures_table
     from facerec.verification.preprocessing import try_preprocessing
@@ -204,8 +205,7 @@ def _try_preprocessing(
         )
     align = parse_align(views.align, views.align_threshold)
     document = {"facerec": facerec.__version__, "model": model.describe()}
-    if model.path is not None and model.path.suffix == ".onnx":
-        document["file"] = describe_file(model.path, console)
+    console.print(fact_lines(facts(model)))
     print_model(model, False, align, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(

@@ -13,7 +13,7 @@ from helpers.tiny_comparison import BASE, WITH_SEC, protocol, write_images
 from facerec.comparison import ImageData
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import open_image_set
-from facerec.comparison.losses import Contrastive, NTXent, SupCon, Triplet
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Batch, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes, split_classes
@@ -30,7 +30,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
-    return trainer.fit(arm, protocol(**changes), FOLD, seed)[0]
+    return trainer.fit_folds(arm, protocol(**changes), [FOLD], seed)[0][0]
 
 
 def same(first: Fit, second: Fit) -> bool:
@@ -61,9 +61,8 @@ def test_a_penalty_of_weight_zero_changes_nothing(trainer: Trainer) -> None:
 
 
 def test_the_best_epoch_is_returned(trainer: Trainer) -> None:
-    fit, trunk = trainer.fit(
-        BASE, protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8), FOLD, seed=3
-    )
+    setup = protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8)
+    ((fit, trunk),) = trainer.fit_folds(BASE, setup, [FOLD], seed=3)
     scores = [point.map_at_r for point in fit.curve]
     assert fit.score == max(scores) and fit.epoch == scores.index(max(scores))
     positions, _ = select_classes(trainer.labels, FOLD.validation)
@@ -79,7 +78,7 @@ def test_training_stops_without_progress(trainer: Trainer) -> None:
 
 
 def test_a_training_that_diverges_says_so(trainer: Trainer) -> None:
-    fit = fitted(trainer, Arm("a", Contrastive()), optimizer=SGD(lr=1e12), epochs=6)
+    fit = fitted(trainer, Arm("a", MetricLoss("Contrastive")), optimizer=SGD(lr=1e12), epochs=6)
     assert fit.score is None and fit.failure is not None
     assert "epoch" in fit.failure
 
@@ -143,7 +142,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
     setup = protocol(
         optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0), steps_per_epoch=1, epochs=1
     )
-    arm = Arm("a", Triplet(margin=0.05), SEC(weight=0.5))
+    arm = Arm("a", MetricLoss("Triplet", margin=0.05), SEC(weight=0.5))
     seen: list[torch.Tensor] = []
     original = trainer._validate
 
@@ -153,7 +152,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
 
     trainer._validate = watched  # type: ignore[method-assign]
     try:
-        trainer.fit(arm, setup, FOLD, seed=4)
+        trainer.fit_folds(arm, setup, [FOLD], seed=4)
     finally:
         del trainer._validate
     torch.testing.assert_close(seen[1], naive_step(trainer, setup, FOLD), atol=1e-6, rtol=1e-4)
@@ -163,11 +162,14 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("arm", "changes"),
     [
-        (Arm("a", NTXent(views=2)), {"batch": Batch(6, 1)}),
-        (Arm("a", SupCon(views=2)), {}),
+        (Arm("a", MetricLoss("NTXent", views=2)), {"batch": Batch(6, 1)}),
+        (Arm("a", MetricLoss("SupCon", views=2)), {}),
         (BASE, {"remine_every": 1}),
         (BASE, {"remine_every": 2, "schedule": Cosine()}),
-        (Arm("a", Triplet(), RingLoss(weight=0.1)), {"optimizer": RMSprop(lr=1e-3, momentum=0.9)}),
+        (
+            Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)),
+            {"optimizer": RMSprop(lr=1e-3, momentum=0.9)},
+        ),
         (BASE, {"clip_norm": 0.1, "probe_every": 2}),
     ],
 )
@@ -190,7 +192,7 @@ def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
 
     reader.train = watched  # type: ignore[method-assign]
     try:
-        fitted(trainer, Arm("a", SupCon(views=2)))
+        fitted(trainer, Arm("a", MetricLoss("SupCon", views=2)))
     finally:
         del reader.train
     assert set(sizes) == {16}

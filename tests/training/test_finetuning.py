@@ -10,14 +10,13 @@ import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.tiny_training import write_training_set as write
-from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
+from helpers.training_runs import assert_same, joined, over_ranks, trained
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
 from facerec.errors import RecipeError
-from facerec.training import SGD, Adam, AdamW, Distillation, Finetune, Init, Recipe, RMSprop
+from facerec.training import SGD, Adam, AdamW, Finetune, RMSprop
 from facerec.training.finetuning import rate_factors
-from facerec.training.plan import plan_step
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +33,6 @@ def factors_by_name(backbone: nn.Module, config: Finetune) -> dict[str, float]:
     return {name: factors[id(p)] for name, p in backbone.named_parameters()}
 
 
-def test_without_class_centres_something_else_has_to_learn() -> None:
-    taught = {"margin": None, "distillation": Distillation(teacher=Path("teacher.onnx"))}
-    Recipe(**taught, finetune=Finetune(freeze_steps=3, freeze_layers=("conv1",)))  # type: ignore[arg-type]
-    for section in (
-        {"finetune": Finetune(freeze_steps=3)},
-        {"init": Init(Path("a.pth"), head="class_means")},
-    ):
-        with pytest.raises(RecipeError, match="without a margin"):
-            Recipe(**taught, **section)  # type: ignore[arg-type]
-
-
 # ---------------------------------------------------------------- rates
 
 
@@ -59,36 +47,27 @@ def test_the_factor_falls_with_each_block_away_from_the_embedding() -> None:
         assert factor == pytest.approx(0.5 * 0.8 ** (9 - unit)), name
 
 
-def test_factors_of_every_layer_of_mobilefacenet_rise_with_depth() -> None:
-    backbone = small("mbf")
-    found = list(factors_by_name(backbone, Finetune(layer_decay=0.5)).values())
-    assert found == sorted(found) and found[-1] == 1.0
-    blocks = len(backbone.blocks)  # type: ignore[arg-type]
-    assert len(set(found)) == blocks + 2  # the stem before, the embedding behind
-
-
-def test_a_network_without_blocks_has_no_depth(data: Path) -> None:
-    with pytest.raises(RecipeError, match=r"layer_decay.*blocks"):
-        make_trainer(tiny_recipe(data, finetune=Finetune(layer_decay=0.5)))
-
-
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.2), AdamW(lr=0.2)])
 def test_schedules_and_factors_multiply(data: Path, optimizer: Any) -> None:
     config = Finetune(rate_factor=0.5, layer_decay=0.7)
     trainer = make_trainer(noisy_recipe(data, optimizer=optimizer, finetune=config))
-    wanted = rate_factors(trainer.backbone, config)
-    batches = trainer._batches()
+    wanted = rate_factors(trainer.learner.backbone, config)
+    batches = trainer.batches()
     for _ in range(3):
-        step = trainer.step
+        step = trainer.learner.step
         factor = trainer.recipe.schedule.factor(step, 8, 4)
-        trainer.train_step(next(batches))
-        assert trainer.lr == pytest.approx(0.2 * factor)
+        trainer.learner.train_step(next(batches))
+        assert trainer.learner.lr == pytest.approx(0.2 * factor)
         seen = 0
-        for group in trainer.optimizer.param_groups:
+        for group in trainer.learner.optimizer.param_groups:
             for parameter in group["params"]:
-                assert group["lr"] == pytest.approx(trainer.lr * wanted.get(id(parameter), 1.0))
+                assert group["lr"] == pytest.approx(
+                    trainer.learner.lr * wanted.get(id(parameter), 1.0)
+                )
                 seen += 1
-        assert seen == len([p for p in trainer.backbone.parameters() if p.requires_grad]) + 1
+        assert (
+            seen == len([p for p in trainer.learner.backbone.parameters() if p.requires_grad]) + 1
+        )
 
 
 def test_a_step_of_plain_sgd_moves_each_tensor_by_its_factor(data: Path) -> None:
@@ -103,12 +82,12 @@ def test_a_step_of_plain_sgd_moves_each_tensor_by_its_factor(data: Path) -> None
             finetune=finetune,
         )
         trainer = make_trainer(recipe)
-        before = {n: p.detach().clone() for n, p in trainer.backbone.named_parameters()}
-        trainer.train_step(next(trainer._batches()))
+        before = {n: p.detach().clone() for n, p in trainer.learner.backbone.named_parameters()}
+        trainer.learner.train_step(next(trainer.batches()))
         moved[finetune] = {
-            n: p.detach() - before[n] for n, p in trainer.backbone.named_parameters()
+            n: p.detach() - before[n] for n, p in trainer.learner.backbone.named_parameters()
         }
-    for name, factor in factors_by_name(trainer.backbone, config).items():
+    for name, factor in factors_by_name(trainer.learner.backbone, config).items():
         torch.testing.assert_close(
             moved[config][name], factor * moved[Finetune()][name], rtol=0.02, atol=2e-7, msg=name
         )
@@ -130,33 +109,35 @@ def test_what_rests_stays_bit_for_bit(data: Path, optimizer: Any) -> None:
         data, optimizer=optimizer, finetune=Finetune(freeze_steps=3), accumulation=2
     )
     trainer = make_trainer(recipe)
-    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
-    head = trainer.head.weight.detach().clone()
-    batches = trainer._batches()
+    before = {name: value.clone() for name, value in trainer.learner.backbone.state_dict().items()}
+    head = trainer.learner.head.weight.detach().clone()
+    batches = trainer.batches()
     for _ in range(3):
-        trainer.train_step(next(batches))
-        assert trainer.freezing.whole
-        assert_same(before, trainer.backbone.state_dict())  # statistics too
-        assert not torch.equal(head, trainer.head.weight)
-    state = [trainer.optimizer.state[p] for p in trainer.backbone.parameters()]
+        trainer.learner.train_step(next(batches))
+        assert trainer.learner.freezing.whole
+        assert_same(before, trainer.learner.backbone.state_dict())  # statistics too
+        assert not torch.equal(head, trainer.learner.head.weight)
+    state = [trainer.learner.optimizer.state[p] for p in trainer.learner.backbone.parameters()]
     assert not any(v.any() for values in state for v in values.values())  # no momentum either
-    trainer.train_step(next(batches))
-    still = [n for n, v in trainer.backbone.state_dict().items() if torch.equal(v, before[n])]
+    trainer.learner.train_step(next(batches))
+    still = [
+        n for n, v in trainer.learner.backbone.state_dict().items() if torch.equal(v, before[n])
+    ]
     assert still == []
 
 
 def test_layers_can_rest_alone(data: Path) -> None:
     config = Finetune(freeze_steps=2, freeze_layers=("layers.0", "layers.1"))
     trainer = make_trainer(noisy_recipe(data, finetune=config))
-    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
-    batches = trainer._batches()
+    before = {name: value.clone() for name, value in trainer.learner.backbone.state_dict().items()}
+    batches = trainer.batches()
     for step in range(3):
-        trainer.train_step(next(batches))
-        assert not trainer.freezing.whole
-        for name, value in trainer.backbone.state_dict().items():
+        trainer.learner.train_step(next(batches))
+        assert not trainer.learner.freezing.whole
+        for name, value in trainer.learner.backbone.state_dict().items():
             rests = step < 2 and name.startswith(("layers.0.", "layers.1."))
             assert torch.equal(value, before[name]) == rests, name
-    assert all(module.training for module in trainer.backbone.modules())
+    assert all(module.training for module in trainer.learner.backbone.modules())
     wrong = Finetune(freeze_steps=1, freeze_layers=("layers.00",))
     with pytest.raises(RecipeError, match=r"freeze_layers.*'layers.00'.*did you mean"):
         make_trainer(noisy_recipe(data, finetune=wrong))
@@ -174,7 +155,7 @@ def test_frozen_for_good_is_resting_to_the_end_without_a_backward_pass(
     own = weights(trainer)
     assert own.keys() >= {name for name in end if name.startswith(("backbone.", "head."))}
     assert_same({name: end[name] for name in own}, own)
-    learns = [name for name, p in trainer.backbone.named_parameters() if p.requires_grad]
+    learns = [name for name, p in trainer.learner.backbone.named_parameters() if p.requires_grad]
     assert bool(learns) == bool(layers)
     assert not any(name.startswith(layers or ("",)) for name in learns)
 
@@ -182,26 +163,10 @@ def test_frozen_for_good_is_resting_to_the_end_without_a_backward_pass(
 def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
     trainer = trained(noisy_recipe(data, finetune=Finetune(batch_norm="frozen")))
     fresh = make_trainer(noisy_recipe(data))
-    for name, value in trainer.backbone.state_dict().items():
-        first = fresh.backbone.state_dict()[name]
+    for name, value in trainer.learner.backbone.state_dict().items():
+        first = fresh.learner.backbone.state_dict()[name]
         fixed = name.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked")
         assert torch.equal(value, first) == fixed, name
-
-
-def test_single_images_are_refused_where_the_last_batch_norm_averages(data: Path) -> None:
-    single = {"batch_size": 4, "accumulation": 4}
-    for config in (Finetune(), Finetune(freeze_steps=None, freeze_layers=("layer1",))):
-        recipe = narrow_recipe(data, finetune=config, **single)
-        for meet in (make_trainer, lambda recipe: plan_step(recipe, 7)):
-            with pytest.raises(RecipeError, match=r"single image.*batch norm.*batch_size"):
-                meet(recipe)
-    for config in (Finetune(batch_norm="frozen"), Finetune(freeze_steps=None)):
-        recipe = narrow_recipe(data, finetune=config, **single)
-        assert plan_step(recipe, 7).memory > 0
-        trainer = make_trainer(recipe)
-        trainer.fit(max_steps=1)
-        assert trainer.step == 1
-    make_trainer(tiny_recipe(data, **single))  # has no batch norm
 
 
 def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> None:
@@ -209,10 +174,10 @@ def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> 
     frozen = Finetune(batch_norm="frozen")
     trainer = make_trainer(tiny_recipe(data, backbone=backbone, finetune=frozen))
     images = torch.randn(4, 3, 112, 112)
-    trainer.freezing.begin(0)
-    inside = trainer.backbone(images)
-    trainer.backbone.eval()
-    assert torch.equal(inside, trainer.backbone(images))
+    trainer.learner.freezing.begin(0)
+    inside = trainer.learner.backbone(images)
+    trainer.learner.backbone.eval()
+    assert torch.equal(inside, trainer.learner.backbone(images))
 
 
 @pytest.mark.integration
@@ -252,23 +217,3 @@ def test_two_ranks_rest_and_resume_bit_for_bit(
     for first, second in zip(whole, resumed, strict=True):
         assert_same(first, second)
     joined(resumed)  # both ranks have the same weights
-
-
-@pytest.mark.integration
-def test_class_centres_learn_alone_on_two_ranks_as_on_one(data: Path, tmp_path: Path) -> None:
-    recipe = narrow_recipe(data, finetune=Finetune(freeze_steps=None))
-    ranks = over_ranks(2, tmp_path / "ranks", recipe)
-    assert_close(weights(trained(recipe)), joined(ranks))
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("layers", [(), ("layers.0",)], ids=["whole", "part"])
-def test_a_compiled_backbone_rests_and_learns(data: Path, layers: tuple[str, ...]) -> None:
-    config = Finetune(freeze_steps=2, freeze_layers=layers)
-    trainer = make_trainer(noisy_recipe(data, compile=True, finetune=config))
-    first = trainer.backbone.get_parameter("layers.0.weight")
-    before = first.detach().clone()
-    batches = trainer._batches()
-    for step in range(4):
-        trainer.train_step(next(batches))
-        assert torch.equal(before, first) == (step < 2)

@@ -30,9 +30,6 @@ from helpers.training_runs import assert_close, assert_same, joined, over_ranks,
 from facerec.backbones import Backbone
 from facerec.errors import (
     CheckpointError,
-    DatasetError,
-    FacerecError,
-    RecipeError,
     TrainingError,
 )
 from facerec.heads import (
@@ -45,9 +42,9 @@ from facerec.heads import (
     SphereFace2017,
 )
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint, learner
+from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.monitor import Figures, Monitor
+from facerec.training.monitor import Figures
 from facerec.training.trainer import Trainer
 
 
@@ -59,15 +56,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:
     trainer = make_trainer(tiny_recipe(data, epochs=20))
     history = []
-    step = trainer.train_step
-    trainer.train_step = lambda batch: history.append(step(batch)) or history[-1]  # type: ignore
+    step = trainer.learner.train_step
+    trainer.learner.train_step = lambda batch: history.append(step(batch)) or history[-1]  # type: ignore
     trainer.fit()
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
     assert history[-1]["target_cosine"] > history[0]["target_cosine"] + 0.3
     without = make_trainer(tiny_recipe(data, epochs=20, regularizer=None))
     last: dict[str, torch.Tensor] = {}
-    step_without = without.train_step
-    without.train_step = lambda batch: last.update(step_without(batch)) or last  # type: ignore
+    step_without = without.learner.train_step
+    without.learner.train_step = lambda batch: last.update(step_without(batch)) or last  # type: ignore
     without.fit()
     cv = [f["norm_variance"].sqrt() / f["norm_mean"] for f in (history[-1], last)]
     assert cv[0] < 0.5 * cv[1]
@@ -90,23 +87,17 @@ def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: i
     assert_close(weights(whole), weights(parts))
 
 
-def test_one_identity_is_nothing_to_tell_apart(tmp_path: Path) -> None:
-    write_training_set(tmp_path, people=1, images=20)
-    with pytest.raises(DatasetError, match=f"{tmp_path}: .*one identity"):
-        make_trainer(tiny_recipe(tmp_path))
-
-
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     trainer = make_trainer(narrow_recipe(data, accumulation=2))
-    batch = next(trainer._batches())
+    batch = next(trainer.batches())
     images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
-    mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
+    whole = trainer.learner._whole_batch([images[:3], images[3:]])
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
-    seen = torch.cat([trainer.model(images[:3]), trainer.model(images[3:])])
-    torch.testing.assert_close(mean, seen.norm(dim=1).mean())  # the same dropout masks
-    assert trainer.train_step(batch)["loss"].isfinite()
+    seen = torch.cat([trainer.learner.model(images[:3]), trainer.learner.model(images[3:])])
+    torch.testing.assert_close(whole, seen)  # the same dropout masks
+    assert trainer.learner.train_step(batch)["loss"].isfinite()
 
 
 # ---------------------------------------------------------------- interruptions
@@ -116,12 +107,12 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
 def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, stop: int) -> None:
     recipe = narrow_recipe(data, epochs=3)
     whole = trained(recipe)
-    assert whole.total_steps == 12
+    assert whole.learner.total_steps == 12
     interrupted = trained(recipe, steps=stop, folder=tmp_path)
-    assert interrupted.interrupted and interrupted.step == stop
+    assert interrupted.interrupted and interrupted.learner.step == stop
     resumed = make_trainer(recipe, tmp_path)
     resumed.resume()
-    assert resumed.step == stop
+    assert resumed.learner.step == stop
     assert_same(weights(interrupted), weights(resumed))
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
@@ -161,21 +152,7 @@ def test_every_kind_of_state_is_resumed(
     resumed.resume()
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
-    assert resumed.scaler.state_dict() == whole.scaler.state_dict()
-
-
-def test_another_precision_by_auto_is_told(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(data, precision="auto")
-    monkeypatch.setattr(learner, "has_fast_bf16", lambda device: True)
-    trained(recipe, steps=3, folder=tmp_path)
-    for fast in (True, False):
-        monkeypatch.setattr(learner, "has_fast_bf16", lambda device, fast=fast: fast)
-        resumed = make_trainer(recipe, tmp_path)
-        resumed.resume()
-        told = [note for note in resumed.warnings if "bf16" in note and "fp32" in note]
-        assert len(told) == (not fast)
+    assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
 
 
 def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:
@@ -185,14 +162,6 @@ def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Pat
         trainer = make_trainer(recipe, tmp_path)
         if resume:
             trainer.resume()
-        trainer.monitor = Monitor(
-            tmp_path,
-            recipe,
-            trainer.processes,
-            total_steps=trainer.total_steps,
-            steps_per_epoch=trainer.steps_per_epoch,
-            start=trainer.step,
-        )
         if stop:
             crash_at(trainer, stop)
             with pytest.raises(KeyboardInterrupt):
@@ -231,14 +200,14 @@ def test_a_signal_stops_with_what_can_be_resumed(
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     recipe = narrow_recipe(data, epochs=3)
     trainer = make_trainer(recipe, tmp_path)
-    original = trainer.train_step
+    original = trainer.learner.train_step
 
     def train_step(batch: Batch) -> Figures:
-        for _ in range(times * (trainer.step + 1 == step)):
+        for _ in range(times * (trainer.learner.step + 1 == step)):
             os.kill(os.getpid(), number)
         return original(batch)
 
-    trainer.train_step = train_step  # type: ignore[method-assign]
+    trainer.learner.train_step = train_step  # type: ignore[method-assign]
     with pytest.raises(raised) if raised else contextlib.nullcontext():
         trainer.fit()
     assert trainer.interrupted and trainer.stop_signal == number
@@ -252,31 +221,11 @@ def test_a_signal_stops_with_what_can_be_resumed(
     assert_same(weights(trained(recipe)), weights(resumed))
 
 
-@pytest.mark.parametrize(
-    ("every", "busy", "steps"),
-    [(1000, False, [4, 8, 12]), (3, False, [3, 4, 6, 8, 9, 12]), (3, True, [3, 6, 9, 12])],
-)
-def test_an_epoch_ends_with_a_checkpoint_if_the_disk_keeps_up(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    every: int,
-    busy: bool,
-    steps: list[int],
-) -> None:
-    if busy:
-        monkeypatch.setattr(checkpoint.CheckpointWriter, "is_busy", lambda self: True)
-    recipe = tiny_recipe(data, epochs=3, checkpoints=Checkpoints(every_steps=every, keep=9))
-    trained(recipe, folder=tmp_path)
-    names = [path.name for path in checkpoint.complete(tmp_path / "checkpoints")]
-    assert names == [f"step-{step:08d}" for step in steps]
-
-
 def crash_at(trainer: Trainer, step: int) -> None:
     original = trainer._stopping
 
     def stopping() -> bool:
-        if trainer.step == step:
+        if trainer.learner.step == step:
             raise KeyboardInterrupt
         return original()
 
@@ -295,15 +244,15 @@ def test_the_last_checkpoints_are_kept(data: Path, tmp_path: Path) -> None:
 def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=5))
     trainer = make_trainer(recipe, tmp_path)
-    step = trainer.train_step
+    step = trainer.learner.train_step
 
     def poisoned(batch: object) -> object:
-        if trainer.step == 4:
+        if trainer.learner.step == 4:
             with torch.no_grad():
-                trainer.backbone.fc.weight.fill_(float("nan"))
+                trainer.learner.backbone.fc.weight.fill_(float("nan"))
         return step(batch)  # type: ignore[arg-type]
 
-    trainer.train_step = poisoned  # type: ignore
+    trainer.learner.train_step = poisoned  # type: ignore
     with pytest.raises(
         TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"
     ):
@@ -328,6 +277,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    (tmp_path / "metrics.jsonl").unlink()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"step-00000004: the disk is full.*step-00000002"):
         resumed.fit()
@@ -347,92 +297,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
         trainer.resume()
 
 
-@pytest.mark.parametrize("damage", ["cut", "metadata", "missing"])
-def test_a_damaged_checkpoint_is_one_sentence(data: Path, tmp_path: Path, damage: str) -> None:
-    recipe = tiny_recipe(data)
-    trained(recipe, steps=2, folder=tmp_path)
-    folder = checkpoint.latest(tmp_path / "checkpoints")
-    assert folder is not None
-    shard = next(folder.glob("*.distcp"))
-    if damage == "cut":
-        shard.write_bytes(shard.read_bytes()[:1000])
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        (folder / ".metadata").write_bytes(b"nonsense")
-    with pytest.raises(CheckpointError, match="step-00000002"):
-        make_trainer(recipe, tmp_path).resume()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"scaler": None}, "scaler"),
-        ({"benches": None}, "benches"),
-        ({"benches": 3}, "benches"),
-        ({"best_accuracy": "x" * 10**5}, "best_accuracy"),
-        ({"skipped_images": 3}, "skipped_images"),
-        ({"skipped_images": [3]}, "skipped_images"),
-        ({"skipped_images": [{"index": 1}]}, "where"),
-        ({"nonfinite": []}, "nonfinite"),
-        ({"later": 1}, "later"),
-    ],
-    ids=str,
-)
-def test_facts_of_another_form_are_one_sentence(
-    data: Path, tmp_path: Path, changes: dict[str, object], words: str
-) -> None:
-    recipe = tiny_recipe(data)
-    trained(recipe, steps=2, folder=tmp_path)
-    folder = checkpoint.latest(tmp_path / "checkpoints")
-    assert folder is not None
-    file = folder / "state.json"
-    facts = {**json.loads(file.read_text()), **changes}
-    del facts["files"]["state.json"]  # as in a checkpoint of an earlier release
-    facts = {name: value for name, value in facts.items() if value is not None}
-    file.write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError) as caught:
-        make_trainer(recipe, tmp_path).resume()
-    sentence = str(caught.value)
-    assert sentence.startswith(f"{file}: ") and words in sentence
-    assert sentence.isprintable() and len(sentence) < 600
-    assert sentence.endswith("; delete it to go on from an earlier one")
-
-
-def test_centres_that_find_no_room_are_one_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
-
-    monkeypatch.setattr("facerec.training.head.MarginClassifier", full)
-    with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
-        make_trainer(tiny_recipe(data))
-
-
-def test_no_more_workers_start_than_a_process_has_cores(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("facerec.training.trainer.available_cores", lambda: 4)
-    for ranks, asked, started in ((1, 9, 4), (2, 9, 2), (2, 2, 2), (8, 3, 1), (8, 0, 0)):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        trainer = make_trainer(tiny_recipe(data, workers=asked))
-        assert trainer.workers == started
-        told = [warning for warning in trainer.warnings if "workers are started" in warning]
-        assert [text.split(" are")[0] for text in told] == (
-            [f"{started} of {asked} workers"] if started < asked else []
-        )
-
-
-def test_a_loader_process_that_dies_is_one_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = make_trainer(tiny_recipe(data, workers=1))
-    monkeypatch.setattr(type(trainer.dataset), "__getitems__", lambda self, request: os._exit(7))
-    with pytest.raises(TrainingError, match="a loader process died"):
-        trainer.fit()
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [(signal.SIGKILL, r"\(Killed\); the memory may be"), (signal.SIGBUS, r"\(Bus error\); shared")],
@@ -450,31 +314,10 @@ def test_a_loader_process_that_is_killed_in_a_step(
         time.sleep(60)  # torch raises from its handler of SIGCHLD
         raise AssertionError
 
-    monkeypatch.setattr(trainer, "train_step", train_step)
+    monkeypatch.setattr(trainer.learner, "train_step", train_step)
     with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
         trainer.fit()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("on_error", ["error", "skip"])
-def test_a_record_file_that_is_cut_short_while_training_is_one_sentence(
-    data: Path, tmp_path: Path, workers: int, on_error: str
-) -> None:
-    shutil.copytree(data, tmp_path / "records")
-    recipe = tiny_recipe(tmp_path / "records", workers=workers, epochs=20)
-    recipe = replace(recipe, data=replace(recipe.data, on_error=on_error))
-    trainer = make_trainer(recipe)
-    step = trainer.train_step
-
-    def train_step(batch: Batch) -> Figures:
-        if trainer.step == 2:
-            os.truncate(tmp_path / "records" / "train.rec", 100)
-        return step(batch)
-
-    trainer.train_step = train_step  # type: ignore[method-assign]
-    with pytest.raises(FacerecError, match=r"train\.rec: the file was cut short while it was read"):
-        trainer.fit()
 
 
 def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path: Path) -> None:
@@ -512,13 +355,6 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
 def skipped_by_ranks(group: object, recipe: Recipe, folder: Path) -> int:
     processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     trainer = make_trainer(recipe, folder, processes)
-    trainer.monitor = Monitor(
-        folder,
-        recipe,
-        processes,
-        total_steps=trainer.total_steps,
-        steps_per_epoch=trainer.steps_per_epoch,
-    )
     trainer.fit()
     return len(trainer.skipped)
 

@@ -16,7 +16,7 @@ from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
-from facerec.verification import Pairs, VerificationResult
+from facerec.verification import VerificationResult
 from facerec.verification.compare import Comparison, PairedFigure, compare, describe_result
 
 
@@ -102,32 +102,6 @@ def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: 
     assert "the difference is the same in all 20 resamples" in found.notes[-1]
 
 
-def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
-    first, second = two()
-    index = np.tile(np.arange(200), 9)
-    wide = [
-        replace(
-            result,
-            scores=result.scores[index],
-            pairs=Pairs(
-                result.pairs.first[index],
-                result.pairs.second[index],
-                result.pairs.issame[index],
-                result.pairs.subjects,
-            ),
-        )
-        for result in (first, second)
-    ]
-    once, often = compare(first, second, 100), compare(*wide, 100)  # type: ignore[arg-type]
-    assert row(often, "AUC").difference.interval == row(once, "AUC").difference.interval
-    # Without persons nothing tells that the copies depend on each other.
-    blind = [replace(r, pairs=replace(r.pairs, subjects=None)) for r in wide]
-    naive = row(compare(*blind, 100), "AUC").difference.interval  # type: ignore[arg-type]
-    known = row(often, "AUC").difference.interval
-    assert naive is not None and known is not None
-    assert naive.high - naive.low < 0.6 * (known.high - known.low)
-
-
 def test_pairs_are_resampled_where_persons_are_unknown() -> None:
     first, second = two(persons=None)
     found = compare(first, second, replicates=50, seed=7)
@@ -172,17 +146,6 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
             np.quantile(values, 0.975, method="higher"),
         )
         assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-12)
-
-
-def test_labels_that_contradict_the_persons_stand() -> None:
-    first, second = two()
-    assert first.pairs.subjects is not None
-    issame = first.pairs.issame.copy()
-    issame[:12] = ~issame[:12]
-    pairs = replace(first.pairs, issame=issame)
-    found = compare(replace(first, pairs=pairs), replace(second, pairs=pairs), replicates=20)
-    assert found.basis == "20 joint bootstraps over 40 subjects"
-    assert (found.mated, found.non_mated) == (issame.sum(), (~issame).sum())
 
 
 def test_the_first_pair_that_differs_is_named() -> None:

@@ -209,25 +209,6 @@ def test_a_fold_without_scores_is_refused_by_name() -> None:
         evaluate(scores, pairs, name="leaky")
 
 
-def test_separated_scores_have_no_empty_interval() -> None:
-    same = np.tile([True, False], 50)
-    scores = np.where(same, 0.9, 0.1)
-    subjects = np.arange(200)
-    subjects[1::2][same] = subjects[0::2][same]
-    result = evaluate(scores, toy_pairs(same, subjects), name="perfect", replicates=100)
-    assert (
-        result.auc.value == 1 and result.auc.interval.low < 0.99 and result.auc.interval.high == 1
-    )
-    assert (
-        result.eer.value == 0 and result.eer.interval.low == 0 and result.eer.interval.high > 0.01
-    )
-    point = result.point("0.1")
-    assert point.point.tpr == 1
-    assert point.tpr.interval.low < 0.99 and point.tpr.interval.high == 1
-    assert result.accuracy is not None and result.accuracy.interval is not None
-    assert result.accuracy.interval.low < 0.99
-
-
 def test_pairs_without_folds_have_no_accuracy() -> None:
     matrix, same = make_embeddings()
     bench = toy_bench(same, pairs=replace(toy_pairs(same), folds=None))
@@ -315,25 +296,6 @@ def test_json_has_every_figure_and_is_strict() -> None:
     assert rows["TPR@FPR", "1e-3"]["value"] is None
     assert rows["norm CV", ""]["value"] == result.norms.cv
     assert figures["flip"] is False
-
-
-def test_repeated_images_and_persons_are_noted() -> None:
-    matrix, same = make_embeddings()
-    pairs = toy_pairs(same, np.arange(400))
-    pairs.second[0] = 0  # pair 0 compares an image with itself
-    pairs.first[3], pairs.second[3] = 5, 4  # pair 3 is pair 2 the other way round
-    pairs.second[199] = 10  # an image of fold 1 again in fold 10
-    result = evaluate(score_rows(matrix), pairs, name="toy", replicates=0, notes=["a remark"])
-    assert result.notes[0] == "a remark"
-    assert result.notes[1:3] == (
-        "1 pair of an image with itself, the first is pair 0",
-        "1 repetition of an earlier pair of the same two images",
-    )
-    assert result.notes[-2:] == (
-        "1 subject occurs in more than one fold (that of 10 in folds 1 and 10); this biases "
-        "accuracy upwards",
-        "1 image occurs in more than one fold (10 in folds 1 and 10); this biases accuracy upwards",
-    )
 
 
 # --- joining ----------------------------------------------------------------------------------
@@ -443,14 +405,6 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert seen[-1] == ("embedding", 160, 160)
     # Two people in a different pair, one in a same pair.
     assert result.subjects == 120 and "same pairs" in result.basis
-
-
-def test_norms_are_the_mean_over_both_views(path: Path, bench: Bench) -> None:
-    result = evaluate_bench(PixelModel(), bench, replicates=0)
-    # Mirroring moves pixels but keeps their norm here.
-    norms = np.linalg.norm(plain_embeddings(path, flip=False), axis=1)
-    assert result.norms is not None
-    assert result.norms.mean.value == pytest.approx(norms.mean(), rel=1e-3)
 
 
 def test_images_are_embedded_once(tmp_path: Path, path: Path) -> None:

@@ -248,19 +248,6 @@ def test_deal_is_a_permutation_with_both_classes_in_every_fold(
         assert (np.diff(folds) >= 0).all()
 
 
-def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.txt", "A_1.jpg 1\nB_1.jpg 1\nA_1.jpg 0\nA_2.jpg 0\n")
-    bench = read_pairs(path, "cplfw")
-    assert bench.subjects_from == "same pairs"
-    assert bench.notes == (
-        "the subjects that image names name are contradicted by the labels of 2 pairs, so images "
-        "that same pairs connect are taken for one subject",
-    )
-    subjects = bench.pairs.subject_pairs()
-    assert subjects is not None
-    assert ((subjects[0] == subjects[1]) == bench.pairs.issame).all()
-
-
 # ---------------------------------------------------------------- CFP
 
 
@@ -299,17 +286,6 @@ def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
     frontal = read_pairs(tmp_path, "cfp-ff")
     assert named_pairs(frontal)[0] == ("001/frontal/01.jpg", "001/frontal/02.jpg", True)
     assert frontal.name == "cfp_ff" and len(frontal.source["files"]) == 5
-
-
-def test_the_hash_of_several_files_is_that_of_their_list(tmp_path: Path) -> None:
-    make_cfp(tmp_path)
-    bench = read_pairs(tmp_path, "cfp-fp")
-    assert bench.source["path"] == str(tmp_path / "Protocol") and len(bench.source["files"]) == 6
-    before = bench.source["sha256"]
-    lines = "".join(f"{digest}  {name}\n" for name, digest in bench.source["files"].items())
-    assert before == hashlib.sha256(lines.encode()).hexdigest()
-    write(tmp_path / "Protocol/Split/FP/02/diff.txt", "5,8\n")
-    assert read_pairs(tmp_path, "cfp-fp").source["sha256"] != before
 
 
 # ---------------------------------------------------------------- AgeDB
@@ -462,19 +438,6 @@ def test_flat_reads_what_was_written(
         assert (subjects[0] == subjects[1])[bench.pairs.issame].all()
 
 
-def test_an_image_whose_path_is_written_in_several_ways_is_one(tmp_path: Path) -> None:
-    lines = [
-        "./p/a.jpg p/b.jpg 1",
-        "p/a.jpg q//c.jpg 0",
-        "p/./b.jpg q/c.jpg 0",
-        "q/c.jpg q/c.jpg 1",
-    ]
-    bench = read_pairs(write(tmp_path / "p.txt", "\n".join(lines)), "flat")
-    assert bench.images.ids.tolist() == ["./p/a.jpg", "p/b.jpg", "q//c.jpg"]
-    assert (bench.pairs.first.tolist(), bench.pairs.second.tolist()) == ([0, 0, 1, 2], [1, 2, 2, 2])
-    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
-
-
 def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     path = write(tmp_path / "p.txt", "A/1.jpg A/2.jpg 1\nA/1.jpg B/1.jpg 0\nB/2.jpg A/1.jpg 0\n")
     bench = read_pairs(path, "flat")
@@ -482,21 +445,6 @@ def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1, 1]
     path = write(tmp_path / "q.txt", "x/1.jpg x/2.jpg 1\nx/1.jpg x/3.jpg 0\n")
     assert read_pairs(path, "flat").subjects_from == "same pairs"
-
-
-def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
-    wanted = [("A/1.jpg", "A/2.jpg", True), ("A/1.jpg", "B/1.jpg", False)]
-    for text in (
-        "a;b;same\r\nA\\1.jpg;A\\2.jpg;1\r\nA\\1.jpg;B\\1.jpg;0\r\n",
-        "A\\1.jpg A\\2.jpg same\nA\\1.jpg B\\1.jpg different\n",
-        "image1,image2,same\nA/1.jpg,A/2.jpg,1\nA/1.jpg,B/1.jpg,0\n",
-        "image1,image2,same,\nA/1.jpg,A/2.jpg,1,\nA/1.jpg,B/1.jpg,0,\n",
-        "1;A/1.jpg;A/2.jpg;;\n0;A/1.jpg;B/1.jpg;;\n",
-    ):
-        assert named_pairs(read_pairs(write(tmp_path / "p.txt", text), "flat")) == wanted
-    # Where slashes are there, a backslash belongs to a name.
-    path = write(tmp_path / "p.txt", "A/1\\2.jpg,A/3.jpg,1\n")
-    assert named_pairs(read_pairs(path, "flat")) == [("A/1\\2.jpg", "A/3.jpg", True)]
 
 
 # ---------------------------------------------------------------- parquet
@@ -546,21 +494,6 @@ def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab
         c["path"] = path
         bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
         assert bench.images.ids.tolist() == ["0", "1", "3"]
-
-
-def test_parquet_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, c = PICTURES
-    names = ["lfw-00000-of-00002.parquet", "lfw-00001-of-00002.parquet"]
-    frames = {names[0]: frame_of([a, b] * 6, [1] * 6), names[1]: frame_of([b, c] * 6, [0] * 6)}
-    for name in names:
-        bench = read_table(monkeypatch, tmp_path / name, frames)
-        assert bench.pairs.issame.tolist() == [True] * 6 + [False] * 6
-        assert bench.name == "lfw" and sorted(bench.source["files"]) == names
-        assert folds_of(bench) == [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    (tmp_path / names[1]).unlink()
-    assert f"{tmp_path / names[1]}: there is no such file" in refusal(
-        tmp_path / names[0], "parquet"
-    )
 
 
 # ---------------------------------------------------------------- all forms

@@ -127,15 +127,6 @@ def test_ijb_without_searches(tmp_path: Path) -> None:
         identify(np.ones((4, 2), np.float32), bench)
 
 
-def test_labels_against_the_persons_of_the_lists(tmp_path: Path) -> None:
-    root = write_ijb(tmp_path)
-    path = root / "meta" / "ijbc_template_pair_label.txt"
-    path.write_text("30 7 1\n\n30 2 1\n7 11 1\n")
-    assert read_ijb(root, "ijbc").notes == (
-        f"{path}: 2 labels against the subjects of the 1:N lists, the first in row 2",
-    )
-
-
 @pytest.mark.parametrize(
     "file",
     [
@@ -380,20 +371,6 @@ def test_search_agrees_with_a_matrix_of_scores() -> None:
     np.testing.assert_array_equal(found.rank, dense.rank)
     np.testing.assert_allclose(found.mate, dense.mate, atol=1e-7)
     np.testing.assert_allclose(found.best_other, dense.best_other, atol=1e-7)
-
-
-def test_equal_vectors_tie_wherever_they_lie() -> None:
-    rng = np.random.default_rng(1)
-    vectors = rng.normal(size=(5, 127)).astype(np.float32)
-    copies = 1301  # more than one tile, and not a multiple of any vector width
-    gallery = np.repeat(vectors, copies, axis=0)
-    gallery[1:] *= 2  # one vector at another length is the same direction
-    persons = np.arange(len(gallery))
-    probes = vectors + rng.normal(size=vectors.shape).astype(np.float32)
-    mates = np.arange(5) * copies + 1
-    found = search_gallery(probes, mates, gallery, persons)
-    np.testing.assert_array_equal(found.mate, found.best_other)
-    assert found.rank.tolist() == [copies] * 5
 
 
 def test_a_mate_without_a_vector_is_enrolled_but_never_found() -> None:

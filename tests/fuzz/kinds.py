@@ -310,8 +310,6 @@ def make_lists(root: Path) -> None:
     apart = [f"{people[i // 2 + i % 2]}_0001.jpg 0" for i in range(20)]
     write(root / "calfw" / "pairs.txt", *two[:20], *apart)
     write(root / "cplfw" / "pairs.txt", *two[:20], *apart)
-    unlabelled = [f"{name}/{name}_000{i}.jpg" for name in people for i in (1, 2)]
-    write(root / "sllfw" / "pairs.txt", *unlabelled)
     write(root / "rfw" / "Asian_pairs.txt", *same, *different, *same, *different)
     write(root / "flat" / "tabs.txt", *(f"{p}/1.jpg\t{p}/2.jpg\t1" for p in people))
     write(root / "flat" / "commas.csv", "a,b,label", *(f'"{p}, x.jpg",{p}.jpg,0' for p in people))

@@ -510,7 +510,6 @@ def test_unknown_formats_and_certain_suffixes(tmp_path: Path) -> None:
 SEEDS = {
     "lfw": b"2\t1\nA\t1\t2\nA\t1\tB\t2\nC\t1\t2\nA\t1\tD\t2\n",
     "calfw": b"A_0001.jpg 1\nA_0002.jpg 1\nA_0001.jpg 0\nB_0001.jpg 0\n",
-    "sllfw": b"A/A_0001.jpg\nA/A_0002.jpg\n",
     "rfw": b"m.a\t1\t2\nm.a\t1\tm.b\t2\n" * 6,
     "flat": b'a,"b c",1\nd,e,0\n',
     "scores": b"label,score\n1,0.5\n0,nan\n",
@@ -720,7 +719,6 @@ def test_mistakes_in_scores(tmp_path: Path, text: str | bytes, words: tuple[str,
     [
         ("flat", "{0}/1.jpg\t{1}/2.jpg\t1\n{1}/1.jpg\tB/1.jpg\t0\n{0}/1.jpg\tB/1.jpg\t0\n"),
         ("lfw", "1\n{0}\t1\t2\n{1}\t1\tB\t1\n"),
-        ("sllfw", "{0}/{0}_0001.jpg\n{1}/{1}_0002.jpg\n{1}/{1}_0001.jpg\nB/B_0001.jpg\n"),
     ],
 )
 def test_one_list_with_a_name_in_two_forms_has_one_person(

@@ -276,7 +276,7 @@ def micro_batching(
     requests: int = 6,
     repeats: int = 3,
 ) -> list[Row]:
-    """Compare the service of ``examples/`` with itself when it computes one request at a time.
+    """Compare the service with itself when it computes one request at a time.
 
     The clients, each of which sends one image and waits, are in a process of their own.
 
@@ -287,16 +287,18 @@ def micro_batching(
         requests: of each client that count.
         repeats: of both sides in turn.
     """
+    from facerec.service.app import Limits, Service
+
     exported = _export(name, width)
     image = cv2.imencode(".png", exported.images[0, ..., ::-1])[1].tobytes()
-    with tempfile.TemporaryDirectory() as place, _examples() as (service, client):
+    with tempfile.TemporaryDirectory() as place, _examples() as client:
         path = Path(place) / ONNX_FILE
         path.write_bytes(exported.file.content)
         recognizer = FaceRecognizer(load_model(path), flip=False)
 
         def answer(max_batch: int) -> tuple[float, NDArray[np.float64]]:
-            limits = service.Limits(max_batch=max_batch)
-            with service.running(service.Service(recognizer, limits)) as url:
+            limits = Limits(max_batch=max_batch)
+            with client.running(Service(recognizer, limits)) as url:
                 found = client.load_service(url, image, clients=clients, requests=requests)
             return found.seconds, found.latencies
 
@@ -327,11 +329,11 @@ def micro_batching(
 
 
 @contextmanager
-def _examples() -> Iterator[tuple[ModuleType, ModuleType]]:
-    """Give the service of ``examples/`` and its client, which runs in a process of its own."""
+def _examples() -> Iterator[ModuleType]:
+    """Give the service's client of ``examples/``, which runs in a process of its own."""
     sys.path.insert(0, str(EXAMPLES))
     try:
-        yield importlib.import_module("service"), importlib.import_module("load_service")
+        yield importlib.import_module("load_service")
     finally:
         sys.path.remove(str(EXAMPLES))
 

@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 
 SOURCES = {
     "README.md": "index.md",
-    "examples/README.md": "serving.md",
+    "examples/README.md": "examples.md",
     "BROADER_IMPACT.md": "broader-impact.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
-import json
 import multiprocessing
 import struct
 import threading
 import time
 import urllib.parse
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tyro
@@ -27,6 +28,10 @@ from numpy.typing import NDArray
 from facerec.commands.cli import run_command
 from facerec.errors import FacerecError
 from facerec.limits import Count
+from facerec.service.limits import ANYBODY, Access
+
+if TYPE_CHECKING:
+    from facerec.service.app import Service
 
 _BOUNDARY = "facerec-load"
 
@@ -111,6 +116,24 @@ def _run_clients(url: str, image: bytes, clients: int, requests: int, hostile: i
     return Load(clients, seconds, np.concatenate(latencies), hostile)
 
 
+@contextlib.contextmanager
+def running(service: Service, access: Access = ANYBODY) -> Iterator[str]:
+    """Serve from a thread of this process while the block runs; give the URL."""
+    from facerec.service.app import Server, listen  # not in the process of the clients
+
+    with listen("127.0.0.1", 0) as listener:
+        server = Server(service, access)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while thread.is_alive() and not server.started:
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 def costly_uploads() -> list[bytes]:
     """Return bodies that are small for what a decoder without bounds would do with them."""
 
@@ -126,13 +149,12 @@ def costly_uploads() -> list[bytes]:
     text = chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(6_000_000)))
     claims = png(112, b"")[:33] + b"\xff\xff\xff\xffIDAT"
     photo = png(3900, bytes(3900 * (1 + 8 * 3900)), depth=16, kind=6)
-    points = [[9, 9], [90, 9], [50, 50], [9, 90], [90, 90]]
     return [
         _form(png(112, bytes(112 * 337), before=text * 2000)),  # 12 MB of text chunks
         _form(png(112, bytes(200_000_000))),  # rows far beyond the image
         _form(*[claims] * 64),  # chunks that claim 4 GB
-        _form(photo, points=[points]),  # 15 megapixels of 16-bit RGBA
-        _form(*[photo] * 64, points=[points] * 64),
+        _form(photo),  # 15 megapixels of 16-bit RGBA
+        _form(*[photo] * 64),
     ]
 
 
@@ -149,12 +171,10 @@ def _attack(address: str, ended: threading.Event, bodies: list[bytes], first: in
             connection.getresponse().read()
 
 
-def _form(*images: bytes, points: list[list[list[int]]] | None = None) -> bytes:
+def _form(*images: bytes) -> bytes:
     """Return the multipart body of a request."""
     head = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name=".encode()
     parts = [head + b'"images"; filename="i"\r\n\r\n' + image + b"\r\n" for image in images]
-    if points is not None:
-        parts.append(head + b'"points"\r\n\r\n' + json.dumps(points).encode() + b"\r\n")
     return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
 
 

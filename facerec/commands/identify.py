@@ -14,7 +14,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.enroll import fpir_words, read_gallery
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.defaults import IndexKind
-from facerec.errors import DatasetError, FacerecError
+from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import check_file_name, write_json
 from facerec.limits import Count, Number
 from facerec.report import words
@@ -50,7 +50,8 @@ def identify(
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet, .csv).
         gallery: the .npz file that facerec enroll wrote.
         fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
-            threshold is given.
+            threshold is given. Where the gallery does not tell the threshold of the default, as one
+            of few people, candidates are listed and nobody is named.
         threshold: cosine from which on somebody is identified.
         candidates: how many are listed for each image.
         index: exact looks at everybody; flat, ivf and hnsw take FAISS, which is built first and
@@ -69,17 +70,24 @@ def identify(
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
     if not len(enrolled):
         raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
-    # What cannot be answered is refused before the images are embedded.
-    if threshold is None and fpir is None:
-        fpir = "1e-2"
-    point = enrolled.point(fpir, threshold)
+    point = None
+    try:  # before the images are embedded
+        point = enrolled.point(fpir or ("1e-2" if threshold is None else None), threshold)
+    except MetricError as problem:
+        if fpir is not None:
+            raise
+        console.print(
+            f"no threshold is known for {people}, so candidates are listed and nobody is named: "
+            f"{problem}, or let facerec enroll --gallery {gallery} --impostors FOLDER find one on "
+            "photos of other people",
+            style="yellow",
+        )
     probes = embedder.read(images, bool(enrolled.space.flip), None, console, enrolled.space)
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
         identification = enrolled.identify(
             probes,
-            fpir=fpir,
             threshold=threshold,
             point=point,
             count=candidates,
@@ -98,13 +106,13 @@ def identify(
 
 
 def _print(identification: Identification, names: Sequence[str], console: Console) -> None:
-    if identification.fpir is None:
+    if identification.fpir is None and identification.threshold is not None:
         console.print(
             f"threshold {words.threshold(identification.threshold)}; its FPIR is not known, "
             "because the gallery is not calibrated",
             style="yellow",
         )
-    else:
+    elif identification.fpir is not None:
         console.print(fpir_words(identification.fpir))
     named = failed = 0
     for answer in identification.answers:
@@ -118,7 +126,9 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
     rows = []
     for name, answer in zip(names[:_SHOWN], identification.answers, strict=False):
         remark = answer.failure or ""
-        if not remark and answer.subject is None:
+        if not remark and identification.threshold is None:
+            remark = ", ".join(f"{each.subject} {each.score:.4f}" for each in answer.candidates)
+        elif not remark and answer.subject is None:
             remark = "below the threshold"
         subject = answer.subject or words.NOTHING
         figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
@@ -150,7 +160,7 @@ _HEADER = (
 def _rows(identification: Identification, names: Sequence[str]) -> Iterator[Sequence[object]]:
     point = identification.fpir
     fpir = ("", "", "") if point is None else (point.value, point.low, point.high)
-    common = identification.threshold, *("" if value is None else value for value in fpir)
+    common = ["" if value is None else value for value in (identification.threshold, *fpir)]
     for name, answer in zip(names, identification.answers, strict=True):
         score, margin = ("" if x is None else x for x in (answer.score, answer.margin))
         first = name, answer.subject or "", score, margin

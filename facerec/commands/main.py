@@ -15,6 +15,7 @@ COMMANDS = {
     "verify": "score a model, embeddings or scores on LFW, CFP, IJB and others, with intervals",
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "export-onnx": "one folder that inference services load, with proof that it computes the same",
+    "serve": "embeddings, comparisons and a gallery over HTTP",
     "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
     "import-weights": "turn a published backbone, .pth or .onnx, into a model file that trains",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",

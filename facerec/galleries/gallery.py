@@ -215,9 +215,10 @@ class Identification:
     """Answers to probes, and what the threshold means in a gallery of this size."""
 
     answers: Sequence[Answer]
-    threshold: float
+    threshold: float | None
+    """None where none was asked for, and then nobody is named."""
     fpir: Fpir | None
-    """None for a gallery without a calibration."""
+    """None without a threshold, and for a gallery without a calibration."""
 
 
 class Gallery:
@@ -543,7 +544,7 @@ class Gallery:
         where: str = "probes",
         progress: Progress | None = None,
     ) -> Identification:
-        """Say who is on each image.
+        """Say who is on each image; with neither FPIR nor threshold, list candidates alone.
 
         Args:
             probes: embeddings, whose model is checked, or vectors ``(n, D)`` of its model.
@@ -558,11 +559,11 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: neither FPIR nor threshold or both, an FPIR without a calibration, a
-                threshold that is NaN, or no candidate.
+            MetricError: an FPIR and a threshold, an FPIR without a calibration, a threshold that is
+                NaN, or no candidate.
         """
-        if (fpir is None) == (threshold is None):
-            raise MetricError("an identification needs either an FPIR or a threshold; give one")
+        if fpir is not None and threshold is not None:
+            raise MetricError("an FPIR and a threshold are two ways to say one thing; give one")
         if count < 1 or (threshold is not None and np.isnan(threshold)):
             raise MetricError(
                 "an identification lists one candidate at least, and its threshold is a number, "
@@ -573,10 +574,14 @@ class Gallery:
             vectors, failures = probes.vectors, probes.failures
         else:
             vectors, failures = np.asarray(probes), {}
-        point = point or self.point(fpir, threshold)
-        limit = float(np.float32(threshold)) if point is None else point.threshold
+        limit = None if threshold is None else float(np.float32(threshold))
+        if point is None and (fpir, threshold) != (None, None):
+            point = self.point(fpir, threshold)
+        if point is not None:
+            limit = point.threshold
         rows, scores = self.search(vectors, max(count, 2), index=index, progress=progress)
-        answers = Answers(self.subjects, rows, scores, limit, count, failures)
+        least = np.inf if limit is None else limit
+        answers = Answers(self.subjects, rows, scores, least, count, failures)
         return Identification(answers, limit, point)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:

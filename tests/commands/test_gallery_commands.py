@@ -165,7 +165,18 @@ def test_galleries_of_few(workplace: np.ndarray, capsys: pytest.CaptureFixture[s
     write("two.npz", workplace[:2], ["p00", "p01"])
     enroll.main(["two.npz", "--gallery", "g.npz"])
     assert "not resolvable" in capsys.readouterr().out
-    assert "give a threshold" in refused(capsys, identify, "visit.npz", "--gallery", "g.npz")
+    few = ("visit.npz", "--gallery", "g.npz")
+    assert "give a threshold" in refused(capsys, identify, *few, "--fpir", "1e-2")
+    # Without a target there is no threshold to guess: candidates alone.
+    identify.main([*few, "--json", "few.json", "--out", "few.csv"])
+    said = capsys.readouterr().out
+    found = json.loads(Path("few.json").read_text())
+    first = found["answers"][0]
+    assert "no threshold is known for 2 people" in said and "--impostors FOLDER" in said
+    best, second = first["candidates"]
+    assert f"p00 {best['score']:.4f}, p01 {second['score']:.4f}" in said
+    assert found["threshold"] is None and first["subject"] is None and "0 of 9 images" in said
+    assert "inf" not in Path("few.csv").read_text()
     enroll.main(["--gallery", "g.npz", "--impostors", "others.npz"])
     assert len(Gallery.read("g.npz").calibration.scores) == 301
     # What is known of strangers stays when people go; the only one who is left meets nobody else.
@@ -239,7 +250,9 @@ def test_a_folder_of_images(
     text = refused(capsys, identify, *asked, "--gallery", "theirs.npz", "--threshold", "0.5")
     assert "another model" in text
     assert "another model" in refused(capsys, enroll, *asked, "--gallery", "theirs.npz")
-    assert "give a threshold" in refused(capsys, identify, *asked, "--gallery", "g.npz")
+    assert "give a threshold" in refused(
+        capsys, identify, *asked, "--gallery", "g.npz", "--fpir", "0.1"
+    )
 
 
 def test_an_old_gallery_with_a_person_in_two_forms(

@@ -1,0 +1,135 @@
+"""``facerec serve``: embeddings, comparisons and a gallery over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from facerec.commands.cli import run_command
+from facerec.errors import FacerecError, MissingExtraError
+from facerec.limits import Number
+from facerec.service.limits import ANYBODY, LIMITS, LOOPBACK, Access, Limits
+
+
+@dataclass(frozen=True)
+class Network:
+    """How the model is loaded."""
+
+    engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
+    """What computes an .onnx file."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:1; one that is not there is refused."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is faster on processors that have it, in OpenVINO or with .safetensors."""
+    variant: str | None = None
+    """One of the bundle's variants, for example int8."""
+    detector: str | None = None
+    """A YuNet .onnx file, or insightface, for photos that are no aligned crops; by default the one
+    at hand, as in facerec same."""
+    flip: bool | None = None
+    """Add the embedding of the mirror image, which takes twice the time; by default as the gallery
+    or the bundle's thresholds have it, else yes, as facerec verify does."""
+
+
+def serve(
+    model: tyro.conf.Positional[Path],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    threshold: Number | None = None,
+    fpr: str | None = None,
+    bench: str | None = None,
+    gallery: Path | None = None,
+    fpir: str = "1e-2",
+    identify_threshold: Number | None = None,
+    network: tyro.conf.OmitArgPrefixes[Network] = Network(),
+    access: tyro.conf.OmitArgPrefixes[Access] = ANYBODY,
+    limits: tyro.conf.OmitArgPrefixes[Limits] = LIMITS,
+) -> None:
+    """Serve embeddings and comparisons of faces over HTTP, and a gallery.
+
+    POST /v1/embed and /v1/verify take multipart forms, with a gallery also /v1/enroll, /v1/identify
+    and /v1/delete; GET /healthz and /metrics tell the state. Every request is a line on stderr,
+    without images or names.
+    Pages of other sites are refused, and changes of the gallery may take a token. There is no other
+    access control: put the service behind a proxy that has one.
+
+    Args:
+        model: a bundle, an .onnx or .safetensors file, or the folder of a run.
+        host: address to listen on; 0.0.0.0 takes all.
+        port: port to listen on; 0 takes a free one.
+        threshold: cosine from which on two faces are the same person's; by default the bundle's.
+        fpr: FPR whose threshold in the bundle is taken; by default 1e-3, or the lowest that the
+            bundle knows.
+        bench: verification set whose threshold in the bundle is taken, if there are several.
+        gallery: file of enrolled people, as facerec enroll writes it; made if it is not there.
+        fpir: chance that a stranger is taken for somebody in the gallery, at its size.
+        identify_threshold: cosine from which on somebody is identified, in place of fpir.
+        network: how the model is loaded.
+        access: whose requests are answered.
+        limits: what the service takes.
+    """
+    try:
+        from facerec.service.app import Server, Service, listen
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"facerec serve needs {error.name}, which is not here; pip install 'facerec[serve]'"
+        ) from error
+    from facerec.embedding.recognizer import load
+    from facerec.galleries.gallery import Gallery
+    from facerec.service.gallery import GalleryFile
+
+    if gallery is not None and access.token is None and host not in LOOPBACK:
+        raise FacerecError(
+            f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
+            "listen on 127.0.0.1"
+        )
+    given = asdict(network)
+    if network.flip is None and gallery is not None and gallery.exists():
+        given["flip"] = Gallery.read(gallery).space.flip
+    recognizer = load(model, batch_size=limits.max_batch, **given)
+    with contextlib.ExitStack() as claims:
+        opened = None
+        if gallery is not None:
+            claims.enter_context(Gallery.claim(gallery))  # as long as the service runs
+            opened = GalleryFile(gallery, recognizer, limits.max_people, fpir, identify_threshold)
+        service = Service(recognizer, limits, opened, threshold=threshold, fpr=fpr, bench=bench)
+        listener = claims.enter_context(listen(host, port))
+        address, port = listener.getsockname()[:2]
+        found = "no detector" if recognizer.detector is None else "photos' faces are found"
+        print(f"{recognizer!r}, {found}\ncontract {service.contract}")
+        if fpr is not None or bench is not None:  # one that is not known is refused here
+            print(f"threshold {recognizer.threshold(fpr, bench)}")
+        if opened is not None:
+            print(f"gallery {gallery}: {len(opened.gallery):,} people")
+        address = f"[{address}]" if ":" in address else address
+        print(f"listening on http://{address}:{port}", flush=True)
+        log_requests()
+        own = replace(access, allow_host=(host, *access.allow_host))
+        Server(service, own).run([listener])
+
+
+def log_requests() -> None:
+    """Write a line a request to stderr, and leave stderr to Python, whose log no C library mixes.
+
+    Decoders write a line or more for every damaged image there, and anybody can send many.
+    """
+    sys.stderr = os.fdopen(os.dup(2), "w", 1, errors="replace")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    faulthandler.enable(sys.stderr)  # a crash of a library stays in the log
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+    log = logging.getLogger("facerec.service")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+main = partial(run_command, serve)

@@ -1,0 +1,1 @@
+"""The HTTP service: embeddings, comparisons and a gallery; ``facerec serve`` runs it."""

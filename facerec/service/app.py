@@ -1,0 +1,286 @@
+"""The endpoints of the service, around one recognizer, and its HTTP server.
+
+Without a gallery nothing about a person is kept: no image, embedding, file name or person's name is
+logged or written to disk. A gallery keeps one template and one name a person in its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+import facerec
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import DatasetError, FacerecError, ImageError, ModelError
+from facerec.service.batching import Metrics, MicroBatcher, Vectors
+from facerec.service.gallery import GalleryFile
+from facerec.service.limits import ANYBODY, LIMITS, Access, Limits, Refusal
+from facerec.service.uploads import Bodies, decode_faces, read_form
+
+log = logging.getLogger("facerec.service")
+
+GRACE = 3
+"""Seconds in which whole requests are answered after the service is told to end."""
+
+_FIELDS = {
+    "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
+    "subject": {"type": "string", "description": "name of the person"},
+}
+"""What OpenAPI says of the fields of forms."""
+
+_FORMS = {
+    "/v1/embed": ["images"],
+    "/v1/verify": ["images"],
+    "/v1/enroll": ["images", "subject"],
+    "/v1/identify": ["images"],
+    "/v1/delete": ["subject"],
+}
+"""Paths, and the fields of their forms."""
+
+_HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    503: {"Retry-After": "1", "Connection": "close"},
+}
+"""Of errors by their status."""
+
+
+class Service:
+    """The endpoints, around one recognizer.
+
+    Args:
+        recognizer: what embeds; only the batcher's thread calls it.
+        limits: what is taken.
+        gallery: without one its endpoints are closed.
+        choice: threshold, fpr and bench of ``/v1/verify``, see `FaceRecognizer.verify`.
+    """
+
+    def __init__(
+        self,
+        recognizer: FaceRecognizer,
+        limits: Limits = LIMITS,
+        gallery: GalleryFile | None = None,
+        **choice: Any,
+    ) -> None:
+        self.recognizer, self.limits, self.choice = recognizer, limits, choice
+        self.contract = recognizer.contract
+        self.metrics = Metrics()
+        self.bodies = Bodies(limits, self.metrics)
+        self._batcher = MicroBatcher(recognizer.embed, limits, self.metrics)
+        # A large photo takes a second, so crops do not queue behind one; a detector is for one
+        # thread. Changes and searches of the gallery take turns.
+        names = ("crops", "photos", "gallery")
+        self._threads = {name: ThreadPoolExecutor(1, name) for name in names}
+        self._works: dict[str, Callable[[Vectors, str], dict[str, Any]]] = {}
+        if gallery is not None:
+            for name in ("enroll", "identify", "delete"):
+                self._works[f"/v1/{name}"] = getattr(gallery, name)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Compute batches while the server runs."""
+        self._working = asyncio.create_task(self._batcher.work())
+        try:
+            yield
+        finally:
+            self._working.cancel()
+            for thread in self._threads.values():
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a form: with embeddings, a comparison, or what the gallery says."""
+        path = request.url.path
+        if path not in ("/v1/embed", "/v1/verify", *self._works):
+            raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
+        async with self.bodies.whole(request) as body:
+            with self._batcher.places(1):  # before anything is decoded
+                work = self._answer(request, path, body)
+                try:
+                    found = await asyncio.wait_for(work, self.limits.timeout_s)
+                except asyncio.TimeoutError as error:
+                    late = "the service is too busy to answer in time; try again in a second"
+                    raise Refusal(503, late) from error
+        return JSONResponse({**found, "contract": self.contract})
+
+    async def _answer(self, request: Request, path: str, body: bytes) -> dict[str, Any]:
+        names, kind = _FORMS[path], request.headers.get("content-type", "")
+        form = await self._run("crops", read_form, body, kind, names, self.limits)
+        if path == "/v1/delete":
+            return await self._run("gallery", self._works[path], None, form.subject)
+        request.state.images = len(form.images)
+        if path == "/v1/verify" and len(form.images) != 2:
+            raise Refusal(400, "a comparison takes two images; send both in fields called images")
+        crops = {self.recognizer.model.image_size}.issuperset(form.sizes)
+        thread = "crops" if crops else "photos"
+        faces, notes = await self._run(thread, decode_faces, form.images, self.recognizer)
+        with self._batcher.places(len(faces) - 1):
+            vectors = await self._batcher.embed(faces)
+        if path == "/v1/embed":
+            size = self.recognizer.embedding_size
+            return {"embeddings": vectors.tolist(), "embedding_size": size, "notes": notes}
+        if path == "/v1/verify":
+            return {**self._compare(vectors), "notes": notes}
+        # What is begun is done, whether or not it is late.
+        return await self._run("gallery", self._works[path], vectors, form.subject)
+
+    def _compare(self, vectors: Vectors) -> dict[str, Any]:
+        try:
+            return asdict(self.recognizer.verify(vectors[0], vectors[1], **self.choice))
+        except ModelError as error:
+            raise Refusal(
+                501,
+                f"{error}; start the service with --threshold COSINE, or choose one of the "
+                "model's by --fpr, --bench, --flip or --no-flip",
+            ) from error
+
+    def _run(self, thread: str, work: Callable[..., Any], *given: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._threads[thread], work, *given)
+
+    async def healthz(self) -> Response:
+        """Tell whether the service answers, and with which model, engine and device."""
+        about = self.recognizer.describe()
+        named = ("name", "runtime", "device", "precision", "embedding_size", "contract")
+        stopped = self._working.done()
+        said = {"status": "stopped" if stopped else "ok", **{key: about[key] for key in named}}
+        return JSONResponse(said, 503 if stopped else 200)
+
+    async def expose(self) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def observe(
+        self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """Count, time and log a request.
+
+        An unforeseen error's message may hold what the log must not, and so may a path or a method
+        that is none of the service's.
+        """
+        began = time.monotonic()
+        try:
+            response = await call_next(request)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
+            response = answer_error(500, "the service failed on this request; see its log")
+        path, method, seconds = request.url.path, request.method, time.monotonic() - began
+        path = path if path in (*_FORMS, "/healthz", "/metrics") else "other"
+        method = method if method in ("GET", "HEAD", "POST", "OPTIONS") else "other"
+        self.metrics.seconds.labels(path, str(response.status_code)).observe(seconds)
+        images = getattr(request.state, "images", 0)
+        said = method, path, response.status_code, images, 1000 * seconds
+        log.info("%s %s %d images=%d %.1f ms", *said)
+        return response
+
+
+def answer_error(status: int, sentence: str) -> JSONResponse:
+    """Return an error as JSON."""
+    return JSONResponse({"error": sentence}, status, _HEADERS.get(status))
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answer what cannot be done, in one sentence."""
+    if isinstance(error, HTTPException):
+        sentence = f"{error.detail}: this service has {', '.join(_FORMS)}, /healthz, /metrics"
+        return answer_error(error.status_code, sentence)
+    status = 422 if isinstance(error, ImageError) else getattr(error, "status", 507)
+    return answer_error(status, str(error))
+
+
+def create_app(service: Service, access: Access) -> FastAPI:
+    """Return the ASGI application of a service."""
+
+    async def check(request: Request) -> None:
+        access.check_site(request)
+        if request.url.path in ("/v1/enroll", "/v1/delete"):
+            access.check_token(request)
+
+    refused = (Refusal, ImageError, DatasetError, HTTPException)
+    app = FastAPI(
+        title="facerec",
+        version=facerec.__version__,
+        lifespan=service.lifespan,
+        docs_url=None,  # the pages of both would load scripts from elsewhere
+        redoc_url=None,
+        exception_handlers=dict.fromkeys(refused, refuse),
+    )
+    for path, names in _FORMS.items():
+        fields = {name: _FIELDS[name] for name in names}
+        form = {"schema": {"type": "object", "required": names, "properties": fields}}
+        body = {"requestBody": {"content": {"multipart/form-data": form}}}
+        app.post(path, name=path, dependencies=[Depends(check)], openapi_extra=body)(service.answer)
+    for path, state in (("/healthz", service.healthz), ("/metrics", service.expose)):
+        app.get(path)(state)
+        app.head(path, include_in_schema=False)(state)
+    if access.allow_origin:  # so that pages of these sites may read the answers
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.allow_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization"],
+        )
+    app.middleware("http")(service.observe)
+    return app
+
+
+class Server(uvicorn.Server):
+    """Does not wait for bodies on their way when it is to end; what is whole is answered.
+
+    Args:
+        service: the endpoints; it serves once.
+        access: whose requests are answered.
+    """
+
+    def __init__(self, service: Service, access: Access = ANYBODY) -> None:
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes uploads
+        config = uvicorn.Config(
+            create_app(service, access),
+            access_log=False,
+            log_level="critical",  # others tell of every request that is no HTTP
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE,
+        )
+        super().__init__(config)
+        self._bodies = service.bodies
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let go of these bodies, then end."""
+        self._bodies.let_go()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the port to listen on; 0 takes a free one.
+
+    Raises:
+        FacerecError: it is not to be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise FacerecError(
+            f"{host}, port {port}: cannot listen there ({error}); choose another --host or --port"
+        ) from error
+    # An answer leaves in two writes, of which the second would wait for the client's delayed
+    # acknowledgement of the first. asyncio takes care of that on sockets of its own making only.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

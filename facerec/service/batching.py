@@ -1,0 +1,135 @@
+"""Images of requests that arrive together go through the network together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from facerec.service.limits import Limits, Refusal
+
+Faces = NDArray[np.uint8]
+Vectors = NDArray[np.float32]
+
+
+class Metrics:
+    """What Prometheus reads, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        seconds, sizes = [0.001 * 2**k for k in range(16)], [2**k for k in range(10)]
+        self.seconds = Histogram(
+            "facerec_request_seconds",
+            "Time from a request's header to its answer; the count is that of requests",
+            ["endpoint", "status"],
+            buckets=seconds,
+            registry=own,
+        )
+        self.model = Histogram(
+            "facerec_model_seconds", "Time in the network", buckets=seconds, registry=own
+        )
+        self.batch = Histogram(
+            "facerec_batch_images", "Images embedded together", buckets=sizes, registry=own
+        )
+        self.admitted = Gauge("facerec_admitted_images", "Images not answered", registry=own)
+        self.pending = Gauge("facerec_pending_bodies", "Bodies on their way", registry=own)
+
+
+class _Job(NamedTuple):
+    faces: Faces
+    vectors: asyncio.Future[Vectors]
+    arrived: float
+
+
+class MicroBatcher:
+    """Gathers the images of many requests into batches; one thread runs the network.
+
+    While a batch computes, the next one gathers. A job waits for others until a batch is full, at
+    most ``max_wait_ms`` after its own arrival, and not at all if no other request is under way. A
+    job is never divided between batches, so its images may lead beyond ``max_batch``; the model
+    then divides. All methods are called from one event loop.
+
+    Args:
+        embed: uint8 ``(N, H, W, 3)`` → float32 ``(N, D)``; called from the thread alone.
+        limits: size, wait and capacity.
+        metrics: counts images, batches and places.
+    """
+
+    def __init__(self, embed: Callable[[Faces], Vectors], limits: Limits, metrics: Metrics) -> None:
+        self._embed, self._limits, self._metrics = embed, limits, metrics
+        self._taken = 0
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
+        self._thread = ThreadPoolExecutor(1, "network")
+
+    @contextlib.contextmanager
+    def places(self, count: int) -> Iterator[None]:
+        """Hold places for images, from admission to answer.
+
+        Raises:
+            Refusal: the service is full.
+        """
+        if self._taken + count > self._limits.max_queue:
+            raise Refusal(
+                503, f"the service is busy with {self._taken} images; try again in a second"
+            )
+        self._taken += count
+        self._metrics.admitted.set(self._taken)
+        try:
+            yield
+        finally:
+            self._taken -= count
+            self._metrics.admitted.set(self._taken)
+
+    async def embed(self, faces: Faces) -> Vectors:
+        """Return the embeddings, ``(N, D)``; if it is cancelled before, they are not computed."""
+        loop = asyncio.get_running_loop()
+        job = _Job(faces, loop.create_future(), loop.time())
+        self._jobs.put_nowait(job)
+        return await job.vectors
+
+    async def work(self) -> None:
+        """Compute batch after batch, until it is cancelled."""
+        try:
+            while True:
+                jobs = await self._gather()
+                if jobs := [job for job in jobs if not job.vectors.done()]:
+                    await self._compute(jobs)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _gather(self) -> list[_Job]:
+        jobs = [await self._jobs.get()]
+        deadline = jobs[0].arrived + self._limits.max_wait_ms / 1000
+        while sum(len(job.faces) for job in jobs) < min(self._limits.max_batch, self._taken):
+            if self._jobs.empty():
+                left = deadline - asyncio.get_running_loop().time()
+                try:
+                    jobs.append(await asyncio.wait_for(self._jobs.get(), left))
+                except asyncio.TimeoutError:
+                    break
+            else:
+                jobs.append(self._jobs.get_nowait())
+        return jobs
+
+    async def _compute(self, jobs: list[_Job]) -> None:
+        faces = np.concatenate([job.faces for job in jobs])
+        try:
+            with self._metrics.model.time():
+                loop = asyncio.get_running_loop()
+                vectors = await loop.run_in_executor(self._thread, self._embed, faces)
+        except Exception as error:  # whatever an engine raises must reach the requests
+            for job in jobs:
+                if not job.vectors.done():
+                    job.vectors.set_exception(error)
+            return
+        self._metrics.batch.observe(len(vectors))
+        ends = np.cumsum([len(job.faces) for job in jobs])
+        for job, part in zip(jobs, np.split(vectors, ends[:-1]), strict=True):
+            if not job.vectors.done():
+                job.vectors.set_result(part)

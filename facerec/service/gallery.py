@@ -1,0 +1,132 @@
+"""A gallery that the service keeps: its file and what is in memory stay alike."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from facerec.embedding.extraction import Embeddings
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import MetricError
+from facerec.galleries.gallery import Gallery, Space
+from facerec.galleries.threshold import Fpir
+from facerec.service.batching import Vectors
+from facerec.service.limits import Refusal
+from facerec.statistics.operating_points import parse_rate
+
+
+class GalleryFile:
+    """A gallery and its file, written whole after every change; one thread at a time calls it.
+
+    Args:
+        path: the file, read if it is there.
+        recognizer: embeds all images that come.
+        max_people: in the gallery.
+        fpir: the chance of a false alarm whose threshold is taken at the gallery's size.
+        threshold: cosine from which on somebody is identified, in place of an FPIR.
+
+    Raises:
+        MetricError: the FPIR is none that a gallery can have.
+        ModelError: the gallery is of another model.
+        DatasetError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        recognizer: FaceRecognizer,
+        max_people: int = 100_000,
+        fpir: str = "1e-2",
+        threshold: float | None = None,
+    ) -> None:
+        if not 0 < parse_rate(fpir) < 1:
+            raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
+        self._path, self._space = path, Space.of(recognizer)
+        self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
+        self.gallery = self._read()
+        self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
+        self._known: Fpir | None = None
+
+    def enroll(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+        """Add images of a person, new or not, and write the file."""
+        new = subject not in self.gallery
+        if new and len(self.gallery) >= self._max_people:
+            raise Refusal(
+                409, f"the gallery is full with {len(self.gallery):,} people; delete some first"
+            )
+        about = {"name": self._space.name, "sha256": self._space.model}
+        note = {"model": {**about, "preprocessing": self._space.preprocessing}}
+        norms = np.linalg.norm(vectors, axis=1)
+        images = Embeddings(vectors, norms, self._space.flip, note=note)
+        with self._changing():
+            report = self.gallery.enroll(images, [subject] * len(vectors))
+            if not report.images:
+                raise Refusal(422, "no image has an embedding to enrol; send others")
+        row = int(np.flatnonzero(self.gallery.subjects == subject)[0])
+        return {
+            "subject": subject,
+            "new": new,
+            "images": int(self.gallery.images[row]),
+            "failures": [{"image": int(i), "failure": why} for i, why in report.failures.items()],
+            "people": len(self.gallery),
+        }
+
+    def delete(self, vectors: Vectors | None, subject: str) -> dict[str, Any]:
+        """Take a person out, and write the file, which keeps nothing of them."""
+        if subject not in self.gallery:
+            raise Refusal(404, "nobody of that name is in the gallery")
+        with self._changing():
+            self.gallery.delete(subject)
+        return {"subject": subject, "people": len(self.gallery)}
+
+    def identify(self, vectors: Vectors, subject: str = "") -> dict[str, Any]:
+        """Return an answer for each image, and the FPIR of the threshold."""
+        if not len(self.gallery):
+            raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
+        try:
+            point = self._point()
+        except MetricError as error:
+            raise Refusal(
+                501,
+                f"{error} (with the service stopped, by facerec enroll --impostors), or start the "
+                "service with --identify-threshold",
+            ) from error
+        threshold = self._threshold if point is None else point.threshold
+        found = self.gallery.identify(vectors, threshold=threshold, point=point)
+        return {
+            "answers": [answer.to_json() for answer in found.answers],
+            "threshold": found.threshold,
+            "fpir": None if found.fpir is None else found.fpir.to_json(),
+            "people": len(self.gallery),
+        }
+
+    def _point(self) -> Fpir | None:
+        gallery = self.gallery
+        if self._known is None:
+            calibration = gallery.calibration
+            # A calibration by impostors, who are not at hand, stays.
+            own = calibration is None or "persons" not in calibration.note
+            met = 0 if calibration is None else calibration.entry_subjects.size
+            if own and len(gallery) > 1 and met < 0.9 * len(gallery):
+                gallery.calibrate()
+            fpir = self._fpir if self._threshold is None else None
+            self._known = gallery.point(fpir, self._threshold)
+        return self._known
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Write what the block changes; if that fails, the gallery is again what the file holds."""
+        self._known = None
+        try:
+            yield
+            self.gallery.write(self._path)
+        except BaseException:
+            self.gallery = self._read()
+            raise
+
+    def _read(self) -> Gallery:
+        return Gallery.read(self._path) if self._path.exists() else Gallery(self._space)

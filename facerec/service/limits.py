@@ -1,0 +1,145 @@
+"""What the service takes, and whose requests it answers."""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from facerec.errors import FacerecError, RecipeError
+from facerec.files import open_file
+from facerec.limits import Count, Flags, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Refusal(Exception):
+    """A request that gets no result, with its HTTP status and one sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Limits(Flags):
+    """What the service takes, and how it gathers batches."""
+
+    max_batch: Count = 32
+    """Images that go through the network together; 1 computes one request after the other."""
+    max_wait_ms: NonNegative = 5.0
+    """How long a batch waits at most for images of requests that are on their way."""
+    max_queue: Count = 256
+    """Images admitted and not yet answered; beyond that requests get status 503. As many bodies of
+    one address, and twice as many of all, may be on their way."""
+    max_images: Count = 64
+    """Images in one request."""
+    max_body_bytes: Count = 16 << 20
+    """Size of one request's body."""
+    max_pixels: Count = 16_000_000
+    """Pixels of the images of one request together, by their headers."""
+    max_large: Count = 8
+    """Bodies of the largest size, or of as many bytes, that one address may have on their way;
+    twice as many of all are held."""
+    max_people: Count = 100_000
+    """People in the gallery; every change writes its whole file."""
+    timeout_s: Positive = 30.0
+    """How long a body may take to arrive, and then an answer to be computed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_queue < self.max_images:
+            raise RecipeError(
+                f"--max-queue {self.max_queue} must hold the --max-images {self.max_images} of "
+                "one request"
+            )
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Access:
+    """Whose requests are answered.
+
+    A page of another site can make its visitor's browser send forms to this machine, under the name
+    of that site (``Origin``, ``Sec-Fetch-Site``) or, once its own name leads here, under that name
+    (``Host``).
+    """
+
+    allow_origin: tuple[str, ...] = ()
+    """Sites whose pages may use the service, for example https://app.example."""
+    allow_host: tuple[str, ...] = ()
+    """Names of this service in addresses, beside localhost and where it listens."""
+    token_file: Path | None = None
+    """File with the token that whoever changes the gallery must show; its owner alone may read
+    it."""
+
+    def __post_init__(self) -> None:
+        for origin in self.allow_origin:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
+                raise RecipeError(
+                    f"--allow-origin {origin}: a site is named as browsers do it, in lower case "
+                    "without a path, for example https://app.example:8443"
+                )
+
+    @functools.cached_property
+    def token(self) -> bytes | None:
+        """What whoever changes the gallery must show.
+
+        Raises:
+            FacerecError: no file of one line that its owner alone can read.
+        """
+        if self.token_file is None:
+            return None
+        try:
+            with open_file(self.token_file) as file:
+                token = bytes(file.read(4096)).strip()
+                mode = self.token_file.stat().st_mode & 0o777
+        except OSError as error:
+            raise FacerecError(
+                f"{self.token_file}: the token cannot be read ({error.strerror}); name a file"
+            ) from error
+        if mode & 0o077 or not re.fullmatch(rb"[!-~]{1,1000}", token):
+            raise FacerecError(
+                f"{self.token_file}: a token is one line of letters, digits and signs without "
+                f"spaces, in a file that its owner alone can read (mode 600), found mode {mode:o}; "
+                "write one with (umask 077; openssl rand -hex 32 > FILE)"
+            )
+        return token
+
+    def check_site(self, request: Request) -> None:
+        """Refuse what a page of another site had its visitor's browser send."""
+        host = request.headers.get("host", "").lower()
+        reached = (request.scope.get("server") or [""])[0]
+        if _name(host) not in {*LOOPBACK, *map(_name, self.allow_host), reached}:
+            raise Refusal(
+                403, "the request is for a host of another name; start with --allow-host NAME"
+            )
+        origins = set(request.headers.getlist("origin")) - {f"http://{host}", f"https://{host}"}
+        sites = set(request.headers.getlist("sec-fetch-site")) - {"same-origin", "none"}
+        if not origins.issubset(self.allow_origin) or (sites and not origins):
+            raise Refusal(
+                403, "the request is from a page of another site; start with --allow-origin ORIGIN"
+            )
+
+    def check_token(self, request: Request) -> None:
+        """Refuse whoever does not show the token where there is one."""
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        given = shown.strip().encode() if scheme.lower() == "bearer" else b""
+        if self.token is not None and not hmac.compare_digest(given, self.token):
+            raise Refusal(401, "changes take the token: send Authorization: Bearer TOKEN")
+
+
+ANYBODY = Access()
+
+
+def _name(host: str) -> str:
+    """Return the name in a ``Host`` header, without port and brackets."""
+    return re.sub(r":\d*$", "", host.lower()).removeprefix("[").removesuffix("]")

@@ -1,0 +1,147 @@
+"""``facerec serve`` as its users start and stop it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.serve import main
+from facerec.embedding import save_model
+from facerec.embedding.recognizer import load as load_recognizer
+from tests.helpers.toy_service import encode, faces, form
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    config = Backbone("iresnet18", embedding_size=8, width=0.125)
+    path = tmp_path / "model.safetensors"
+    save_model(path, create_backbone(config, seed=1), config, Preprocessing(), {})
+    return path
+
+
+def damaged_images() -> list[bytes]:
+    """Return images of which decoders in C complain on stderr."""
+    face, jpeg = encode(faces(1)[0]), encode(faces(1)[0], ".jpg")
+    rows = zlib.compress(bytes([77]) * (112 * (1 + 3 * 112)))  # 77 is no filter of a row
+    chunk = b"IDAT" + rows
+    images = [face[:33] + len(rows).to_bytes(4, "big") + chunk]
+    images[0] += zlib.crc32(chunk).to_bytes(4, "big") + face[-12:]
+    for seed in range(20):
+        broken = bytearray(jpeg)
+        for place in np.random.default_rng(seed).integers(len(jpeg) // 2, len(jpeg) - 20, 3):
+            broken[place] ^= 255
+        images.append(bytes(broken))
+    return images
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) -> None:
+    httpx = pytest.importorskip("httpx")
+    command = [sys.executable, "-m", "facerec", "serve", str(path), "--port", "0"]
+    command += ["--allow-host", "a.example", "b.example:80", "--allow-origin", "https://c.example"]
+    process = subprocess.Popen(
+        [*command, "--max-batch", "4", "--device", "cpu", "--threshold", "0.3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=path.parent,
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert "torch" in lines[0] and "on cpu" in lines[0]
+        assert lines[1].startswith("contract facerec-1-")
+        url = lines[2].removeprefix("listening on ").strip()
+        image = faces(1)[0]
+        found = httpx.post(f"{url}/v1/embed", files=form(encode(image)), timeout=30).json()
+        expected = load_recognizer(path, device="cpu").embed(image[None])
+        np.testing.assert_allclose(found["embeddings"], expected, rtol=1e-3, atol=1e-4)
+        for headers, status in (
+            ({"Host": "b.example", "Origin": "https://c.example"}, 422),
+            ({"Host": "c.example"}, 403),
+            ({"Origin": "https://b.example"}, 403),
+        ):
+            answer = httpx.post(f"{url}/v1/embed", files=form(b"x"), headers=headers)
+            assert answer.status_code == status
+        damaged = damaged_images()
+        for bad in damaged:
+            assert httpx.post(f"{url}/v1/embed", files=form(bad)).status_code in (200, 422)
+        began = time.monotonic()
+        process.send_signal(stop)
+        output, errors = process.communicate(timeout=30)
+        assert time.monotonic() - began < 5
+    finally:
+        process.kill()
+    assert process.returncode in (0, 128 + stop)
+    assert output == ""
+    # A line a request and nothing else, whatever decoders have to say.
+    form_of_line = r"\d{4}-\d\d-\d\dT\S+ POST /v1/embed (200|403|422) images=\d \d+\.\d ms"
+    assert len(errors.splitlines()) == 4 + len(damaged)
+    assert all(re.fullmatch(form_of_line, line) for line in errors.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["absent.onnx"], "absent.onnx: no such model"),
+        (["absent.onnx", "--max-batch", "0"], "--max-batch must be at least 1"),
+        (["absent.onnx", "--threshold", "nan"], "--threshold must be"),
+        (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
+        (["MODEL", "--fpr", "1e-4"], "no threshold for FPR 1e-4"),
+        (["MODEL", "--allow-origin", "*"], "--allow-origin *: a site is named"),
+        (["MODEL", "--token-file", "absent", "--gallery", "g.npz"], "the token cannot be read"),
+        (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
+        (["MODEL", "--port", "-1"], "127.0.0.1, port -1: cannot listen there"),
+        (["MODEL", "--port", "70000"], "cannot listen there"),
+        (["MODEL", "--detector", "absent.onnx"], "absent.onnx"),
+    ],
+)
+def test_mistakes(
+    path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(path) if word == "MODEL" else word for word in arguments])
+    assert ended.value.code == 2 and words in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: object) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "facerec.service.app", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main([str(path)])
+    assert ended.value.code == 2
+    assert "pip install 'facerec[serve]'" in capsys.readouterr().err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("recorded", "asked"), [(True, None), (False, None), (True, False)])
+def test_mirror_images_are_added_as_the_gallery_has_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool, asked: bool | None
+) -> None:
+    from facerec.commands.serve import Network, serve
+    from facerec.errors import FacerecError
+    from facerec.galleries import Gallery, Space
+    from facerec.service import app
+
+    served: list[bool] = []
+
+    def server(service: app.Service, access: object) -> object:
+        served.append(service.recognizer.flip)
+        raise FacerecError("that is all")
+
+    monkeypatch.setattr(app, "Server", server)
+    monkeypatch.setattr("facerec.commands.serve.log_requests", lambda: None)
+    Gallery(Space.of(load_recognizer(path, device="cpu", flip=recorded))).write(tmp_path / "g.npz")
+    expected = "flip" if asked is not None else "that is all"
+    with pytest.raises(FacerecError, match=expected):
+        serve(path, port=0, gallery=tmp_path / "g.npz", network=Network(device="cpu", flip=asked))
+    assert served == ([recorded] if asked is None else [])

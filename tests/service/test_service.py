@@ -1,0 +1,525 @@
+"""The service over real HTTP: right answers, batches, refusals, load, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from facerec.embedding.align import align_face, face_template
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import FacerecError, ModelError, RecipeError
+from facerec.service.limits import Limits, Refusal
+from tests.helpers.toy_service import (
+    LFW,
+    Gate,
+    Patches,
+    connect,
+    counts,
+    encode,
+    faces,
+    form,
+    requests,
+    wait_for,
+)
+
+FACE = encode(faces(1)[0])
+JPEG = encode(faces(1)[0], ".jpg")
+
+# --- right answers ---------------------------------------------------------------------------
+
+
+def test_embeddings_are_those_of_the_recognizer(client: Any) -> None:
+    recognizer, images = client.service.recognizer, faces(3)
+    found = client.post("/v1/embed", files=form(*map(encode, images))).json()
+    np.testing.assert_allclose(found["embeddings"], recognizer.embed(images), rtol=1e-6)
+    assert found["embedding_size"] == 32 and found["contract"] == recognizer.contract
+    # JSON carries a float32 whole, and content, not a name, tells what an image is.
+    files = [("images", ("x.gif", JPEG, "image/gif")), ("images", ("x", FACE, "text/x"))]
+    alone = client.post("/v1/embed", files=files).json()["embeddings"]
+    np.testing.assert_array_equal(np.float32(alone), recognizer.embed([JPEG, FACE]))
+
+
+def test_faces_in_photos_are_found(client: Any) -> None:
+    class Found:
+        def faces(self, image: np.ndarray, where: str) -> list[np.ndarray]:
+            return [face_template() + 5, face_template() + 9]
+
+    recognizer = client.service.recognizer
+    recognizer.detector = Found()
+    photo = faces(1, 2, (150, 140))[0]
+    found = client.post("/v1/verify", files=form(encode(photo), FACE)).json()
+    crop = align_face(photo, face_template() + 5)
+    expected = recognizer.similarity(crop, faces(1)[0])
+    assert found["similarity"] == pytest.approx(float(expected), abs=1e-6)
+    assert found["notes"] == ["image 0: 2 faces, face 1 from the largest on is taken"]
+
+
+def test_verify(client: Any) -> None:
+    a, b = faces(2)
+    expected = client.service.recognizer.verify(a, b)
+    found = client.post("/v1/verify", files=form(encode(a), encode(b))).json()
+    assert found.pop("similarity") == pytest.approx(expected.similarity, abs=1e-6)
+    assert found == {
+        "threshold": 0.5,
+        "same": expected.same,
+        "source": "FPR 1e-3 on lfw",
+        "fpr": "1e-3",
+        "notes": [],
+        "contract": client.service.contract,
+    }
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "choice", "status", "words"),
+    [
+        ([LFW], {"threshold": 2.0}, 200, "given"),
+        ([{**LFW, "fpr": "1e-1"}], {}, 200, "FPR 1e-1 on lfw"),
+        ([], {}, 200, "knows no threshold; facerec verify --bench"),
+        ([{**LFW, "fpr": "1e-2"}], {"fpr": "1e-4"}, 501, "--fpr"),
+        ([LFW, {**LFW, "bench": "cfp_fp"}], {}, 501, "--bench"),
+        ([{**LFW, "flip": True}], {}, 501, "--flip"),
+    ],
+)
+def test_where_the_threshold_comes_from(
+    serve: Any, model: Patches, thresholds: Any, choice: Any, status: int, words: str
+) -> None:
+    model.note = {"thresholds": thresholds}
+    with serve(**choice) as client:
+        answer = client.post("/v1/verify", files=form(FACE, FACE))
+    assert answer.status_code == status and words in answer.text
+    if status == 200:
+        same = {"2.0": False, "None": None}.get(str(answer.json()["threshold"]), True)
+        assert answer.json()["same"] is same
+    else:
+        assert "--threshold" in answer.json()["error"]
+
+
+def test_health_and_interface(client: Any) -> None:
+    answer = client.get("/healthz").json()
+    assert answer.pop("contract") == client.service.contract
+    assert answer == {
+        "status": "ok", "name": "patches", "runtime": "numpy", "device": "cpu",
+        "precision": "fp64", "embedding_size": 32,
+    }  # fmt: skip
+    for path in ("/healthz", "/metrics"):
+        head = client.head(path)
+        assert head.status_code == 200 and head.text == ""
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/embed", "/v1/verify", "/v1/delete", "/metrics"} <= set(paths)
+    assert "multipart/form-data" in paths["/v1/enroll"]["post"]["requestBody"]["content"]
+
+
+@pytest.mark.integration
+def test_sixty_four_clients_get_each_their_own_answer(serve: Any, model: Patches) -> None:
+    gate, images = Gate(model), faces(64, seed=5)
+    expected = FaceRecognizer(Patches(), flip=False).embed(images)
+
+    def ask(url: str, i: int) -> np.ndarray:
+        with connect(url) as client:
+            answers = [client.post("/v1/embed", files=form(encode(images[i]))) for _ in range(3)]
+            return np.array([answer.json()["embeddings"][0] for answer in answers])
+
+    with serve() as client, ThreadPoolExecutor(64) as pool:
+        asked = [pool.submit(ask, str(client.base_url), i) for i in range(64)]
+        # The first batch is held and has at most 32 images, so 32 others gather meanwhile.
+        wait_for(lambda: client.service._batcher._jobs.qsize() >= 32)
+        gate.open.set()
+        found = [client.result() for client in asked]
+        after = counts(client)
+        assert requests(client, "/v1/embed", 200) == after["facerec_batch_images_sum"] == 192
+    for vectors, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(vectors, np.tile(right, (3, 1)), rtol=1e-5)
+    assert after['facerec_batch_images_bucket{le="16.0"}'] < after["facerec_batch_images_count"]
+    assert after['facerec_batch_images_bucket{le="32.0"}'] == after["facerec_batch_images_count"]
+    assert after["facerec_admitted_images"] == 0
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+PART = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def png_header(width: int, height: int) -> bytes:
+    """Return the beginning of a PNG that claims a size."""
+    return FACE[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + FACE[24:]
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "words"),
+    [
+        (form(b"GIF89a not a face"), 422, "image 0: neither a JPEG nor a PNG"),
+        (form(FACE, b"MZ" * 99), 422, "image 1: neither a JPEG nor a PNG"),
+        (form(b""), 422, "it is empty"),
+        (form(JPEG[:-100]), 422, "lacks its end marker"),
+        (form(FACE[:-100]), 422, "does not decode"),
+        (form(FACE[:20]), 422, "no size in its header"),
+        (form(encode(faces(1, 0, (160, 160))[0])), 422, "image 0: 160×160"),
+        (form(png_header(60_000, 50_000)), 413, "image 0: it has 50,000×60,000 pixels"),
+        (form(*[encode(faces(1, 0, (200, 200))[0])] * 3), 413, "image 2: .* limit of 90,000"),
+        (form(*[FACE] * 5), 413, "hold 4 images"),
+        (form(b"x" * 3_000_000), 413, "200,000 bytes"),
+        (form(FACE, field="image"), 400, "may have images"),
+        (form(FACE, subject="somebody"), 400, "may have images"),
+        ([("images", (None, b""))], 422, "empty"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+)
+def test_malformed_uploads(
+    client: Any, files: Any, status: int, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = client.post("/v1/embed", files=files)
+    error = answer.json()["error"]
+    assert answer.status_code == status
+    assert re.search(words, error)
+    assert "\n" not in error and "someone" not in answer.text
+    # The service goes on, and has nothing to say to its log.
+    assert client.post("/v1/embed", files=form(FACE)).status_code == 200
+    assert requests(client, "/v1/embed", status) == 1
+    assert "".join(capfd.readouterr()) == ""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_verify_takes_two_images(client: Any, count: int) -> None:
+    answer = client.post("/v1/verify", files=form(*[FACE] * count))
+    assert answer.status_code == 400 and "two images" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        (b'{"url": "http://example.org/x.jpg"}', "application/json", 415, "multipart/form-data"),
+        (FACE, "multipart/form-data", 415, "multipart/form-data"),
+        (FACE, "multipart/form-data; boundary=x", 400, "malformed"),
+        (b"", "multipart/form-data; boundary=x", 400, "ends before its last boundary"),
+        (PART + FACE, "multipart/form-data; boundary=x", 400, "ends before its last boundary"),
+        (b"--x\r\n\r\nabc\r\n--x--\r\n", "multipart/form-data; boundary=x", 400, "malformed"),
+        (PART.replace(b"images", b"\xff") + b"\r\n--x--\r\n", MULTIPART["Content-Type"], 400, ""),
+    ],
+)
+def test_bodies_that_are_no_forms(
+    client: Any, content: bytes, kind: str, status: int, words: str
+) -> None:
+    answer = client.post("/v1/embed", content=content, headers={"Content-Type": kind})
+    assert answer.status_code == status and words in answer.json()["error"]
+
+
+PIECES = st.sampled_from([b"--x", b"--x--", b"\r\n", b"\r\n\r\n", PART, b"; filename=x", b"\0"])
+TYPES = st.sampled_from([MULTIPART["Content-Type"], "multipart/form-data", "x", ""])
+LATIN = st.text(st.characters(max_codepoint=255))  # which is how HTTP headers come
+
+
+@given(st.one_of(st.binary(), st.lists(PIECES, max_size=20).map(b"".join)), TYPES | LATIN)
+def test_any_body_is_a_form_or_refused(body: bytes, kind: str) -> None:
+    from facerec.service.uploads import _parse
+
+    try:
+        fields = _parse(body, kind, ["images", "subject"], 2)
+    except Refusal as refusal:
+        assert 400 <= refusal.status < 500 and "\n" not in str(refusal)
+    else:
+        assert set(fields) == {"images", "subject"} and len(fields["images"]) <= 2
+
+
+def test_paths_and_methods_that_are_not_there(client: Any) -> None:
+    for answer, status in (
+        (client.get("/"), 404),
+        (client.get("/docs"), 404),
+        (client.get("/../../etc/passwd"), 404),
+        (client.get("/v1/embed"), 405),
+        (client.post("/healthz"), 405),
+    ):
+        assert answer.status_code == status
+        assert "this service has /v1/embed, /v1/verify" in answer.json()["error"]
+    assert requests(client, "other", 404) == 3
+
+
+HEAD = (
+    b"POST /v1/embed HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: multipart/form-data; boundary=x\r\n"
+)
+
+
+def talk(client: Any, text: bytes) -> tuple[int, str]:
+    """Send bytes as they are; return status and text of the first answer."""
+    url = client.base_url
+    with socket.create_connection((url.host, url.port), timeout=20) as connection:
+        connection.sendall(text)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        return answer.status, answer.read().decode()
+
+
+def test_a_body_larger_than_it_says_or_without_a_length(client: Any) -> None:
+    stream = (b"x" * 50_000 for _ in range(20))  # no length: it is counted as it comes
+    answer = client.post("/v1/embed", content=stream, headers=MULTIPART)
+    assert answer.status_code == 413 and "200,000 bytes" in answer.json()["error"]
+    # A large length is refused before any of the body comes.
+    status, text = talk(client, HEAD + b"Content-Length: 99999999999\r\n\r\n")
+    assert status == 413 and "200,000 bytes" in text
+    for length in (b"-1", b"many", b"9" * 30, b"3\r\nContent-Length: 4"):
+        status, _ = talk(client, HEAD + b"Content-Length: " + length + b"\r\n\r\n")
+        assert status in (400, 413)
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_body_that_does_not_arrive(serve: Any) -> None:
+    with serve(timeout_s=0.2) as client:
+        status, text = talk(client, HEAD + b"Content-Length: 5000\r\n\r\nxxx")
+        assert status == 408 and "the body did not arrive within 0.2 seconds" in text
+        assert client.get("/healthz").status_code == 200
+
+
+# --- load, time-outs, failures ---------------------------------------------------------------
+
+
+def test_a_full_service_asks_to_come_again(serve: Any, model: Patches) -> None:
+    gate = Gate(model)
+    with serve(max_batch=1, max_queue=3, max_images=3) as client, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
+        wait_for(lambda: counts(client)["facerec_admitted_images"] == 2)
+        # One more would be admitted, two are not.
+        two = client.post("/v1/embed", files=form(FACE, FACE))
+        assert two.status_code == 503 and two.headers["Retry-After"] == "1"
+        assert "busy with 3 images" in two.json()["error"]
+        gate.open.set()
+        assert [request.result().status_code for request in waiting] == [200, 200]
+        assert client.post("/v1/embed", files=form(FACE, FACE)).status_code == 200
+
+
+@contextlib.contextmanager
+def stalled(
+    client: Any, count: int, sent: int = 3, path: str = "/v1/embed", address: str = "127.0.0.1"
+) -> Iterator[list[socket.socket]]:
+    """Give connections with requests whose bodies stop after some bytes, and never end."""
+    head = HEAD.replace(b"/v1/embed", path.encode())
+    head += b"Content-Length: %d\r\n\r\n" % (sent + 90)
+    server = (client.base_url.host, client.base_url.port or 80)
+    with contextlib.ExitStack() as open_:
+        connections = []
+        for _ in range(count):
+            slow = socket.create_connection(server, timeout=20, source_address=(address, 0))
+            connections.append(open_.enter_context(slow))
+            slow.sendall(head + bytes(sent))
+        yield connections
+
+
+def is_quiet(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        return not connection.recv(1)
+    return True
+
+
+def test_bodies_that_never_come_keep_nobody_out(serve: Any) -> None:
+    with serve() as client, stalled(client, 260) as slow:
+        wait_for(lambda: counts(client)["facerec_pending_bodies"] == 256)
+        assert counts(client)["facerec_admitted_images"] == 0
+        assert client.post("/v1/embed", files=form(FACE)).status_code == 200
+        # Those that came first have given way, and the others wait.
+        assert b" 503 " in slow[0].recv(99) and is_quiet(slow[-1])
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent"),
+    [({"max_queue": 4, "max_images": 4}, 3), ({"max_large": 1, "max_body_bytes": 100_000}, 20_000)],
+    ids=["number", "bytes"],
+)
+def test_pending_bodies_are_bounded_by_address_and_in_all(
+    serve: Any, limits: dict[str, int], sent: int
+) -> None:
+    # 4 bodies of an address and 8 in all, or 100,000 and 200,000 bytes of them.
+    most = 4 if sent == 3 else 5
+    with serve(**limits) as client, stalled(client, 1, sent, address="127.0.0.2") as first:
+
+        def pending() -> float:
+            return counts(client)["facerec_pending_bodies"]
+
+        wait_for(lambda: pending() == 1)
+        with stalled(client, 9, sent) as many:
+            # Only those of the address with most of them give way, and of those the first.
+            wait_for(lambda: pending() == 1 + most)
+            assert [b" 503 " in slow.recv(99) for slow in many[: 9 - most]] == [True] * (9 - most)
+            with stalled(client, most, sent, address="127.0.0.3"):
+                wait_for(lambda: pending() == 2 * most)
+                assert client.post("/v1/embed", files=form(FACE)).status_code == 200
+                assert is_quiet(first[0])
+        wait_for(lambda: pending() == 1)
+
+
+def test_bodies_that_wait_for_an_answer_count_and_stay(serve: Any, model: Patches) -> None:
+    gate = Gate(model)
+    with (
+        serve(max_large=1, max_body_bytes=len(FACE) + 400) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        whole = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
+        wait_for(lambda: counts(client)["facerec_admitted_images"] == 2)
+        late = client.post("/v1/embed", files=form(FACE))
+        assert late.status_code == 503 and "busy with other bodies" in late.json()["error"]
+        gate.open.set()
+        assert [request.result().status_code for request in whole] == [200, 200]
+
+
+def test_bodies_on_their_way_do_not_delay_the_end(serve: Any) -> None:
+    with contextlib.ExitStack() as open_:
+        with serve(timeout_s=300) as client:
+            (slow,) = open_.enter_context(stalled(client, 1))
+            wait_for(lambda: counts(client)["facerec_pending_bodies"] == 1)
+        assert b" 503 " in slow.recv(99)
+
+
+def test_an_answer_that_takes_too_long(serve: Any, model: Patches) -> None:
+    gate = Gate(model)
+    with serve(max_batch=1, timeout_s=1) as client, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
+        for answer in (request.result() for request in asked):
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+            assert "too busy to answer in time" in answer.json()["error"]
+        gate.open.set()
+        assert client.post("/v1/embed", files=form(FACE)).status_code == 200
+        # The second of the two was still waiting, so it is not computed any more.
+        assert counts(client)["facerec_batch_images_sum"] == 2
+
+
+def test_a_failure_of_the_network_is_told_without_its_message(
+    client: Any, model: Patches, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ModelError("secret: an embedding of somebody")
+
+    model.before = fail
+    answer = client.post("/v1/embed", files=form(FACE))
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the service failed on this request; see its log"}
+    log = "".join(capfd.readouterr())
+    assert "ModelError in " in log and "test_service.py" in log and "secret" not in log
+    model.before = lambda: None
+    model.matrix = model.matrix * np.nan  # an embedding that is not finite is no answer
+    for path in ("/v1/embed", "/v1/verify"):
+        answer = client.post(path, files=form(FACE, FACE))
+        assert answer.status_code == 500 and "NaN" not in answer.text
+
+
+def test_requests_in_flight_are_answered_before_the_end(serve: Any, model: Patches) -> None:
+    gate = Gate(model)
+    with ThreadPoolExecutor(5) as pool:
+        with serve() as client:
+            url = str(client.base_url)
+            others = [connect(url) for _ in range(4)]
+            asked = [
+                pool.submit(other.post, "/v1/embed", files=form(encode(face)))
+                for other, face in zip(others, faces(4), strict=True)
+            ]
+            wait_for(lambda: counts(client)["facerec_admitted_images"] == 4)
+            pool.submit(lambda: (time.sleep(0.3), gate.open.set()))
+        found = [request.result() for request in asked]  # the server has ended
+    assert [answer.status_code for answer in found] == [200] * 4
+    expected = FaceRecognizer(Patches(), flip=False).embed(faces(4))
+    answers = [answer.json()["embeddings"][0] for answer in found]
+    np.testing.assert_allclose(answers, expected, rtol=1e-6)
+    with pytest.raises(pytest.importorskip("httpx").ConnectError):
+        others[0].get("/healthz")
+
+
+@pytest.mark.integration
+def test_load_from_many_clients_beside_hostile_ones(load: Any, serve: Any) -> None:
+    with serve() as client:
+        url = str(client.base_url).rstrip("/")
+        found = load.load_service(url, FACE, clients=2, requests=3, hostile=2)
+        with pytest.raises(FacerecError, match=r"the service answers 422: .*neither a JPEG"):
+            load.load_service(url, b"x", clients=1, requests=1)
+    assert found.latencies.shape == (6,) and "2 clients beside 2 hostile ones" in str(found)
+    with pytest.raises(FacerecError, match="no service answers there"):
+        load.load_service(url, FACE, clients=2, requests=1)
+
+
+# --- the batcher by itself -------------------------------------------------------------------
+
+
+def numbered(*numbers: int) -> np.ndarray:
+    return np.stack([np.full((2, 2, 3), number, np.uint8) for number in numbers])
+
+
+def batched(sizes: list[int], taken: int, cancelled: int = -1, **limits: Any) -> list[list[int]]:
+    """Let jobs of these sizes gather, and return the images of each batch by their number."""
+    from facerec.service.batching import Metrics, MicroBatcher
+
+    batches: list[list[int]] = []
+
+    def embed(images: np.ndarray) -> np.ndarray:
+        batches.append(images[:, 0, 0, 0].tolist())
+        return images[:, 0, 0, :1].astype(np.float32)
+
+    async def run() -> None:
+        batcher = MicroBatcher(embed, Limits(**limits), Metrics())
+        ends = np.cumsum(sizes)
+        parts = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        with batcher.places(taken):
+            jobs = [asyncio.create_task(batcher.embed(numbered(*part))) for part in parts]
+            await asyncio.sleep(0)
+            if cancelled >= 0:
+                jobs.pop(cancelled).cancel()
+                parts.pop(cancelled)
+                await asyncio.sleep(0)
+            working = asyncio.create_task(batcher.work())
+            found = await asyncio.wait_for(asyncio.gather(*jobs), 10)
+            working.cancel()
+        for vectors, part in zip(found, parts, strict=True):
+            np.testing.assert_array_equal(vectors[:, 0], part)
+
+    asyncio.run(run())
+    return batches
+
+
+def test_batches() -> None:
+    assert batched([1], 1, max_wait_ms=60_000) == [[0]]  # a lone request waits for nobody
+    assert batched([2, 1], 3, max_wait_ms=60_000) == [[0, 1, 2]]
+    assert batched([1], 2, max_wait_ms=20) == [[0]]  # the second never comes
+    assert batched([1] * 4, 9, max_batch=2, max_wait_ms=60_000) == [[0, 1], [2, 3]]
+    assert batched([1] * 3, 3, cancelled=1, max_wait_ms=0) == [[0, 2]]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(1, 6))
+def test_every_job_gets_its_own_rows(sizes: list[int], max_batch: int) -> None:
+    batches = batched(sizes, sum(sizes), max_batch=max_batch, max_wait_ms=0)
+    assert sorted(image for batch in batches for image in batch) == list(range(sum(sizes)))
+
+
+def test_limits_that_cannot_be() -> None:
+    with pytest.raises(RecipeError, match="--max-queue 8 must hold the --max-images 64"):
+        Limits(max_queue=8)
+
+
+def test_the_contents_of_the_log(client: Any) -> None:
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("facerec.service")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        client.post("/v1/embed?who=Jane", files=form(FACE, FACE))
+        client.get("/people/Jane")
+        client.request("JANE", "/healthz")
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    said = [line.rpartition(" images")[0] for line in lines]
+    assert said == ["POST /v1/embed 200", "GET other 404", "other /healthz 405"]
+    assert "images=2 " in lines[0] and json.dumps(lines).count("ms") == 3

@@ -1,0 +1,278 @@
+"""The gallery of the service over real HTTP, and who may use the service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from facerec.embedding import Embeddings
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import DatasetError, FacerecError, MetricError, ModelError
+from facerec.galleries import Gallery, Space
+from facerec.service.limits import Access
+from tests.helpers.toy_service import Patches, encode, faces, form
+
+
+def images(*seeds: int, subject: str | bytes | None = None) -> Any:
+    return form(*(encode(faces(1, seed)[0]) for seed in seeds), subject=subject)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "g.npz"
+
+
+@pytest.fixture
+def keep(path: Path, load: Any) -> Any:
+    """Return what opens the gallery of a path as the service does."""
+
+    def opened(**options: Any) -> Any:
+        from facerec.service.gallery import GalleryFile
+
+        return GalleryFile(path, FaceRecognizer(Patches(), flip=False), 40, **options)
+
+    return opened
+
+
+def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
+    with serve(keep(threshold=0.9)) as client:
+        empty = client.post("/v1/identify", files=images(1))
+        assert empty.status_code == 404 and "empty" in empty.json()["error"]
+        first = client.post("/v1/enroll", files=images(1, subject="Je\u0301ro\u0302me")).json()
+        assert (first["subject"], first["new"], first["people"]) == ("J\xe9r\xf4me", True, 1)
+        client.post("/v1/enroll", files=images(2, 2, subject="b"))
+        more = client.post("/v1/enroll", files=images(1, subject="J\xe9r\xf4me")).json()
+        assert more["new"] is False and more["images"] == 2 and more["people"] == 2
+        found = client.post("/v1/identify", files=images(1, 9)).json()
+        known, stranger = found["answers"]
+        assert known["subject"] == "Jérôme" and known["score"] == pytest.approx(1)
+        assert stranger["subject"] is None and found["threshold"] == pytest.approx(0.9)
+        assert found["contract"] == first["contract"] and found["people"] == 2
+        # It is on the disk, and nobody else may write it.
+        assert Gallery.read(path).subjects.tolist() == ["Jérôme", "b"]
+        gone = client.post("/v1/delete", files=form(subject="Jérôme"))
+        assert gone.status_code == 200 and gone.json()["people"] == 1
+        assert "Jérôme" not in Gallery.read(path)
+        assert client.post("/v1/identify", files=images(1)).json()["answers"][0]["subject"] is None
+        again = client.post("/v1/delete", files=form(subject="Jérôme"))
+        assert again.status_code == 404 and "Jérôme" not in again.text
+        assert "Jérôme" not in client.get("/metrics").text
+    with serve(keep(threshold=0.9)) as client:  # another service goes on with the file
+        assert client.post("/v1/identify", files=images(2)).json()["answers"][0]["subject"] == "b"
+
+
+def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any, path: Path) -> None:
+    with serve(keep(fpir="0.2")) as client:
+        client.post("/v1/enroll", files=images(0, subject="p0"))
+        few = client.post("/v1/identify", files=images(0))
+        assert few.status_code == 501
+        assert "--impostors" in few.text and "--identify-threshold" in few.text
+        path.unlink()
+    recognizer = FaceRecognizer(Patches(), flip=False)
+    vectors = recognizer.embed([faces(1, i)[0] for i in range(40)])
+    space = Space.of(recognizer)
+    note = {"model": {"sha256": space.model, "preprocessing": space.preprocessing}}
+    gallery = Gallery(space)
+    embeddings = Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, note=note)
+    gallery.enroll(embeddings, [f"p{i}" for i in range(40)])
+    gallery.write(path)
+    with serve(keep(fpir="0.2")) as client:
+        found = client.post("/v1/identify", files=images(3)).json()
+        fpir = found["fpir"]
+        assert found["answers"][0]["subject"] == "p3" and fpir["gallery_size"] == 40
+        assert 0 < fpir["low"] <= fpir["fpir"] <= min(fpir["high"], 0.2 + 1e-9)
+        assert fpir["threshold"] == found["threshold"]
+        full = client.post("/v1/enroll", files=images(99, subject="one more"))
+        assert full.status_code == 409 and "40 people" in full.json()["error"]
+        # Somebody who is there may have more images.
+        assert client.post("/v1/enroll", files=images(99, subject="p1")).status_code == 200
+
+
+REFUSALS: list[tuple[str, Any, int, str]] = [
+    ("/v1/enroll", images(1), 400, "subject"),
+    ("/v1/enroll", form(subject="a"), 400, "no image"),
+    ("/v1/enroll", images(1, subject=""), 400, "subject"),
+    ("/v1/enroll", images(1, subject="x" * 201), 400, "200"),
+    ("/v1/enroll", images(1, subject="a\nb"), 400, "printable"),
+    ("/v1/enroll", images(1, subject=b"\xff"), 400, "UTF-8"),
+    ("/v1/enroll", [*images(1, subject="a"), *form(subject="b")], 400, "twice"),
+    ("/v1/identify", images(1, subject="a"), 400, "may have images"),
+    ("/v1/delete", form(b"x", field="images"), 400, "may have subject"),
+    ("/v1/delete", form(subject="nobody"), 404, "nobody of that name"),
+]
+
+
+def test_refusals(serve: Any, keep: Any) -> None:
+    with serve(keep(threshold=0.9)) as client:
+        for path, content, status, words in REFUSALS:
+            answer = client.post(path, files=content)
+            assert answer.status_code == status and words in answer.json()["error"]
+        plain = client.post("/v1/delete", data={"subject": "b"})  # not multipart
+        assert plain.status_code == 415 and "field called subject" in plain.json()["error"]
+    with serve() as client:
+        for path in ("/v1/enroll", "/v1/identify", "/v1/delete"):
+            answer = client.post(path, files=images(1))
+            assert answer.status_code == 501 and "--gallery" in answer.json()["error"]
+
+
+def test_a_change_that_cannot_be_written_has_not_happened(
+    serve: Any, keep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Gallery, path: Path) -> None:
+        raise DatasetError(f"{path}: the disk is full")
+
+    with serve(keep(threshold=0.9)) as client:
+        client.post("/v1/enroll", files=images(1, subject="a"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Gallery, "write", full)
+            changes = ("enroll", images(2, subject="b")), ("delete", form(subject="a"))
+            for name, content in changes:
+                answer = client.post(f"/v1/{name}", files=content)
+                assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
+        found = client.post("/v1/identify", files=images(1, 2)).json()
+        assert [answer["subject"] for answer in found["answers"]] == ["a", None]
+
+
+def test_what_does_not_start(keep: Any, path: Path) -> None:
+    for fpir in ("0", "1"):
+        with pytest.raises(MetricError, match=f"fpir {fpir} "):
+            keep(fpir=fpir)
+    Gallery(Space.of(FaceRecognizer(Patches(), flip=True))).write(path)
+    with pytest.raises(ModelError, match="flip"):
+        keep()
+    other = Patches()
+    other.sha256 = "1" * 64
+    Gallery(Space.of(FaceRecognizer(other, flip=False))).write(path)
+    with pytest.raises(ModelError, match="another model"):
+        keep()
+
+
+# --- who may use it --------------------------------------------------------------------------
+
+OWN = "http://127.0.0.1:{port}"
+"""The origin of the service itself; the port is filled in."""
+
+
+FOREIGN: list[list[tuple[str, str]]] = [
+    [("Host", "evil.example")],
+    [("Host", "evil.example:8000"), ("Origin", "http://evil.example:8000")],
+    [("Host", "localhost.evil.example")],
+    [("Host", "127.0.0.1.evil.example:80")],
+    [("Host", "evil@localhost")],
+    [("Host", "192.0.2.1:8000")],
+    [("Host", "")],
+    [("Origin", "https://evil.example")],
+    [("Origin", "null")],
+    [("Origin", "")],
+    [("Origin", "http://127.0.0.1")],
+    [("Origin", "http://localhost:1"), ("Sec-Fetch-Site", "same-site")],
+    [("Sec-Fetch-Site", "cross-site")],
+    [("Origin", OWN), ("Sec-Fetch-Site", "cross-site")],
+    [("Origin", "https://evil.example"), ("Sec-Fetch-Site", "same-origin")],
+    [("Origin", OWN), ("Origin", "https://evil.example")],
+]
+"""Headers of requests that a page of another site can make a browser send."""
+
+
+def test_pages_of_other_sites_are_refused(serve: Any, keep: Any, path: Path) -> None:
+    with serve(keep(threshold=0.9)) as client:
+        assert client.post("/v1/enroll", files=images(1, subject="a")).status_code == 200
+        before = path.read_bytes()
+        for headers in FOREIGN:
+            sent = [(name, value.format(port=client.base_url.port)) for name, value in headers]
+            for name, content in (
+                ("enroll", images(2, subject="b")),
+                ("delete", form(subject="a")),
+                ("identify", images(1)),
+                ("verify", images(1, 1)),
+                ("embed", images(1)),
+            ):
+                answer = client.post(f"/v1/{name}", files=content, headers=sent)
+                assert answer.status_code == 403, (name, headers)
+                assert "--allow-" in answer.json()["error"]
+                assert "access-control-allow-origin" not in answer.headers
+        # Probes name hosts as they like.
+        assert client.get("/healthz", headers={"Host": "192.0.2.1"}).status_code == 200
+    assert path.read_bytes() == before
+
+
+def test_own_pages_and_those_allowed_are_answered(serve: Any, keep: Any) -> None:
+    app = "https://app.example"
+    access = Access((app,), ("faces.example",))
+    with serve(keep(threshold=0.9), access) as client:
+        own = OWN.format(port=client.base_url.port)
+        for headers in (
+            {},
+            {"Host": "LOCALHOST:8000"},
+            {"Host": "[::1]:8000"},
+            {"Host": "faces.example:8443", "Origin": "https://faces.example:8443"},
+            {"Origin": own, "Sec-Fetch-Site": "same-origin"},
+            {"Sec-Fetch-Site": "none"},
+            {"Origin": app, "Sec-Fetch-Site": "cross-site"},
+        ):
+            answer = client.post("/v1/enroll", files=images(1, subject="a"), headers=headers)
+            assert answer.status_code == 200, headers
+            # Browsers let a page of another site read what names it.
+            named = answer.headers.get("access-control-allow-origin")
+            assert named == (app if headers.get("Origin") == app else None)
+        asks = {"Access-Control-Request-Method": "POST"}
+        asks["Access-Control-Request-Headers"] = "authorization"
+        for origin, status in ((app, 200), ("https://evil.example", 400)):
+            preflight = client.options("/v1/enroll", headers={**asks, "Origin": origin})
+            assert preflight.status_code == status
+
+
+def write_token(path: Path, content: bytes, mode: int = 0o600) -> Access:
+    path.write_bytes(content)
+    path.chmod(mode)
+    return Access(token_file=path)
+
+
+def test_changes_take_the_token(serve: Any, keep: Any, path: Path, tmp_path: Path) -> None:
+    access = write_token(tmp_path / "token", b"open-sesame\n")
+    with serve(keep(threshold=0.9), access) as client:
+
+        def change(name: str, **headers: str) -> Any:
+            content = images(1, subject="a") if name == "enroll" else form(subject="a")
+            return client.post(f"/v1/{name}", files=content, headers=headers)
+
+        for name in ("enroll", "delete"):
+            for shown in ("", "Bearer", "Bearer open-sesam", "Basic open-sesame", "open-sesame"):
+                answer = change(name, Authorization=shown)
+                assert answer.status_code == 401 and "open-sesame" not in answer.text
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert not path.exists()
+        token = {"Authorization": "Bearer open-sesame"}
+        assert change("enroll", **token, Origin="https://evil.example").status_code == 403
+        assert change("enroll", **token).status_code == 200
+        # What changes nothing takes none.
+        assert client.post("/v1/identify", files=images(1)).status_code == 200
+        assert change("delete", **token).status_code == 200
+
+
+def test_a_token_is_read_from_a_file_of_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    assert write_token(path, b"abc123-_.~\n").token == b"abc123-_.~"
+    contents = (b"abc\n", 0o640), (b"abc\n", 0o604), (b"\n", 0o600), (b"a b", 0o600)
+    for content, mode in (*contents, (b"abc\ndef\n", 0o600), (b"x" * 5000, 0o600)):
+        with pytest.raises(FacerecError, match=r"one line.*mode 600"):
+            _ = write_token(path, content, mode).token
+    for name in (".", "absent"):
+        with pytest.raises(FacerecError, match="token"):
+            _ = Access(token_file=tmp_path / name).token
+
+
+@pytest.mark.parametrize("origin", ["*", "app.example", "https://a.example/", "null", "HTTPS://a"])
+def test_what_is_no_origin_does_not_start(origin: str) -> None:
+    with pytest.raises(FacerecError, match="--allow-origin"):
+        Access((origin,))
+
+
+def test_the_file_says_what_it_is_of(serve: Any, keep: Any, path: Path) -> None:
+    with serve(keep(threshold=0.9)) as client:
+        client.post("/v1/enroll", files=images(1, subject="a"))
+    assert json.dumps(Gallery.read(path).space.preprocessing)

@@ -27,13 +27,13 @@ from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
 from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
-from facerec.records.faces import CONDITIONS, draw_identity, draw_nuisance, encode, render
+from facerec.records.faces import draw_circumstances, draw_identity, encode, render
 from facerec.records.image_record import ImageRecord, pack
 from facerec.records.recordio import RecordIndex, encode_record, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import Recipe
 from facerec.training.distributed import Processes
-from facerec.training.trainer import Trainer
+from facerec.training.learner import Learner
 from facerec.verification.bench import Pairs, contiguous_folds
 from facerec.verification.evaluation import evaluate, score_pairs
 
@@ -222,7 +222,7 @@ def training_step(
         compiled: measure the bf16 step under `torch.compile` on all threads too.
     """
 
-    def trainer(**changes: object) -> Trainer:
+    def trainer(**changes: object) -> Learner:
         recipe = Recipe(
             data=Data(Path()),
             backbone=Backbone("iresnet18", width=width),
@@ -230,7 +230,7 @@ def training_step(
             batch_size=batch_size,
             **changes,  # type: ignore[arg-type]
         )
-        return Trainer(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
+        return Learner(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
 
     plain = trainer(precision="fp32")
     plain.model = _Contiguous(plain.backbone)
@@ -289,8 +289,8 @@ def faces(*, people: int = 25, photos: int = 20) -> list[Row]:
         generator = np.random.default_rng(person)
         identity = draw_identity(generator)
         for _ in range(photos):
-            nuisance = draw_nuisance(identity, CONDITIONS["training"], generator)
-            encode(render(identity, nuisance, generator), nuisance.jpeg_quality)
+            how = draw_circumstances(identity, "training", generator)
+            encode(render(identity, how, generator), how["quality"])
 
     cv2.setNumThreads(0)  # as in the processes that write a data set
     draw(people)  # fills the caches that all people share

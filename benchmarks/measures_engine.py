@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
+from clock import peak_memory, product_rate
 from measures import _Faces, _run
 from rows import Row
 from torch import Tensor, nn
@@ -29,8 +30,8 @@ from facerec.records.dataset import Batch
 from facerec.training import SGD, Distillation, Head, Recipe
 from facerec.training.distillation import ARRAY_FILE, NOTE_FILE, TeacherTargets
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.plan import plan_step
-from facerec.training.profile import peak_memory, product_rate
 from facerec.training.row_update import RowUpdate
 from facerec.training.trainer import Trainer
 
@@ -434,15 +435,15 @@ def utilization(
         steps: that are timed.
     """
     device = torch.device("cpu")
-    trainer, batch = _training(backbone, batch_size, classes)
-    seconds = _fastest_step(trainer, batch, steps, time.perf_counter)
-    plan = plan_step(trainer.recipe, classes, device="cpu")
+    learner, batch = _training(backbone, batch_size, classes)
+    seconds = _fastest_step(learner, batch, steps, time.perf_counter)
+    plan = plan_step(learner.recipe, classes, device="cpu")
     rate = (plan.backbone_flop + plan.head_flop) / seconds
-    product = product_rate(device, trainer.precision)
+    product = product_rate(device, learner.precision)
     return [
         Row(
             f"{backbone} with {classes:,} classes, batch {batch_size}: FLOP/s of a training step "
-            f"against a matrix product in {trainer.precision}",
+            f"against a matrix product in {learner.precision}",
             100 * rate / product,
             "%",
             50 if has_fast_bf16(device) else None,
@@ -453,8 +454,8 @@ def utilization(
     ]
 
 
-def _training(backbone: str, batch_size: int, classes: int) -> tuple[Trainer, Batch]:
-    """Return a trainer with an ArcFace head, and a batch for it."""
+def _training(backbone: str, batch_size: int, classes: int) -> tuple[Learner, Batch]:
+    """Return a learner with an ArcFace head, and a batch for it."""
     device = torch.device("cpu")
     faces = _Faces()
     faces.num_classes = classes
@@ -472,15 +473,15 @@ def _training(backbone: str, batch_size: int, classes: int) -> tuple[Trainer, Ba
         torch.arange(batch_size),
         [],
     )
-    return Trainer(recipe, faces, Processes(0, 1, device)), batch
+    return Learner(recipe, faces, Processes(0, 1, device)), batch
 
 
-def _fastest_step(trainer: Trainer, batch: Batch, steps: int, now: Callable[[], float]) -> float:
+def _fastest_step(learner: Learner, batch: Batch, steps: int, now: Callable[[], float]) -> float:
     """Return the time of the fastest step after one that is not timed."""
     seconds = math.inf
     for number in range(1 + steps):
         start = now()
-        assert trainer.train_step(batch)["loss"].isfinite()
+        assert learner.train_step(batch)["loss"].isfinite()
         if number:
             seconds = min(seconds, now() - start)
     return seconds
@@ -497,8 +498,8 @@ print(json.dumps(training_time(sys.argv[2], *map(int, sys.argv[3:]))))
 
 def training_time(backbone: str, batch_size: int, classes: int, steps: int) -> dict[str, float]:
     """Return CPU time of the fastest training step and the peak memory of this process in MB."""
-    trainer, batch = _training(backbone, batch_size, classes)
-    seconds = _fastest_step(trainer, batch, steps, time.process_time)
+    learner, batch = _training(backbone, batch_size, classes)
+    seconds = _fastest_step(learner, batch, steps, time.process_time)
     return {"seconds": seconds, "peak": peak()}
 
 
@@ -593,21 +594,23 @@ def distillation(*, batch_size: int = 64, size: int = 512, steps: int = 12) -> l
         taught = replace(plain, distillation=Distillation(folder / "teacher.onnx"))
         trainers = [
             Trainer(
-                recipe,
-                open_dataset(recipe.data, recipe.seed),
-                Processes(0, 1, torch.device("cpu")),
-                targets=TeacherTargets(folder),
+                Learner(
+                    recipe,
+                    open_dataset(recipe.data, recipe.seed),
+                    Processes(0, 1, torch.device("cpu")),
+                    TeacherTargets(folder),
+                )
             )
             for recipe in (plain, taught)
         ]
         times: list[list[float]] = [[], []]
         try:
             torch.set_num_threads(1)
-            batches = [trainer._batches() for trainer in trainers]
+            batches = [trainer.batches() for trainer in trainers]
             for step in range(1 + steps):
                 for trainer, own, found in zip(trainers, batches, times, strict=True):
                     start = time.process_time()
-                    trainer.train_step(next(own))
+                    trainer.learner.train_step(next(own))
                     if step:
                         found.append(time.process_time() - start)
         finally:

@@ -15,6 +15,7 @@ from facerec.backbones import Backbone
 from facerec.records import Data
 from facerec.training import Checkpoints, Recipe
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
 
 
@@ -40,13 +41,13 @@ def checkpoint(
     faces.num_classes = classes
     recipe = Recipe(data=Data(Path()), backbone=Backbone(backbone), checkpoints=Checkpoints(keep=1))
     with TemporaryDirectory(dir=folder) as runs:
-        trainer = Trainer(recipe, faces, Processes(0, 1, torch.device("cpu")), Path(runs))
-        trainer.state.create_optimizer_state()
+        trainer = Trainer(Learner(recipe, faces, Processes(0, 1, torch.device("cpu"))), Path(runs))
+        trainer.learner.state.create_optimizer_state()
         writer = trainer._writer
         assert writer is not None
         stalls, totals = [], []
         for step in range(1 + repeats):
-            trainer.step = step
+            trainer.learner.step = step
             start = time.perf_counter()
             trainer.save_checkpoint()
             stalls.append(time.perf_counter() - start)

@@ -20,16 +20,7 @@ from facerec.comparison.features import FeatureSet, open_features
 from facerec.comparison.finals import score_models, scored_positions
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import open_image_set
-from facerec.comparison.losses import (
-    Contrastive,
-    Loss,
-    MultiSimilaritySEC,
-    NormalizedSoftmax,
-    NPairNormalized,
-    SemihardTriplet,
-    Triplet,
-    TripletAll,
-)
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.significance import adjust, compare_paired, smallest_difference
 from facerec.comparison.splits import split_classes
 from facerec.comparison.transforms import SideCrop
@@ -50,11 +41,9 @@ ON_FEATURES = Protocol(
 )
 """As in ``recipes/papers``."""
 
-SEC_LOSSES: tuple[Loss, ...] = (
-    TripletAll(),
-    SemihardTriplet(),
-    NPairNormalized(),
-    MultiSimilaritySEC(),
+SEC_LOSSES = tuple(
+    MetricLoss(name)
+    for name in ("TripletAll", "SemihardTriplet", "NPairNormalized", "MultiSimilaritySEC")
 )
 """Those of ``recipes/papers/sec.py``."""
 
@@ -80,7 +69,7 @@ def feature_trial(
     if not (features.is_file() and photos.is_dir() and weights.is_file()):
         return [Row(name, None, "×", remark=f"needs {features}, {photos} and {weights}")]
     torch.set_num_threads(1)
-    arm = Arm("contrastive", Contrastive())
+    arm = Arm("contrastive", MetricLoss("Contrastive"))
     trainer = Trainer(open_features(FeatureData(features)), torch.device("cpu"))
     folds = split_classes(trainer.images.num_classes).folds
     begun = time.process_time()
@@ -160,7 +149,7 @@ def feature_null(
         return [Row(name, None, "%", remark=f"needs {features}")]
     torch.set_num_threads(1)
     trainer = Trainer(_some_classes(features, every), torch.device("cpu"))
-    losses: tuple[Loss, ...] = (Contrastive(), Triplet(), NormalizedSoftmax())
+    losses = [MetricLoss(each) for each in ("Contrastive", "Triplet", "NormalizedSoftmax")]
     protocol = replace(ON_FEATURES, epochs=epochs)
     trained = [_pool(trainer, Arm("a", loss), protocol, pool) for loss in losses]
     generator = np.random.default_rng(0)
@@ -203,7 +192,9 @@ def feature_power(
         yield _power_of(trainer, loss, name, seeds, design, pairs)
 
 
-def _power_of(trainer: Trainer, loss: Loss, name: str, seeds: int, design: int, pairs: int) -> Row:
+def _power_of(
+    trainer: Trainer, loss: MetricLoss, name: str, seeds: int, design: int, pairs: int
+) -> Row:
     base, arm = Arm("base", loss), Arm("arm", loss, SEC(weight=1.0))
     means = [100 * _pool(trainer, each, ON_FEATURES, seeds)[0].mean(axis=1) for each in (base, arm)]
     differences = means[1] - means[0]
@@ -214,7 +205,7 @@ def _power_of(trainer: Trainer, loss: Loss, name: str, seeds: int, design: int, 
         "more than 50",
     )
     return Row(
-        f"{name}: {type(loss).__name__}",
+        f"{name}: {loss.name}",
         smallest,
         "points of MAP@R",
         _POINTS,

@@ -28,6 +28,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from clock import PhaseClock, product_rate
 from plain_loop import PlainLoop, dense_arcface, dense_centers, plain_sgd
 from rows import Row
 from torch import Tensor, nn
@@ -47,14 +48,17 @@ from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.prefetch import prefetched
-from facerec.training.profile import DATA, PHASES, PhaseClock, product_rate, profile_steps
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.trainer import Trainer
 from facerec.verification.scoring import score_all_pairs
 
 GB = 10**9
+
+PHASES = ("forward", "head", "backward", "optimizer")
+"""What a learner calls the parts of its step."""
 
 
 class TimeUp(Exception):
@@ -356,13 +360,13 @@ def _batches(session: Session, batch: int, classes: int, pixels: int = 112) -> l
     ]
 
 
-def _trainer(
+def _learner(
     session: Session, recipe: Recipe, classes: int, dataset: FaceDataset | None = None
-) -> Trainer:
+) -> Learner:
     torch._dynamo.reset()  # or other sizes than before would be compiled for all sizes at once
     if dataset is None:
         dataset = _NoImages(classes)
-    return Trainer(recipe, dataset, Processes(0, 1, session.device))
+    return Learner(recipe, dataset, Processes(0, 1, session.device))
 
 
 def _flop(recipe: Recipe, classes: int) -> int:
@@ -392,9 +396,9 @@ def _eager_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
 
     def act() -> list[Row]:
         recipe = _recipe(session, backbone, batch, compile=False)
-        trainer = _trainer(session, recipe, session.sizes.classes)
+        learner = _learner(session, recipe, session.sizes.classes)
         batches = _batches(session, batch, session.sizes.classes)
-        timing = session.measure(lambda number: trainer.train_step(batches[number % len(batches)]))
+        timing = session.measure(lambda number: learner.train_step(batches[number % len(batches)]))
         remark = f"channels-last, {recipe.precision}, {1000 * timing.seconds:.2f} ms"
         return [Row(name, batch / timing.seconds, "images/s", None, "higher", remark)]
 
@@ -408,12 +412,12 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
     def act() -> list[Row]:
         sizes = session.sizes
         recipe = _recipe(session, backbone, batch)
-        trainer = _trainer(session, recipe, sizes.classes)
+        learner = _learner(session, recipe, sizes.classes)
         batches = _batches(session, batch, sizes.classes)
         losses: list[Tensor] = []
 
         def step(number: int) -> None:
-            losses[:] = [trainer.train_step(batches[number % len(batches)])["loss"]]
+            losses[:] = [learner.train_step(batches[number % len(batches)])["loss"]]
 
         timing = session.measure(step)
         session.timings[backbone, batch] = timing
@@ -432,8 +436,8 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {trainer.compile_mode}, "
-                f"head by {trainer.head.kernel}{finite}",
+                f"{timing.steps} steps, compile {learner.compile_mode}, "
+                f"head by {learner.head.kernel}{finite}",
             ),
             Row(
                 f"{name}: share of the bf16 product's rate",
@@ -741,7 +745,7 @@ def _fused_head(
         return torch.randn(len(rows), embedding_size, device=device)
 
     with mock.patch("facerec.heads.classifier.draw_centers", drawn):
-        trainer = _trainer(session, recipe, classes)
+        learner = _learner(session, recipe, classes)
     batches = _batches(session, sizes.head_batch, classes, pixels=1)
 
     def step(clock: PhaseClock) -> None:
@@ -750,8 +754,8 @@ def _fused_head(
             with contextlib.nullcontext() if part == "forward" else clock(part):
                 yield
 
-        trainer.phase = phase
-        trainer.train_step(batches[trainer.step % len(batches)])
+        learner.phase = phase
+        learner.train_step(batches[learner.step % len(batches)])
 
     found[form.words] = _timed_head(session, step)
     return _head_rows(session, name, form.words, classes, found)
@@ -780,16 +784,16 @@ def _kernels(session: Session, name: str, backbone: str, batch: int) -> list[Row
     from torch.profiler import ProfilerActivity, profile
 
     steps = 1 if session.toy else 3
-    trainer = _trainer(session, _recipe(session, backbone, batch), session.sizes.classes)
+    learner = _learner(session, _recipe(session, backbone, batch), session.sizes.classes)
     batches = _batches(session, batch, session.sizes.classes)
     for number in range(2 if session.toy else 4):
-        trainer.train_step(batches[number % len(batches)])
+        learner.train_step(batches[number % len(batches)])
     session.wait()
     on_gpu = session.device.type == "cuda"
     activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
     with profile(activities=activities) as found:
         for number in range(steps):
-            trainer.train_step(batches[number % len(batches)])
+            learner.train_step(batches[number % len(batches)])
         session.wait()
     times = {
         item.key: (
@@ -797,7 +801,7 @@ def _kernels(session: Session, name: str, backbone: str, batch: int) -> list[Row
             item.count / steps,
         )
         for item in found.key_averages()
-        if item.key not in PHASES  # the trainer's ranges, which are there on the device too
+        if item.key not in PHASES  # the learner's ranges, which are there on the device too
     }
     total = sum(micro for micro, _ in times.values())
     top = sorted(times.items(), key=lambda item: -item[1][0])[:15]
@@ -870,13 +874,25 @@ def _fed(session: Session, data: Path, name: str) -> list[Row]:
     batch = min(session.sizes.main_batch, len(dataset))
     workers = session.sizes.workers[-1]
     recipe = _recipe(session, "iresnet50", batch, workers=workers, epochs=1_000_000)
-    trainer = _trainer(session, recipe, dataset.num_classes, dataset)
-    found = profile_steps(trainer, 1 if session.toy else 20)
-    waiting = found.phases[PHASES[DATA]] / found.seconds
+    trainer = Trainer(_learner(session, recipe, dataset.num_classes, dataset))
+    clock, data_batches = PhaseClock(session.device), trainer.batches()
+    for _ in range(3 + 2 * workers):  # those that lie ready hide how fast the loader is
+        trainer.learner.train_step(next(data_batches))
+    session.wait()
+    steps = 1 if session.toy else 20
+    start = clock.mark()
+    for _ in range(steps):
+        with clock("data"):
+            loaded = next(data_batches)
+        trainer.learner.train_step(loaded)
+    end = clock.mark()
+    session.wait()
+    whole = clock.seconds(start, end)
+    waiting = clock.totals()["data"] / whole
     return [
         Row(
             f"{name}, batch {batch}, {workers} workers",
-            batch / found.seconds,
+            steps * batch / whole,
             "images/s",
             None,
             "higher",

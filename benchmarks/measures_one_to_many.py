@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from rows import Row
 
-from facerec.fairness.against import mover
 from facerec.fairness.attributes import Grouping, Joined
 from facerec.fairness.one_to_many import (
-    OneToMany,
-    SearchKey,
     SearchPlan,
     SearchRate,
     audit_searches,
-    correlate,
 )
 from facerec.statistics.intervals import wilson
 
@@ -106,35 +102,17 @@ class World:
 
     def draw(self, generator: Generator) -> tuple[NDArray[np.float32], Joined]:
         """Return one data set with geometric numbers of images."""
-        vectors, _, joined = self.draw_twice(generator, 1.0, 1.0)
-        return vectors, joined
-
-    def draw_twice(
-        self, generator: Generator, worse: float, common: float
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], Joined]:
-        """Return the same images as two models embed them.
-
-        Args:
-            generator: draws persons, images and noise.
-            worse: factor on the scatter of the second model.
-            common: correlation of the noise of both.
-        """
         group, centres, scatter = self.people(generator)
         images = np.minimum(generator.geometric(self.images, group.size), MOST_IMAGES)
         person = np.repeat(np.arange(group.size), images)
         noise = generator.standard_normal((person.size, DIMENSIONS))
         vectors = self.develop((centres, scatter), person, noise)
-        other = vectors
-        if (worse, common) != (1.0, 1.0):
-            own = generator.standard_normal(noise.shape)
-            noise = common * noise + math.sqrt(1 - common**2) * own
-            other = self.develop((centres, worse * scatter), person, noise)
         grouping = Grouping(("group",), (("first",), ("second",)), group[person])
         rows = np.arange(person.size)
         joined = Joined(
             rows, np.ones(rows.size), person, (grouping,), {}, (), ("made up",), None, order=rows
         )
-        return vectors.astype(np.float32), other.astype(np.float32), joined
+        return vectors.astype(np.float32), joined
 
 
 @dataclass(frozen=True)
@@ -192,105 +170,6 @@ def search_coverage(runs: int = 400, draws: int = 2000) -> list[Row]:
         for figure, times in tried.items():
             shares[figure][f"{world.name} ({times:,} intervals)"] = 100 * held[figure] / times
     return [row for figure, by_design in shares.items() for row in _rows(figure, by_design, runs)]
-
-
-def release_coverage(runs: int = 800, draws: int = 1000) -> list[Row]:
-    """Count how often intervals of changes between two models hold the truth.
-
-    Both models see the same persons and images, with noise that is correlated by 0.7; the second
-    one scatters a tenth more. Intervals are paired, and once more taken as independent.
-
-    Args:
-        runs: data sets of each design.
-        draws: galleries behind the truth.
-    """
-    shares: dict[str, dict[str, float]] = defaultdict(dict)
-    widths: dict[str, list[float]] = defaultdict(list)
-    for number, world in enumerate(WORLDS):
-        truths = [
-            replace(world, scatter=factor * world.scatter).truth(draws) for factor in (1, 1.1)
-        ]
-        generator = np.random.default_rng(number)
-        held: Counter[str] = Counter()
-        tried: Counter[str] = Counter()
-        for run in range(runs):
-            plan = SearchPlan((world.target,), "first", seed=run)
-            *models, joined = world.draw_twice(generator, 1.1, 0.7)
-            old, new = (
-                audit_searches(vectors, joined, joined.groupings, plan, keep=True)
-                for vectors in models
-            )
-            correlations = correlate(new, old)
-            for change in _changes(old, new, correlations, truths):
-                tried[change.figure] += 1
-                held[change.figure] += change.holds[0]
-                name = f"{change.figure}, taken as independent"
-                tried[name] += 1
-                held[name] += change.holds[1]
-                widths[change.figure].append(change.narrower)
-        for figure, times in tried.items():
-            shares[figure][f"{world.name} ({times:,} intervals)"] = 100 * held[figure] / times
-    rows = [
-        row
-        for figure, by_design in shares.items()
-        for row in _rows(f"change of {figure}", by_design, runs)
-    ]
-    return rows + [
-        Row(
-            f"width of paired intervals to independent ones, change of {figure}",
-            float(np.median(ratios)),
-            "",
-            remark="median",
-        )
-        for figure, ratios in widths.items()
-    ]
-
-
-@dataclass(frozen=True)
-class _Change:
-    figure: str
-    holds: tuple[bool, bool]
-    """Whether the paired and the independent interval hold the true change."""
-    narrower: float
-    """Width of the paired interval to that of the other."""
-
-
-def _changes(
-    old: OneToMany,
-    new: OneToMany,
-    correlations: Mapping[SearchKey, float],
-    truths: Sequence[Truth],
-) -> Iterator[_Change]:
-    for before, now in zip(old.groupings[0].rates, new.groupings[0].rates, strict=True):
-        if "everybody" in (now.basis, now.group):
-            continue
-        group = ("first", "second").index(now.group)
-        true = [
-            [truth.rate(row.figure, g, row.threshold) for g in (group, 0)]
-            for truth, row in zip(truths, (before, now), strict=True)
-        ]
-        for ratio in (False, True):
-            sides = [row.ratio if ratio else row for row in (before, now)]
-            one, other = sides
-            if one is None or other is None or one.interval is None or other.interval is None:
-                continue
-            assert one.value is not None and other.value is not None
-            key = SearchKey(
-                "group", now.galleries, now.basis, now.target, now.group, now.figure, ratio
-            )
-            ends = [[side.low, side.high] for side in (one, other)]
-            wanted = [a / b if ratio else a for a, b in true]
-            found = [
-                mover(one.value, ends[0], other.value, ends[1], common)
-                for common in (correlations.get(key), None)
-            ]
-            assert found[0] is not None and found[1] is not None
-            change = wanted[1] - wanted[0]
-            yield _Change(
-                f"the ratio of {now.figure}s" if ratio else now.figure,
-                (found[0].low <= change <= found[0].high, found[1].low <= change <= found[1].high),
-                (found[0].high - found[0].low) / (found[1].high - found[1].low),
-            )
 
 
 def _held(row: SearchRate, truth: Truth) -> Iterator[tuple[str, bool]]:

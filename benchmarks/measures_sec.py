@@ -17,6 +17,7 @@ from facerec.records import Data, RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import SGD, Cosine, Recipe
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
 
 SIZES, SCALES = (128, 512), (32.0, 64.0)
@@ -123,13 +124,13 @@ def _train(
         epochs=epochs,
         workers=0,
     )
-    trainer = Trainer(recipe, dataset, Processes(0, 1, torch.device("cpu")))
+    trainer = Trainer(Learner(recipe, dataset, Processes(0, 1, torch.device("cpu"))))
     shares: list[Tensor] = []
     residuals: list[Tensor] = []
 
     def watch(_: nn.Module, __: object, embeddings: Tensor) -> None:
         directions = nn.functional.normalize(embeddings.detach().float())
-        residuals.append(_residual(directions, trainer.head.weight, batch.labels, margin))
+        residuals.append(_residual(directions, trainer.learner.head.weight, batch.labels, margin))
 
         def split(gradient: Tensor) -> None:
             radial = (gradient.float() * directions).sum(1)
@@ -138,10 +139,10 @@ def _train(
 
         embeddings.register_hook(split)
 
-    trainer.backbone.register_forward_hook(watch)
+    trainer.learner.backbone.register_forward_hook(watch)
     variations = []
-    for batch in trainer._batches():
-        figures = trainer.train_step(batch)
+    for batch in trainer.batches():
+        figures = trainer.learner.train_step(batch)
         variations.append(figures["norm_variance"].sqrt() / figures["norm_mean"])
     half = len(shares) // 2
     share, residual, variation = (

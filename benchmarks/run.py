@@ -53,7 +53,6 @@ SUITES: dict[str, dict[str, Act]] = {
         "allocator": _measure("measures_engine", "allocator"),
         "distillation": _measure("measures_engine", "distillation"),
         "checkpoint": _measure("measures_faults", "checkpoint"),
-        "planned_speed": _measure("measures_planned_speed", "planned_speed"),
         "sec_weight": _measure("measures_sec", "sec_weight"),
     },
     "verification": {
@@ -84,9 +83,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
         "spread_coverage": _measure("measures_fairness_levels", "spread_coverage"),
         "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
-        "plan_power": _measure("measures_fairness_plan", "plan_power"),
         "search_coverage": _measure("measures_one_to_many", "search_coverage"),
-        "release_coverage": _measure("measures_one_to_many", "release_coverage"),
         "audit_speed": _measure("measures_fairness", "audit_speed"),
         "whole_audit": _measure("measures_fairness", "whole_audit"),
     },

@@ -51,6 +51,3 @@ Template = Literal["one", "mean"]
 
 CalibrationMethod = Literal["entropy", "percentile", "minmax"]
 """How int8 chooses its ranges."""
-
-QuestionKind = Literal["norms", "fmr", "fnmr", "fmr-interval", "fnmr-interval"]
-"""What a planned audit is to find out."""

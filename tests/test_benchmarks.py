@@ -197,15 +197,6 @@ def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.Monk
     assert [row.bar for row in rows] == [3, 7, 3, 7, None, None]
 
 
-def test_power_of_plans_is_that_of_another_way(measures: ModuleType) -> None:
-    import measures_fairness_plan
-
-    rows = measures_fairness_plan.plan_power(runs=100)
-    assert len(rows) == 9 and {row.bar for row in rows} == {3}
-    # Two shares of 100 differ by chance; the bar is for many more.
-    assert all(row.value < 3 + 3 * 100 * (2 * 0.25 / 100) ** 0.5 for row in rows)
-
-
 def test_what_was_planted_in_embeddings(
     measures: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

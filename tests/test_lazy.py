@@ -10,7 +10,10 @@ import pytest
 
 from facerec.commands.main import COMMANDS
 
-LAZY = ["comparison", "embedding", "export", "galleries", "records", "training", "verification"]
+LAZY = [
+    *("backbones", "comparison", "embedding", "export", "galleries"),
+    *("records", "training", "verification"),
+]
 
 
 @pytest.mark.parametrize("name", [*LAZY, "verification.scoring"])

@@ -192,8 +192,8 @@ def check_that_it_trains(recipe: Recipe) -> None:
     """Do two steps, or end in a sentence."""
     try:
         trainer = make_trainer(recipe)
-        for batch in itertools.islice(trainer._batches(), 2):
-            trainer.train_step(batch)
+        for batch in itertools.islice(trainer.batches(), 2):
+            trainer.learner.train_step(batch)
     except FacerecError as error:
         assert str(error)
 

@@ -21,7 +21,6 @@ from facerec.embedding.parquet import parquet_rows
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
 from facerec.export.thresholds import read_thresholds
-from facerec.fairness.against import read_release
 from facerec.files import (
     atomic_folder,
     atomic_path,
@@ -228,7 +227,6 @@ READ: dict[str, Callable[[Path], object]] = {
     "protocol": read_content,
     "proposals": read_proposals,
     "thresholds": lambda path: read_thresholds(path, None),
-    "release": read_release,
     "parquet": parquet_rows,
     "embeddings.npz": read_embeddings,
     "gallery": Gallery.read,

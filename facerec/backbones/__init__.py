@@ -1,19 +1,27 @@
 """Backbones: aligned face images → raw embeddings, by name from a registry."""
 
-from facerec.backbones.iresnet import IResNet
-from facerec.backbones.mobilefacenet import MobileFaceNet
-from facerec.backbones.preprocessing import Preprocessing, normalize
-from facerec.backbones.recompute import recompute_activations
-from facerec.backbones.registry import (
-    Backbone,
-    create_backbone,
-    is_backbone,
-    list_backbones,
-    register_backbone,
-    registered_by,
-)
-from facerec.backbones.timm_adapter import TimmBackbone
-from facerec.backbones.vit import VisionTransformer
+from typing import TYPE_CHECKING
+
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.backbones.iresnet import IResNet
+    from facerec.backbones.mobilefacenet import MobileFaceNet
+    from facerec.backbones.normalization import normalize
+    from facerec.backbones.preprocessing import Preprocessing
+    from facerec.backbones.recompute import recompute_activations
+    from facerec.backbones.registry import (
+        Backbone,
+        create_backbone,
+        is_backbone,
+        list_backbones,
+        register_backbone,
+        registered_by,
+    )
+    from facerec.backbones.timm_adapter import TimmBackbone
+    from facerec.backbones.vit import VisionTransformer
+else:
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Backbone",

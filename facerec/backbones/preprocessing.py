@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from facerec.errors import ImageError
 from facerec.limits import LARGEST, Checked, Limits, Number
 
 
@@ -25,11 +24,8 @@ class Preprocessing(Checked):
     """Divides the result; some models of strangers want 128."""
 
 
-def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Turn RGB pixels into the backbone's input, on whatever device they are.
-
-    The result is channels-last in memory, which is how the pixels already lie: no copy beyond the
-    one from uint8 to float32.
+def normalize_array(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Return what `normalize` does, bit for bit, for an engine that takes arrays.
 
     Args:
         images: uint8 RGB, ``(B, H, W, 3)``.
@@ -37,16 +33,10 @@ def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
     Returns:
         float32, ``(B, 3, H, W)``.
-
-    Raises:
-        ImageError: another shape or type, for example images that were normalised before.
     """
-    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
-        raise ImageError(
-            f"images must be uint8 RGB of shape (B, H, W, 3), found {images.dtype} of shape "
-            f"{tuple(images.shape)}; give decoded pixels, not normalised ones"
-        )
     if preprocessing.channels == "bgr":
-        images = images.flip(3)
-    x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
-    return x.sub_(preprocessing.mean).div_(preprocessing.std)
+        images = images[..., ::-1]
+    x = images.transpose(0, 3, 1, 2).astype(np.float32)
+    x -= np.float32(preprocessing.mean)
+    x /= np.float32(preprocessing.std)
+    return x

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,3 +202,8 @@ def full_precision(tensor: torch.Tensor) -> torch.autocast:
     The last layers decide the embedding's norm and direction, so they stay in float32.
     """
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+# Whoever asks for a backbone by name finds those of all files of this folder.
+for _file in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    importlib.import_module(f"{__package__}.{_file.name}")

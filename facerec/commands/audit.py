@@ -7,7 +7,6 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +30,6 @@ from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
-    from facerec.fairness.against import Release
     from facerec.fairness.attributes import Attributes
     from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
     from facerec.fairness.quality import Quality
@@ -52,7 +50,7 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _WITH_SCORES = frozenset((
     "group", "out", "attributes", "scores", "distances", "intersect", "subject", "fmr",
-    "threshold_from", "allow_inferred_labels", "assertion", "against", "replicates", "seed",
+    "threshold_from", "allow_inferred_labels", "assertion", "replicates", "seed",
     "device",
 ))  # fmt: skip
 """Flags that mean something in an audit of scores."""
@@ -81,7 +79,6 @@ def audit(
     covariates: tuple[str, ...] = (),
     quality: Path | None = None,
     baseline: Path | None = None,
-    against: Path | None = None,
     one_to_many: bool = False,
     fpir: tuple[str, ...] = AUDIT_FPIR_TARGETS,
     reference: str | None = None,
@@ -138,8 +135,6 @@ def audit(
             Sharpness.scalar; by default UnifiedQualityScore.scalar.
         baseline: embeddings of the same images by another model, such as one trained without SEC;
             with --model that model itself.
-        against: audit.json of an earlier release of the model on the same data: say what changed;
-            with the earlier embeddings as --baseline, from the same subjects drawn for both.
         one_to_many: also audit identification: half of the subjects enrolled, searched by all, then
             the other half; FPIR, FNIR and rank 1 by group.
         fpir: with --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; taken exactly.
@@ -167,7 +162,6 @@ def audit(
     """
     from facerec.embedding.extraction import unit_fusion
     from facerec.embedding.file import is_embeddings, read_embeddings
-    from facerec.fairness.against import check_settings, read_release
     from facerec.fairness.audit import audit as audit_embeddings
     from facerec.fairness.outputs import check_audit_folder, write_audit
     from facerec.fairness.page import render
@@ -187,10 +181,6 @@ def audit(
         refuse_network_flags(network, flip, align, align_threshold)
     measured = None if quality is None else read_quality(quality, listed(covariates))
     labels = None if attributes is None else _read_labels(attributes, groups, measured, flags)
-    earlier = None if against is None else read_release(against)
-    if earlier is not None:
-        recorded = None if labels is None else labels.sha256
-        check_settings(earlier, groups, intersect, targets, recorded, searches)
     opened = _open_bench(bench, pairs, format, images, data)
     audited: Embeddings | None = None
     unit: NDArray[np.float32] | None = None
@@ -254,7 +244,6 @@ def audit(
                 baseline=other,
                 baseline_name=str(baseline),
                 searches=searches,
-                search_baseline=earlier is not None,
                 search_others=None if searches is None else others,
                 gating=gating,
                 confidence=confidence,
@@ -263,8 +252,6 @@ def audit(
                 device=network.device,
                 **settings,
             )
-        if earlier is not None:
-            result = _add_changes(result, earlier)
         show("drawing", 0, 1)
         page = write_audit(out, result, render(result, command), command)
         show("drawing", 1, 1)
@@ -293,19 +280,6 @@ def _finish(
         console.print(f"assertion failed: {text}", style="red", soft_wrap=True)
     if failed:
         raise SystemExit(1)
-
-
-def _add_changes(result: Audit, earlier: Release) -> Audit:
-    """Add what changed since the audit of an earlier release."""
-    from facerec.fairness.against import compare_releases
-    from facerec.fairness.outputs import to_json
-    from facerec.fairness.result import InputFile
-
-    changes = compare_releases(
-        earlier, to_json(result), result.comparison, result.search_correlations
-    )
-    file = InputFile("against", earlier.name, earlier.sha256, {"facerec": changes.facerec})
-    return replace(result, inputs=(*result.inputs, file), against=changes)
 
 
 def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
@@ -419,7 +393,6 @@ def _figure(audit: Audit, name: str) -> tuple[float | None, str | None]:
 
 def print_audit(audit: Audit, console: Console) -> None:
     """Print findings, norms and rates of every grouping, as fits 80 columns."""
-    from facerec.fairness.against_page import against_table, notable
     from facerec.fairness.one_to_many import OneToMany
     from facerec.fairness.one_to_many_page import summary_tables
     from facerec.fairness.tables import SUPPRESSED, group_sizes, head_points, norm_table, rate_table
@@ -439,13 +412,6 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print()
     for finding in audit.findings:
         console.print(f"• {finding.text}")
-    if audit.against is not None:
-        console.print()
-        console.print(f"against {audit.against.name}: {audit.against.summary}", style="bold")
-        if changed := notable(audit.against):
-            console.print(against_table(changed).terminal())
-        for note in audit.against.notes:
-            console.print(f"note: {note}", style="dim")
     for grouping in audit.groupings:
         console.print()
         console.print(f"by {grouping.name}", style="bold")

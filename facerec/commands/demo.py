@@ -9,19 +9,22 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
+import tyro
 
 import facerec
 from facerec.commands.audit import ALL, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
+from facerec.errors import DatasetError
 from facerec.files import atomic_path
 from facerec.limits import Count
 from facerec.progress import section
 from facerec.recipe import load_recipe
 from facerec.records.synthetic import (
+    DATASET_FILE,
     PACKS,
     Group,
     SyntheticSet,
@@ -80,7 +83,13 @@ class NormAudit:
         return self.p is not None and self.p < ALPHA
 
 
-def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count = 2) -> None:
+def demo(
+    out: Path = Path("demo"),
+    data_only: bool = False,
+    faces: Annotated[SyntheticSet, tyro.conf.arg(name="")] = FACES,
+    recipe: Path | None = None,
+    processes: Count = 2,
+) -> None:
     """Generate faces, train ArcFace without and with SEC, verify, export, audit, write a page.
 
     The photos of half of the people are poor, which the audit should find; a coin divides them
@@ -88,15 +97,23 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     folder, which is made anew.
 
     Args:
-        out: folder for the generated faces, the two runs, a bundle, the audits and report.html.
+        out: folder for the generated faces (data), the runs, a bundle, the audits and report.html.
+        data_only: draw the faces into OUT itself and stop: train.rec and its neighbours, lfw.bin,
+            cfp_fp.bin and agedb_30.bin with the names of their images, attributes.csv and
+            dataset.json. The same seed gives the same bytes.
+        faces: whom to draw.
         recipe: the recipe of the SEC arm; its twin is the same without the penalty. By default
             facerec/recipes/demo.py.
         processes: processes that draw faces.
     """
+    console, started = Console(), time.perf_counter()
+    if data_only:
+        _draw(out, faces, processes, console)
+        console.print(f"{out}: {faces.total_images:,} images", soft_wrap=True)
+        return
     from facerec.commands.train import Options, train_recipe
     from facerec.training.recipe import Recipe
 
-    console, started = Console(), time.perf_counter()
     data = out / "data"
     with_sec = load_recipe(recipe or "demo", Recipe)
     with_sec = replace(with_sec, data=replace(with_sec.data, path=data))
@@ -105,8 +122,7 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     for old in (data, out / "runs"):
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")
-    with progress_bar(console, "images") as progress:
-        write_synthetic(data, FACES, processes=processes, progress=progress)
+    _draw(data, faces, processes, console)
     results: Results = {}
     folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
@@ -128,12 +144,22 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: Count 
     console.print(_table(results).terminal())
     report = out / "report.html"
     bundle = default_folder(exported).relative_to(out).as_posix()
-    page = _page(results, arms, bundle, audits, time.perf_counter() - started)
+    page = _page(results, faces, arms, bundle, audits, time.perf_counter() - started)
     with atomic_path(report) as temporary:
         temporary.write_text(page.render(), encoding="utf-8")
     console.print(
         f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True
     )
+
+
+def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> None:
+    if (out / "train.rec").exists() and not (out / DATASET_FILE).exists():
+        raise DatasetError(
+            f"{out}: holds a train.rec that was not generated, and would be replaced; choose "
+            "another --out"
+        )
+    with progress_bar(console, "images") as progress:
+        write_synthetic(out, faces, processes, progress)
 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
@@ -281,6 +307,7 @@ def _figures(result: VerificationResult) -> Iterator[Cell | str]:
 
 def _page(
     results: Results,
+    faces: SyntheticSet,
     arms: dict[str, Recipe],
     bundle: str,
     audits: Sequence[NormAudit],
@@ -298,7 +325,7 @@ def _page(
             name: getattr(recipe, name)
             for name in ("backbone", "margin", "optimizer", "schedule", "batch_size", "epochs")
         },
-        "faces": FACES,
+        "faces": faces,
         "facerec": facerec.__version__,
     }
     links: list[str | Link] = []
@@ -368,10 +395,10 @@ def _page(
                 "The faces",
                 [
                     Drawing(
-                        data_uri("image/jpeg", contact_sheet(FACES, suffix=".jpg")),
+                        data_uri("image/jpeg", contact_sheet(faces)),
                         "Contact sheet of generated faces.",
-                        f"Each row is one generated person. {FACES.identities} people × "
-                        f"{FACES.images_per_identity} images for training; the packs hold other "
+                        f"Each row is one generated person. {faces.identities} people × "
+                        f"{faces.images_per_identity} images for training; the packs hold other "
                         "people.",
                     )
                 ],

@@ -33,6 +33,7 @@ from facerec.report.progress import progress_bar
 if TYPE_CHECKING:
     from facerec.embedding.file import EmbeddingsWriter, Written
     from facerec.embedding.model import EmbeddingModel
+    from facerec.training.distributed import Processes
 
 _WAIT_MINUTES = 7 * 24 * 60.0
 """How long a rank waits at the end for a slower one."""
@@ -135,15 +136,11 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
         job: what is to be embedded.
         processes: processes on this machine that share the work, all on the same device.
     """
-    from facerec.devices import choose_device
-    from facerec.training.distributed import launched
-
     check_file_name(job.out, DatasetError)
-    with (
-        launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks,
-        contextlib.ExitStack() as claims,
-    ):
+    with _ranks() as ranks, contextlib.ExitStack() as claims:
         if ranks.world_size > 1:
+            from facerec.devices import choose_device
+
             if processes > 1:
                 raise DatasetError("torchrun already starts processes; leave out --processes")
             device = str(choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0"))))
@@ -192,6 +189,27 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
         except RuntimeError as problem:
             raise FacerecError(f"{job.out}: another process stopped early, see there") from problem
         ranks.on_main(lambda: print_summary(writer.finish(), writer, say))
+
+
+class _Alone:
+    """The one process of a command that torchrun did not start, see `Processes`."""
+
+    rank, world_size, is_main = 0, 1, True
+
+    def on_main(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    def barrier(self) -> None:
+        pass
+
+
+def _ranks() -> contextlib.AbstractContextManager[Processes | _Alone]:
+    """Return this process among those that torchrun started; alone it needs no torch."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return contextlib.nullcontext(_Alone())
+    from facerec.training.distributed import launched
+
+    return launched("cpu", timeout_minutes=_WAIT_MINUTES)
 
 
 def open_source(
@@ -270,11 +288,9 @@ _done: Any
 
 
 def _start_worker(done: Any, threads: int) -> None:
-    import torch
-
     global _done
     _done = done
-    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # before any library is loaded that reads it
 
 
 _open_worker = cache(Worker)

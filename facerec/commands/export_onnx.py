@@ -45,7 +45,8 @@ def export_onnx(
         force: replace a bundle that is there, and holds no file of others.
         contents: what goes into it besides the main file.
     """
-    from facerec.embedding.model import TorchModel, load_model
+    from facerec.embedding.model import load_model
+    from facerec.embedding.torch_model import TorchModel
     from facerec.export.bundle import export_bundle
     from facerec.verification import Bench
 

@@ -60,10 +60,10 @@ def import_weights(
     import torch
 
     from facerec.backbones import Backbone, Preprocessing, create_backbone
-    from facerec.embedding.model import left_out_words, load_state_dict_file, save_model
     from facerec.embedding.onnx_file import guess_by_name, guess_preprocessing, read_onnx
     from facerec.embedding.onnx_weights import load_onnx_weights
     from facerec.embedding.state_dict import own_note
+    from facerec.embedding.torch_model import left_out_words, load_state_dict_file, save_model
 
     out = weights.with_suffix(".safetensors") if out is None else out
     if out.suffix != ".safetensors":

@@ -126,8 +126,9 @@ def _inspect_onnx(
 
 
 def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
-    from facerec.embedding.model import TorchModel, load_model
+    from facerec.embedding.model import load_model
     from facerec.embedding.onnx_file import printable
+    from facerec.embedding.torch_model import TorchModel
 
     model = load_model(path)
     assert isinstance(model, TorchModel) and model.config is not None and model.path is not None

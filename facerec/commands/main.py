@@ -25,13 +25,8 @@ COMMANDS = {
     "identify": "search a gallery, at the threshold that its size needs",
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
-    "audit-plan": "how many people an audit needs, before anybody collects data",
-    "study": "train with and without SEC over seeds, audit, compare, and write the answer",
     "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
-    "make-records": "pack a folder identity/image.jpg into record files",
-    "export-folder": "unpack record files into such a folder",
-    "repair-records": "write a lost index anew, save the whole records of a damaged file",
-    "synthesize": "generate faces: record files, packs and attributes",
+    "make-records": "pack a folder identity/image.jpg into record files, unpack or repair them",
     "demo": "the whole main job on generated faces, in minutes",
 }
 

@@ -1,4 +1,4 @@
-"""``facerec make-records``: a folder of aligned faces becomes a record file."""
+"""``facerec make-records``: a folder of aligned faces → a record file, and back; damage mended."""
 
 from __future__ import annotations
 
@@ -17,88 +17,88 @@ from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from facerec.records.dataset import Skipped
-    from facerec.records.make import ApplySummary, MakeSummary
 
 
 def make_records(
-    folder: tyro.conf.Positional[Path],
-    out: Path,
-    processes: Count | None = None,
-    size: int = 112,
+    source: tyro.conf.Positional[Path],
+    out: Path | None = None,
+    unpack: bool = False,
+    repair: bool = False,
+    apply: Path | None = None,
+    size: int | None = None,
     resize: bool = False,
-    quality: int = 95,
     layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: Literal["error", "skip"] = "error",
-    apply: Path | None = None,
+    processes: Count | None = None,
     force: bool = False,
 ) -> None:
     """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
 
     Images are stored byte for byte; identities become classes in the order of their names. With
-    --apply the source may be a record file too, and its labels are changed as proposed; images stay
-    as they are, of whatever size.
+    --apply the source may be a record file too, and its labels are changed as proposed. --unpack
+    writes the images of a record file into the folder OUT, as identity/image.jpg. --repair writes
+    the lost index of a record file anew, or with --out X.rec copies what is whole of a damaged one.
 
     Args:
-        folder: Holds identity/image.jpg; with --apply, or a record file or its folder.
-        out: Folder to write into.
-        processes: Processes that read and check images; by default one per core.
-        size: Height and width that every image must have, in pixels.
+        source: Holds identity/image.jpg; or a record file or its folder.
+        out: Folder to write into; with --repair a new record file.
+        unpack: From records back to a folder, which must be new or empty.
+        repair: Write FILE.idx beside FILE.rec and keep the old one as FILE.idx.old; or with --out
+            pass over what is damaged and list it. The record file stays as it is.
+        apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
+            passed over. Images stay as they are, of whatever size.
+        size: Height and width that every image must have, in pixels; by default 112.
         resize: Scale square images of other sizes instead of refusing them.
-        quality: JPEG quality of scaled images.
         layout: Layout of the records; auto is insightface as long as its numbers are exact.
         on_error: Stop at a bad image, or leave it out and list it.
-        apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
-            passed over.
+        processes: Processes that read and check images; by default one per core.
         force: Replace the records that OUT holds already.
     """
-    from facerec.records.dataset import FolderDataset
-    from facerec.records.make import apply_proposals
-    from facerec.records.make import make_records as write_records
-    from facerec.records.training_set import Data, open_dataset
+    if unpack + repair + (apply is not None) > 1:
+        raise DatasetError("--unpack, --repair and --apply are three tasks; give one of them")
+    if (unpack or repair or apply is not None) and (size is not None or resize):
+        raise DatasetError("images stay as they are here; leave --size and --resize out")
+    if repair:
+        from facerec.records.repair import repair_records
 
-    if (out / "train.rec").exists() and not force:
+        for line in repair_records(source, out):
+            print(line)
+        return
+    if out is None:
+        raise DatasetError("nothing says where to write; give --out")
+    if not unpack and (out / "train.rec").exists() and not force:
         raise DatasetError(
             f"{out}: holds a train.rec already; choose another --out, or replace it by --force"
         )
-    if apply is not None and (size != 112 or resize or quality != 95):
-        raise DatasetError(
-            "--apply stores images as they are and takes no --size, --resize or --quality; leave "
-            "these out, or scale the images before they are embedded"
-        )
-    summary: MakeSummary | ApplySummary
-    bar = progress_bar(Console(stderr=True))
-    if apply is None:
-        images = FolderDataset(folder)
-        with bar as progress:
-            summary = write_records(
-                images,
+    from facerec.records import make
+    from facerec.records.dataset import FolderDataset, RecordDataset
+    from facerec.records.training_set import Data, open_dataset
+
+    with progress_bar(Console(stderr=True)) as progress:
+        if unpack:
+            dataset = RecordDataset(source, on_error=on_error)
+            summary = make.export_folder(dataset, out, on_error=on_error, progress=progress)
+        elif apply is not None:
+            images = open_dataset(Data(path=source, on_error=on_error), seed=0)
+            summary = make.apply_proposals(
+                images, apply, out, layout=layout, on_error=on_error, progress=progress
+            )
+        else:
+            summary = make.make_records(
+                FolderDataset(source),
                 out,
                 processes=processes or available_cores(),
-                size=size,
+                size=112 if size is None else size,
                 resize=resize,
-                quality=quality,
                 layout=layout,
                 on_error=on_error,
                 progress=progress,
             )
-        scaled = f", {summary.resized:,} of them scaled" if summary.resized else ""
-        left_out = f"{len(summary.skipped):,} of {len(images):,} left out"
-        said = f"{scaled}, {summary.layout} layout; {left_out}"
-    else:
-        dataset = open_dataset(Data(path=folder, on_error=on_error), seed=0)
-        with bar as progress:
-            summary = apply_proposals(
-                dataset, apply, out, layout=layout, on_error=on_error, progress=progress
-            )
-        said = (
-            f"; {summary.dropped:,} images left out and {summary.relabelled:,} relabelled as "
-            f"proposed, {summary.merged:,} labels merged, {summary.refused:,} proposals not "
-            "accepted"
-        )
     print_skipped(summary.skipped)
     for note in summary.notes:
         print(f"note: {note}")
-    print(f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities{said}")
+    said = ", ".join(f"{count:,} {what}" for what, count in summary.counts.items())
+    print(f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities; {said}")
 
 
 def print_skipped(skipped: Sequence[Skipped]) -> None:

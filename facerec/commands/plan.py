@@ -15,11 +15,9 @@ from facerec.report.table import Cell, Table, fact_lines, text_table
 from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from facerec.training.plan import MemoryUse, Plan
+    from facerec.training.plan import Plan
 
 GB = 10**9
-
-CardName = Literal["V100", "A100", "A10", "RTX3090", "L40S", "H100", "H200"]
 
 
 @dataclass(frozen=True)
@@ -31,15 +29,7 @@ class Options(Flags):
     classes: Count | None = None
     """People in the training set; by default those of the recipe's data, which is then opened."""
     device_memory: Positive | None = None
-    """Memory of one device in GB of 10⁹ bytes: say whether the step fits, and what would help."""
-    card: CardName | None = None
-    """GPU of every rank: also predict how long a step takes. A prediction is no measurement: no
-    share of a card's rates that facerec reaches has been measured."""
-    product_rate: Positive | None = None
-    """TFLOP/s of a large bf16 matrix product as measured on the card, in place of its data sheet's;
-    the card's other rates follow."""
-    bandwidth: Positive | None = None
-    """GB/s of the card's memory as measured by a copy, bytes read and written."""
+    """Memory of one device in GB of 10⁹ bytes: say whether the step fits."""
     device: Literal["cuda", "cpu"] = "cuda"
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
 
@@ -58,32 +48,30 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     if classes is None:
         classes = open_data(recipe, console).num_classes
     plan = plan_step(recipe, classes, options.ranks, options.device)
-    console.print(fact_lines(_facts(plan)))
+    console.print(fact_lines(_facts(recipe, options, classes, plan)))
     console.print()
     tables = [_memory(plan), *([_network(plan)] if plan.transfers else []), _arithmetic(plan)]
-    if options.card is not None:
-        tables.append(_time(plan, options))
     for table in tables:
         console.print(table.terminal())
     if options.device_memory is not None:
         _print_verdict(plan, options.device_memory, console)
-    for line in _assumptions(plan):
+    for line in _assumptions(recipe, options, plan):
         console.print(line, style="dim", highlight=False)
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    recipe = plan.recipe
-    micro = recipe.batch_size // (plan.ranks * recipe.accumulation)
+def _facts(recipe: Recipe, options: Options, classes: int, plan: Plan) -> Iterator[tuple[str, str]]:
+    micro = recipe.batch_size // (options.ranks * recipe.accumulation)
     times = f" in {recipe.accumulation} micro-batches" if recipe.accumulation > 1 else ""
-    yield "backbone", f"{recipe.backbone.name}, {plan.precision} on {plan.device}"
+    yield "backbone", f"{recipe.backbone.name}, {plan.precision} on {options.device}"
     yield (
         "batch",
-        f"{recipe.batch_size:,} images on {plan.ranks} ranks, {recipe.batch_size // plan.ranks:,} "
+        f"{recipe.batch_size:,} images on {options.ranks} ranks, "
+        f"{recipe.batch_size // options.ranks:,} "
         f"each{times}" + (f" of {micro:,}" if times else ""),
     )
     yield (
         "classes",
-        f"{plan.num_classes:,}, of which rank 0 holds {plan.classes:,} and visits {plan.visited:,} "
+        f"{classes:,}, of which rank 0 holds {plan.classes:,} and visits {plan.visited:,} "
         "in a step",
     )
 
@@ -91,18 +79,13 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _memory(plan: Plan) -> Table[Any]:
     unit, name = _unit(plan.memory)
 
-    def sizes(consumer: MemoryUse) -> tuple[int, int, int]:
-        return consumer.head, consumer.backbone, consumer.update
-
     rows: list[list[Cell | str]] = [
-        [consumer.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes(consumer))]
-        for consumer in plan.uses
-        if any(sizes(consumer))
+        [part, *(f"{size / unit:,.2f}" if size else "" for size in use)]
+        for part, use in plan.uses.items()
+        if any(use)
     ]
-    totals = (
-        Cell(f"{total / unit:,.2f}", strong=total == plan.memory) for total in sizes(plan.totals)
-    )
-    rows.append([plan.totals.name, *totals])
+    totals = (Cell(f"{size / unit:,.2f}", strong=size == plan.memory) for size in plan.totals)
+    rows.append(["together", *totals])
     caption = (
         f"memory of a rank in {name}, while the head's backward pass, the backbone's passes and "
         "the update are at work"
@@ -111,10 +94,11 @@ def _memory(plan: Plan) -> Table[Any]:
 
 
 def _network(plan: Plan) -> Table[Any]:
-    unit, name = _unit(plan.traffic)
-    rows = [(transfer.name, f"{transfer.size / unit:,.3f}") for transfer in plan.transfers]
+    traffic = sum(plan.transfers.values())
+    unit, name = _unit(traffic)
+    rows = [(purpose, f"{size / unit:,.3f}") for purpose, size in plan.transfers.items()]
     caption = f"network, {name} that a rank sends in a step, and as many received"
-    return _summed(caption, ("what", "sent"), rows, ("together", f"{plan.traffic / unit:,.3f}"))
+    return _summed(caption, ("what", "sent"), rows, ("together", f"{traffic / unit:,.3f}"))
 
 
 def _arithmetic(plan: Plan) -> Table[Any]:
@@ -126,25 +110,6 @@ def _arithmetic(plan: Plan) -> Table[Any]:
     return _summed("arithmetic of a rank, TFLOP a step", ("where", "TFLOP"), rows, total)
 
 
-def _time(plan: Plan, options: Options) -> Table[Any]:
-    from facerec.training.network import compile_mode
-    from facerec.training.step_time import CARDS, FACEREC, FACEREC_EAGER, measured_card, predict
-
-    assert options.card is not None
-    card = measured_card(
-        CARDS[options.card],
-        options.product_rate and options.product_rate * 1e12,
-        options.bandwidth and options.bandwidth * 1e9,
-    )
-    mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
-    method = FACEREC if mode else FACEREC_EAGER
-    time = predict(plan, card, method)
-    rows = [(name, f"{1000 * seconds:,.2f}") for name, seconds in time.phases]
-    total = f"together, {time.images_per_second:,.0f} images/s", f"{1000 * time.seconds:,.2f}"
-    caption = f"time of a step on {card.name} in ms, predicted: {method.words}"
-    return _summed(caption, ("part", "ms"), rows, total)
-
-
 def _summed(
     caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str]
 ) -> Table[Any]:
@@ -152,46 +117,41 @@ def _summed(
 
 
 def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
-    from facerec.training.plan import remedies
-
     fits = plan.memory <= memory * GB
     console.print(
         f"{plan.memory / GB:.2f} GB {'fits in' if fits else 'does not fit in'} {memory:g} GB",
         style="green" if fits else "red",
         highlight=False,
     )
-    if fits:
-        return
-    choices = remedies(plan, int(memory * GB))
-    for remedy in choices:
-        needs = remedy.plan.memory / GB
-        verdict = "fits" if needs <= memory else "still too much"
-        console.print(f"  {remedy.words} → {needs:.2f} GB, {verdict}", highlight=False)
-    if not choices:
-        console.print("  nothing in the recipe would help; use more ranks", highlight=False)
+    if not fits:
+        console.print(
+            "less memory takes a smaller --head.sample-rate, --recompute, a larger --accumulation, "
+            "or more --ranks",
+            highlight=False,
+        )
 
 
-def _assumptions(plan: Plan) -> list[str]:
+def _assumptions(recipe: Recipe, options: Options, plan: Plan) -> list[str]:
     from facerec.training.network import compile_mode
 
     lines = [
         "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context, the "
         "work space of cuDNN and NCCL, and, on a CPU, Python, the libraries and the copy of the "
         "state that is made for a checkpoint."
-        if plan.device == "cpu"
+        if options.device == "cpu"
         else "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context "
         "and the work space of cuDNN, cuBLAS and NCCL.",
         "Activations are what autograd keeps on a CPU; FLOP are those of convolutions and matrix "
         "products, an addition and a product each one.",
     ]
-    if plan.ranks > 1:
+    if options.ranks > 1:
         lines.append(
             "Rank 0 is planned for, which holds the most classes. Bytes on the network are those "
             "of ring algorithms."
         )
-    if plan.recipe.precision == "auto":
+    if recipe.precision == "auto":
         lines.append(f"Precision auto is taken for {plan.precision}.")
-    if compile_mode(plan.recipe.compile, plan.device, plan.recipe.recompute):
+    if compile_mode(recipe.compile, options.device, recipe.recompute):
         lines.append("The step is planned as if it were not compiled, which needs more memory.")
     return lines
 

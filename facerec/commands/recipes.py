@@ -98,8 +98,8 @@ def _nobody(recipe: Recipe, classes: int, known: int) -> str:
     cost = f", and their centres take {size / 1e6:,.1f} MB with the optimizer's state"
     return (
         f"{empty:,} of {classes:,} classes have no image{cost if recipe.margin else ''}"
-        "; facerec export-folder and make-records write a set without them, --data.min-images 2 "
-        "does without them and without people of one image"
+        "; facerec make-records --unpack and make-records write a set without them, "
+        "--data.min-images 2 does without them and without people of one image"
     )
 
 

@@ -49,10 +49,10 @@ class Options(Flags):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     profile: bool = False
-    """Instead of training measure some steps, print where time and memory go, and write nothing but
-    a teacher's embeddings that are not there yet."""
+    """Instead of training record some steps with torch.profiler, print its table, and write nothing
+    but a teacher's embeddings that are not there yet."""
     profile_steps: Count = 10
-    """Steps that --profile measures, after a few to warm up."""
+    """Steps that --profile records, after a few to warm up."""
 
 
 def train_recipe(
@@ -101,7 +101,7 @@ def _train(
     from facerec.training import checkpoint
     from facerec.training import run as runs
     from facerec.training.initialization import resolved
-    from facerec.training.monitor import Monitor
+    from facerec.training.learner import Learner
     from facerec.training.trainer import Trainer
     from facerec.training.validation import PackValidator, without_missing
 
@@ -117,7 +117,6 @@ def _train(
 
     def prepare() -> tuple[Path, bool]:
         nonlocal begun
-        assert trainer is not None
         folder = begun or runs.new_folder(options.runs, name, exact=exact)
         stack.enter_context(locked(folder))
         begun = folder
@@ -130,11 +129,11 @@ def _train(
         if not going_on:
             runs.write_recipe(folder, recipe)
             chosen = {
-                "head.kernel": trainer.head.kernel,
-                "precision": trainer.precision,
-                "compile": trainer.compile_mode,
+                "head.kernel": "torch" if learner.head is None else learner.head.kernel,
+                "precision": learner.precision,
+                "compile": learner.compile_mode,
             }
-            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
         return folder, going_on
 
     try:
@@ -151,27 +150,16 @@ def _train(
         targets = open_targets(recipe, dataset, processes, console)
         validator = PackValidator(recipe, processes) if recipe.validation.benches else None
         teacher = None if targets is None else str(targets.note["teacher"])
-        # The trainer before the run, so that what cannot be trained at all leaves none behind.
-        trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
+        # The learner before the run, so that what cannot be trained at all leaves none behind.
+        learner = Learner(recipe, dataset, processes, targets)
         if run is None:
             with progress_bar(console or Console(quiet=True), "images") as progress:
-                trainer.initialize(progress)
+                learner.initialize(progress)
         with contextlib.ExitStack() as stack:
             folder, going_on = processes.on_main(prepare)
-            trainer.folder = folder
+            trainer = Trainer(learner, folder, validator, console)
             if going_on:
                 trainer.resume()
-            trainer.monitor = Monitor(
-                folder,
-                recipe,
-                processes,
-                total_steps=trainer.total_steps,
-                steps_per_epoch=trainer.steps_per_epoch,
-                start=trainer.step,
-                validated=trainer.validated,
-                losses=trainer.losses,
-                console=console,
-            )
             if console is not None:
                 console.print(fact_lines(_summary(trainer, folder, processes)))
                 print_notes([*dataset.notes, *trainer.warnings, *filter(None, [missing])], console)
@@ -189,7 +177,7 @@ def _train(
     asked = trainer.stop_signal  # None where another rank was asked
     why = "a signal" if asked is None else "Ctrl-C" if asked == SIGINT else "SIGTERM"
     # A resumed run may have had more steps behind it already.
-    if options.max_steps is not None and trainer.step >= options.max_steps:
+    if options.max_steps is not None and learner.step >= options.max_steps:
         why = "--max-steps"
     if console is not None:
         _tell_stop(console, why, folder, trainer, processes, arguments)
@@ -203,10 +191,10 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     from facerec.training.finetuning import Finetune
     from facerec.training.sampler import Shuffle
 
-    recipe, dataset = trainer.recipe, trainer.dataset
-    count = sum(p.numel() for p in trainer.backbone.parameters())
+    learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
+    count = sum(p.numel() for p in learner.backbone.parameters())
     penalty = recipe.regularizer or "none"
-    yield "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
+    yield "run", str(folder) + (f" (resumed at step {learner.step})" if learner.step else "")
     also = len(recipe.data.also)
     further = f" and {words.counted(also, 'further set')}" if also else ""
     known = words.counted(dataset.identities or 0, "identity", "identities")
@@ -221,30 +209,31 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
         yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
-    yield from trainer.start.rows() if trainer.start else ()
+    yield from learner.start.rows() if learner.start else ()
     if recipe.finetune != Finetune():
         yield "finetune", str(recipe.finetune)
     yield "margin", str(recipe.margin or "none")
     yield "norm penalty", str(penalty)
-    if trainer.targets is not None and recipe.distillation is not None:
-        teacher, of = recipe.distillation, trainer.targets.shape
+    if learner.targets is not None and recipe.distillation is not None:
+        teacher, of = recipe.distillation, learner.targets.shape
         yield (
             "teacher",
             f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
-            f"{words.counted(of[1], 'picture')} an image, {trainer.targets.path.parent}",
+            f"{words.counted(of[1], 'picture')} an image, {learner.targets.path.parent}",
         )
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     sizes: Counter[float] = Counter()
-    for group in trainer.optimizer.param_groups:
+    head = learner.head
+    for group in learner.optimizer.param_groups:
         for parameter in group["params"]:
-            # Of the class centres each process has a share.
-            rows = trainer.head.num_classes * trainer.head.centers_per_class
-            whole = rows * parameter.shape[1] if parameter is trainer.head.weight else None
-            sizes[group["weight_decay"]] += whole or parameter.numel()
+            numbers = parameter.numel()
+            if head is not None and parameter is head.weight:  # each process has a share
+                numbers = head.num_classes * head.centers_per_class * head.embedding_size
+            sizes[group["weight_decay"]] += numbers
     for decay, size in sizes.items():
         yield "", f"{size:,} parameters with weight decay {decay:g}"
-    own = {id(parameter) for parameter in trainer.backbone.parameters()}
-    groups = [g for g in trainer.optimizer.param_groups if id(g["params"][0]) in own]
+    own = {id(parameter) for parameter in learner.backbone.parameters()}
+    groups = [g for g in learner.optimizer.param_groups if id(g["params"][0]) in own]
     factors = sorted(group["rate_factor"] for group in groups) or [1.0]
     if factors[0] != 1 or factors[-1] != 1:
         ends = dict.fromkeys(f"{factor:.3g}" for factor in (factors[0], factors[-1]))
@@ -253,9 +242,9 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         yield "model", f"moving average of the weights, {recipe.ema:g}"
     yield (
         "steps",
-        f"{trainer.total_steps:,} of {recipe.batch_size} images, "
+        f"{learner.total_steps:,} of {recipe.batch_size} images, "
         f"{words.counted(recipe.epochs, 'epoch')}, "
-        f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
+        f"{learner.precision}{', compiled' if learner.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
     yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
@@ -275,9 +264,9 @@ def _tell_stop(
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
     step = 0 if last is None else int(last.name.rpartition("-")[2])
     at, saved = "before any step", f"the state of step {step} is saved"
-    if trainer is not None and trainer.step:
-        at = f"at step {trainer.step} of {trainer.total_steps}"
-        saved = "the state is saved" if trainer.step == step else saved
+    if trainer is not None and (reached := trainer.learner.step):
+        at = f"at step {reached} of {trainer.learner.total_steps}"
+        saved = "the state is saved" if reached == step else saved
     if last is None:
         saved = "nothing is saved"
     if folder is None or not (folder / "recipe.json").is_file():

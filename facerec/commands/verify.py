@@ -147,7 +147,8 @@ def verify(
     """
     from facerec.embedding.extraction import embed_images
     from facerec.embedding.file import is_embeddings
-    from facerec.embedding.model import TorchModel, newest_run
+    from facerec.embedding.model import newest_run
+    from facerec.embedding.torch_model import TorchModel
     from facerec.report.figures import check_plot_path
     from facerec.verification.compare import compare as compare_results
     from facerec.verification.page import check_report_folder
@@ -276,7 +277,7 @@ def _try_preprocessing(
     json: Path | None,
 ) -> None:
     """Compare likely ways of preprocessing, print them and say which is best."""
-    from facerec.embedding.model import TorchModel
+    from facerec.embedding.torch_model import TorchModel
     from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
     from facerec.verification.report import print_trials
     from facerec.verification.templates import TemplateBench

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from facerec.comparison.batches import class_batches, derived_seed, two_views
+from facerec.comparison.batches import class_batches, derived_seed, hard_batches, two_views
 from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule, create_loss
-from facerec.comparison.mining import hard_batches
 from facerec.comparison.probe import Probe, probe_step
 from facerec.comparison.protocol import METRICS, Arm, Metric, Protocol
 from facerec.comparison.retrieval import retrieve

@@ -34,7 +34,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.losses import OwnLoss, create_loss
+from facerec.comparison.losses import create_loss
 from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
@@ -461,7 +461,8 @@ class Harness:
         comparison = as_stored(self.comparison)
         split = self.split.to_dict()
         arms = self.comparison.arms
-        losses = {a.name: digest(a.loss.source) for a in arms if isinstance(a.loss, OwnLoss)}
+        own = {arm.name: arm.loss.entry.source for arm in arms}
+        losses = {name: digest(source) for name, source in own.items() if source}
         manifest = {
             "schema": _SCHEMA,
             "comparison": comparison,

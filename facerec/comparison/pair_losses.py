@@ -14,14 +14,17 @@ holds no pair to learn from, the loss is 0 with a gradient of zeros.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from facerec.errors import TrainingError
 
 _SMALLEST_NORM = 1e-6  # below it vectors are not normalised further, which bounds the gradient
 _SAME_IMAGE = 1e-5  # positives this close to cosine 1 are dropped by the multi-similarity loss
+_CUTOFF = 0.5  # Wu et al. (2017): nearer negatives count as if at this distance
+_FARTHEST = 1.4  # and farther ones are not drawn, as they would give no loss
 
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
@@ -256,3 +259,58 @@ def _log_one_plus(exponent: Tensor) -> Tensor:
 
 def _log_one_plus_sum(logits: Tensor, kept: Tensor) -> Tensor:
     return _log_one_plus(_log_sum(logits, kept))
+
+
+class DistanceWeightedMiner(nn.Module):
+    """Draw one negative for each positive pair, evenly over distances from the anchor.
+
+    Wu et al., *Sampling Matters in Deep Embedding Learning* (ICCV 2017): the probability of a
+    negative at distance d is proportional to 1/q(d), q(d) ∝ d^(D−2)·(1 − d²/4)^((D−3)/2) being the
+    density of distances on the sphere. Anchors without a negative nearer than 1.4 are left out.
+
+    Attributes:
+        draws: buffer, int64: how many batches were mined, so that a resumed run draws on.
+    """
+
+    draws: Tensor
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return anchors, positives and negatives, positions in the batch ``(T,)``.
+
+        Args:
+            embeddings: raw embeddings, ``(N, D)``.
+            labels: their classes, ``(N,)``.
+        """
+        weight = negative_weights(embeddings, labels)
+        positive, _ = pair_masks(labels)
+        anchor, other = (positive & (weight.sum(1, keepdim=True) > 0)).nonzero(as_tuple=True)
+        if not len(anchor):
+            return anchor, other, anchor
+        # On the CPU, so that a seed gives the same draws on every device.
+        state = np.random.SeedSequence([self.seed, int(self.draws)])
+        generator = torch.Generator().manual_seed(int(state.generate_state(1, np.uint64)[0]))
+        self.draws += 1
+        drawn = torch.multinomial(weight[anchor].cpu(), 1, generator=generator)
+        return anchor, other, drawn[:, 0].to(labels.device)
+
+
+def negative_weights(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Return the probability of each sample (column) as a negative of each anchor, ``(N, N)``.
+
+    Rows sum to 1, or to 0 where no negative is near enough.
+    """
+    unit = unit_vectors(embeddings)
+    distance = (2 - 2 * unit @ unit.T).clamp(min=_CUTOFF**2).sqrt()
+    _, negative = pair_masks(labels)
+    size = embeddings.shape[1]
+    near = distance.clamp(max=_FARTHEST)
+    log_inverse = (2 - size) * near.log() + (3 - size) / 2 * (1 - near.square() / 4).log()
+    allowed = negative & (distance < _FARTHEST)
+    # The softmax only scales each row to sum 1; densities themselves overflow at D = 512.
+    return log_inverse.masked_fill(~allowed, -torch.inf).softmax(1).nan_to_num(0)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import Loss
+from facerec.comparison.losses import Loss, MetricLoss
 from facerec.comparison.ranges import Range
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
@@ -212,7 +212,7 @@ class Arm(Checked):
         if self.search is not None:
             return self.search
         ranges = [replace(r, field=f"loss.{name}") for name, r in self.loss.search.items()]
-        if self.loss.learns:
+        if self.loss.entry.learns:
             ranges.append(LOSS_LR_RANGE)
         if self.regularizer is not None:
             ranges.append(PENALTY_RANGE)
@@ -341,7 +341,7 @@ class Comparison(Checked):
         if paired is not None or arm.against is None:
             return paired
         other = self.arm(arm.against)
-        contained = type(other.loss) is type(arm.loss) and WEIGHT in arm.defaults
+        contained = other.loss.kind == arm.loss.kind and WEIGHT in arm.defaults
         return other if contained else None
 
     @property
@@ -453,6 +453,9 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
 
 def _get(root: Any, name: str, where: str = "") -> Any:
     for key in name.split("."):
+        if isinstance(root, MetricLoss) and key in root.settings:
+            root = root.settings[key]
+            continue
         if not is_dataclass(root) or key not in {f.name for f in fields(root)}:
             raise RecipeError(f"{where or name}: there is no field {key!r} in {root!r}")
         root = getattr(root, key)
@@ -463,4 +466,6 @@ def _set(root: T, name: str, value: Any) -> T:
     first, _, rest = name.partition(".")
     if rest:
         value = _set(getattr(root, first), rest, value)
+    if isinstance(root, MetricLoss):
+        return replace(root, settings={**root.settings, first: value})
     return replace(root, **{first: value})  # type: ignore[type-var]

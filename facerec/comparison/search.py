@@ -279,9 +279,9 @@ class Search:
             if best is not None:
                 settings.append(completed({**self.setting(base, best), WEIGHT: 0.0}))
         else:
-            published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
-            if arm.loss.mlrc_lr is not None:
-                published["loss_lr"] = arm.loss.mlrc_lr
+            published = {f"loss.{k}": v for k, v in arm.loss.published.items()}
+            if arm.loss.entry.best_lr is not None:
+                published["loss_lr"] = arm.loss.entry.best_lr
             known = published.keys() & defaults.keys()
             settings.append(
                 completed(published) if known else {r.field: r.middle for r in arm.ranges}

@@ -23,8 +23,9 @@ from torch.nn.utils import parametrizations
 from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
 from facerec.comparison.efficientnet import EfficientNetLite0
-from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
+from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
+from facerec.embedding.torch_model import TorchModel, load_state_dict_file
 from facerec.errors import ModelError, RecipeError
 from facerec.limits import Checked, Count, CountOrNone, Positive
 

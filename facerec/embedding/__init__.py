@@ -8,15 +8,8 @@ if TYPE_CHECKING:
     from facerec.embedding.align import Aligner, align_face, parse_align
     from facerec.embedding.extraction import Embeddings, embed_images, embed_views, extract
     from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
-    from facerec.embedding.model import (
-        EmbeddingModel,
-        OnnxModel,
-        TorchModel,
-        load_model,
-        load_state_dict_file,
-        newest_run,
-        save_model,
-    )
+    from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
+    from facerec.embedding.torch_model import TorchModel, load_state_dict_file, save_model
 else:
     __getattr__ = lazy_names(__name__)
 

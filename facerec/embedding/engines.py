@@ -6,13 +6,14 @@ import functools
 import importlib.util
 import io
 import json
+import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from facerec.embedding.onnx_file import OnnxFile, first_line
 from facerec.embedding.trial import run_apart
@@ -137,8 +138,12 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
 
 
 def default_threads() -> int:
-    """Return how many threads torch uses, unless the container's share of time is less."""
-    return min(torch.get_num_threads(), available_cores())
+    """Return how many threads torch uses or would use, at most as many as there are cores."""
+    torch, cores = sys.modules.get("torch"), available_cores()
+    if torch is not None:
+        return min(torch.get_num_threads(), cores)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(asked), cores) if asked.isdecimal() and int(asked) else cores
 
 
 def session_options(threads: int | None = None) -> Any:

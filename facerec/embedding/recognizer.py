@@ -17,10 +17,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.embedding.align import (
@@ -39,6 +38,9 @@ from facerec.files import parse_json, read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
+
+if TYPE_CHECKING:
+    import torch
 
 Photo = Image | str | Path | bytes
 """A photo: uint8 RGB ``(H, W, 3)``, a file, or what one holds."""

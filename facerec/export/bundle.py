@@ -26,7 +26,7 @@ from facerec.embedding.bundle import (
     write_sums,
 )
 from facerec.embedding.engines import OnnxruntimeEngine, OpenVinoEngine
-from facerec.embedding.model import OnnxModel, TorchModel
+from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import (
     METADATA_FORMAT,
     METADATA_KEY,
@@ -34,6 +34,7 @@ from facerec.embedding.onnx_file import (
     guess_preprocessing,
     parse_onnx,
 )
+from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
 from facerec.export.cards import CARD_FILE, model_card, training_facts
 from facerec.export.consumers import (

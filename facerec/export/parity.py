@@ -18,7 +18,7 @@ from facerec.embedding.engines import Engine, OnnxruntimeEngine, session_options
 from facerec.embedding.onnx_file import NORM_OUTPUT, ImageInput, OnnxFile, guess_preprocessing
 from facerec.errors import ExportError
 from facerec.export.graph import copy_for_export
-from facerec.records.faces import CONDITIONS, draw_identity, draw_nuisance, render
+from facerec.records.faces import draw_circumstances, draw_identity, render
 from facerec.report import words
 
 BATCHES = (1, 2, 5, 64)
@@ -179,8 +179,8 @@ def sample_faces(count: int) -> npt.NDArray[np.uint8]:
 def _face(index: int) -> npt.NDArray[np.uint8]:
     generator = np.random.default_rng(index)
     identity = draw_identity(generator)
-    nuisance = draw_nuisance(identity, CONDITIONS["everyday"], generator)
-    return render(identity, nuisance, generator)
+    how = draw_circumstances(identity, "everyday", generator)
+    return render(identity, how, generator)
 
 
 def _inputs(

@@ -8,9 +8,8 @@ of the figures.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -47,10 +46,8 @@ from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import (
     OneToMany,
     OtherSubjects,
-    SearchKey,
     SearchPlan,
     audit_searches,
-    correlate,
 )
 from facerec.fairness.rate_results import UNKNOWN, Calibration, GlobalThreshold, GroupRates
 from facerec.fairness.rates import GroupErrors
@@ -81,7 +78,6 @@ def audit(
     baseline: Embeddings | None = None,
     baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
-    search_baseline: bool = False,
     search_others: OtherSubjects | None = None,
     gating: bool = False,
     confidence: bool = False,
@@ -110,7 +106,6 @@ def audit(
             attribute are stated.
         baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
-        search_baseline: and that of the baseline, for `Audit.search_correlations`.
         search_others: on whom its thresholds are set, by default on the audited subjects.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
@@ -155,12 +150,9 @@ def audit(
         seed=seed,
     )
     auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
-    identification, correlations = None, None
+    identification = None
     if searches is not None:
-        other = baseline if search_baseline else None
-        identification, correlations = auditor.identification(
-            searches, search_others, other, baseline_name
-        )
+        identification = auditor.identification(searches, search_others)
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
     if comparison is not None and calibration is not None:
@@ -189,7 +181,6 @@ def audit(
         warnings=(*remarks, *notes),
         comparison=comparison,
         one_to_many=identification,
-        search_correlations=correlations,
     )
     return complete(
         result,
@@ -350,34 +341,15 @@ class _Auditor:
         )
 
     def identification(
-        self, plan: SearchPlan, others: OtherSubjects | None, baseline: Embeddings | None, name: str
-    ) -> tuple[OneToMany | NoComparison, Mapping[SearchKey, float] | None]:
-        """Audit identification by every grouping that has a group to show.
-
-        Also returns how figures are correlated with those of a baseline of that name, if it is
-        given and has figures.
-        """
-        joined, ids = self._joined, self._embeddings.ids
-        chosen = shown(joined.groupings, self._settings.groups)
-        search = partial(
-            audit_searches,
-            groupings=chosen,
-            plan=plan,
-            progress=self._progress,
-            keep=baseline is not None,
+        self, plan: SearchPlan, others: OtherSubjects | None
+    ) -> OneToMany | NoComparison:
+        """Audit identification by every grouping that has a group to show."""
+        chosen = shown(self._joined.groupings, self._settings.groups)
+        vectors = self._embeddings.vectors
+        return attempt(
+            "one to many",
+            lambda: audit_searches(vectors, self._joined, chosen, plan, self._progress, others),
         )
-        searched = attempt(
-            "one to many", partial(search, self._embeddings.vectors, joined, others=others)
-        )
-        if baseline is None or isinstance(searched, NoComparison):
-            return searched, None
-        assert ids is not None  # else nothing would have been joined
-        other = select_embeddings(baseline, ids[joined.rows], name)
-        same = replace(
-            joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64)
-        )
-        before = attempt(name, partial(search, other.vectors, same))
-        return searched, None if isinstance(before, NoComparison) else correlate(searched, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ from facerec.statistics.operating_points import (
 from facerec.statistics.searches import (
     NOBODY,
     SearchShare,
-    ratio_correlation,
     ratio_interval,
 )
 from facerec.verification.identification import nearest_entries
@@ -110,21 +109,6 @@ class SearchRate(ErrorRate):
     figure: Figure
     ratio: Estimate | None
     """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
-    share: SearchShare | None = field(default=None, repr=False, compare=False)
-    """Sums by subject behind it, where they were to be kept, for `correlate`; in no file."""
-
-
-class SearchKey(NamedTuple):
-    """Which figure of an audit of identification; but for ``ratio``, see `SearchRate`."""
-
-    grouping: str
-    galleries: Galleries
-    basis: str | None
-    target: str | None
-    group: str
-    figure: Figure
-    ratio: bool
-    """Whether it is the ratio to the group compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,9 +389,8 @@ class _Searcher:
         joined: Joined,
         plan: SearchPlan,
         others: OtherSubjects | None = None,
-        keep: bool = False,
     ) -> None:
-        self.plan, self._joined, self._keep = plan, joined, keep
+        self.plan, self._joined = plan, joined
         self._others = others
         self._scores_of_others: dict[int, NDArray[np.float32]] = {}
         self._vectors, self._subjects = vectors[joined.rows], joined.subjects
@@ -600,9 +583,8 @@ class _Searcher:
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
-                kept = share if self._keep and stratum is None else None
                 rate = rate_of(share, target)
-                yield _row(rate, kind, threshold, row, name, ratio, stratum, kept)
+                yield _row(rate, kind, threshold, row, name, ratio, stratum)
 
         with np.errstate(invalid="ignore"):
             beaten = mated & (searches.best >= searches.mate)
@@ -683,8 +665,7 @@ class _Searcher:
                     np.full(subjects.size, NOBODY),
                     np.full(self.subject_count, NOBODY),
                 )
-            rate, kept = rate_of(share), share if self._keep else None
-            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None, share=kept)
+            yield _row(rate_of(share), "mixed", threshold, name, "FNIR with failures", None)
 
     def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
         """Yield what could not be acquired and enrolled, by group and of everybody."""
@@ -705,7 +686,6 @@ def audit_searches(
     plan: SearchPlan,
     progress: Progress | None = None,
     others: OtherSubjects | None = None,
-    keep: bool = False,
 ) -> OneToMany:
     """Audit identification by group.
 
@@ -716,7 +696,6 @@ def audit_searches(
         plan: targets, reference, galleries and templates.
         progress: called with the groupings that are done.
         others: set the thresholds for everybody on these subjects.
-        keep: keep the sums by subject that `correlate` needs.
 
     Raises:
         DatasetError: the reference is no group that is shown, or too few other subjects.
@@ -730,7 +709,7 @@ def audit_searches(
             f"the reference group {plan.reference!r} is none of the groups that are shown "
             f"({', '.join(shown[:20])}); name one of these"
         )
-    searcher = _Searcher(vectors, joined, plan, others, keep)
+    searcher = _Searcher(vectors, joined, plan, others)
     mixed = searcher.mixed
     mated = int(np.count_nonzero(mixed.mated))
     if not mated or mated == mixed.mated.size:
@@ -790,46 +769,6 @@ def working_thresholds(thresholds: Sequence[SearchThreshold]) -> list[SearchThre
     return chosen
 
 
-def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
-    """Return how figures of two models on the same subjects are correlated, over subjects.
-
-    Args:
-        new: made with ``keep``.
-        old: of the same subjects, images and plan, made with ``keep`` from other embeddings.
-
-    Returns:
-        A correlation for each figure for which both have errors, thresholds as given.
-    """
-    correlations: dict[SearchKey, float] = {}
-    for current, earlier in zip(new.groupings, old.groupings, strict=True):
-        shares = [
-            {
-                SearchKey(
-                    side.name,
-                    row.galleries,
-                    row.basis,
-                    row.target,
-                    row.group,
-                    row.figure,
-                    ratio=False,
-                ): row.share
-                for row in side.rates
-                if row.share is not None
-            }
-            for side in (current, earlier)
-        ]
-        for key in shares[0].keys() & shares[1].keys():
-            mine, theirs = (side[key] for side in shares)
-            known = {key: mine.correlation(theirs)}
-            base = key._replace(group=current.compared_with)
-            if key.group not in (base.group, EVERYBODY) and all(base in side for side in shares):
-                known[key._replace(ratio=True)] = ratio_correlation(
-                    (mine, shares[0][base]), (theirs, shares[1][base])
-                )
-            correlations |= {name: value for name, value in known.items() if value is not None}
-    return correlations
-
-
 def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return which entries of codes are of each group, and at last those of everybody."""
     rows = [(name, codes == code) for code, name in enumerate(grouping.names)]
@@ -887,7 +826,6 @@ def _row(
     figure: Figure,
     ratio: Estimate | None,
     stratum: str | None = None,
-    share: SearchShare | None = None,
 ) -> SearchRate:
     return SearchRate(
         **vars(rate),
@@ -899,5 +837,4 @@ def _row(
         group=group,
         figure=figure,
         ratio=ratio,
-        share=share,
     )

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from facerec.fairness.against_page import against_table
 from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
@@ -177,7 +176,6 @@ def to_json(audit: Audit) -> Json:
         ),
         "fusion": each("fusion", lambda changes: map(_at_target, changes)),
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
-        "against": plain(audit.against),
         "one_to_many": plain(searches),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
@@ -282,7 +280,6 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         ],
         "fusion": of_page("fusion", fusion_table),
         "comparison": change_table(audit.comparison).records() if audit.comparison else [],
-        "against": against_table(audit.against.rows).records() if audit.against else [],
         **{
             f"one_to_many_{name}": within(searches["groupings"] if searches else (), name)
             for name in ("rates", "thresholds", "failures")

@@ -11,7 +11,7 @@ from importlib.resources import files
 import jinja2
 from markupsafe import Markup
 
-from facerec.fairness import against_page, figures, one_to_many_page, tables
+from facerec.fairness import figures, one_to_many_page, tables
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
 from facerec.fairness.no_comparison import NoComparison
@@ -160,8 +160,6 @@ def _sections(audit: Audit, drawings: Drawings) -> Iterator[Section]:
             yield Heading(grouping.name)
             yield from describe(audit, grouping, drawings.of(f"{slug(number, grouping.name)}-"))
 
-    if audit.against is not None:
-        yield against_page.section(audit.against)
     blocks = [*by_grouping(_composition)]
     if audit.exclusions:
         blocks.append(tables.left_out_table(audit))

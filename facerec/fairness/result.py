@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import facerec
-from facerec.fairness.against import ReleaseComparison
 from facerec.fairness.association import Association
 from facerec.fairness.attributes import Exclusion, GroupCount, Grouping
 from facerec.fairness.baseline import BaselineComparison
@@ -20,7 +19,7 @@ from facerec.fairness.covariates import AdjustedAssociation
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
-from facerec.fairness.one_to_many import OneToMany, SearchKey
+from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
 from facerec.report import words
 from facerec.report.conclusions import Conclusion
@@ -66,7 +65,6 @@ class InputFile:
         "calibration",
         "model",
         "baseline",
-        "against",
     ]
     name: str
     """Without its folder."""
@@ -201,12 +199,8 @@ class Audit:
     """What a reader must know of these data, one sentence each."""
     comparison: BaselineComparison | None = None
     """With a baseline."""
-    against: ReleaseComparison | None = None
-    """With the audit of an earlier release."""
     one_to_many: OneToMany | NoComparison | None = None
     """Identification, if it was asked for."""
-    search_correlations: Mapping[SearchKey, float] | None = None
-    """Of its figures with those of the baseline, if that was searched too. Not written."""
     thresholds: tuple[GlobalThreshold, ...] = ()
     """One a target, the same for all groupings; empty without rates."""
     target: str | None = None

@@ -1,6 +1,6 @@
 """Heads: embedding and label to loss."""
 
-from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.classifier import MarginClassifier
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import (
     AdaFace,
@@ -22,23 +22,23 @@ from facerec.heads.norm_regularizer import (
     NormMoments,
     NormPenalty,
     NormRegularizer,
-    RegularizerOutput,
     RingLoss,
     combination_warnings,
     create_regularizer,
     global_moments,
 )
+from facerec.heads.output import LossOutput
 
 __all__ = [
     "SEC",
     "AdaFace",
     "ArcFace",
-    "ClassifierOutput",
     "CombinedMargin",
     "CosFace",
     "FixedNorm",
     "InterclassFilter",
     "L2Norm",
+    "LossOutput",
     "MagFace",
     "Margin",
     "MarginClassifier",
@@ -46,7 +46,6 @@ __all__ = [
     "NormPenalty",
     "NormRegularizer",
     "OwnMargin",
-    "RegularizerOutput",
     "RingLoss",
     "Softmax",
     "SphereFace",

@@ -9,7 +9,6 @@ This costs communication that does not grow with the number of classes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -38,29 +37,11 @@ from facerec.heads.margin_softmax import (
     margin_softmax,
 )
 from facerec.heads.margins import AdaFace, Margin
+from facerec.heads.output import LossOutput
 
 CenterInit = Literal["unit", "normal", "xavier"]
 
 _BLOCK = 4096  # rows of centres drawn at a time
-
-
-@dataclass(frozen=True)
-class ClassifierOutput:
-    """The loss and figures for logging, all scalars, the same on all ranks."""
-
-    loss: Tensor
-    """Cross-entropy averaged over the global batch, and MagFace's penalty on norms; the only one
-    that carries a gradient."""
-    target_cosine: Tensor
-    """Mean cosine to the own class centre, without margin."""
-    other_cosine: Tensor
-    """Mean cosine to the other classes that take part, to the nearest centre of each (NaN for a
-    single class)."""
-    center_norm: Tensor
-    """Mean norm of the class centres that take part; the smaller it is, the faster they turn."""
-    filtered: Tensor
-    """Share of the logits of other classes that the inter-class filter took (NaN for a single
-    class)."""
 
 
 class NormAverage(nn.Module):
@@ -288,8 +269,15 @@ class MarginClassifier(nn.Module):
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, update: CenterUpdate | None = None
-    ) -> ClassifierOutput:
-        """Compute the loss of the global batch, in float32 whatever autocast says.
+    ) -> LossOutput:
+        """Return the loss of the global batch, in float32 whatever autocast says.
+
+        That is the cross-entropy averaged over the batch, and MagFace's penalty on norms. Its
+        figures are ``target_cosine``, the mean cosine to the own class centre, without margin;
+        ``other_cosine``, that to the other classes that take part, to the nearest centre of each;
+        ``center_norm``, the mean norm of the centres that take part; and ``filtered``, the share of
+        the logits of other classes that the inter-class filter took. Both means over other classes
+        are NaN for a single class.
 
         In training mode AdaFace takes in the batch's norms; ``advance`` ends the step.
 
@@ -340,13 +328,13 @@ class MarginClassifier(nn.Module):
         rows, own = len(column), sums.target_cosine.sum()
         targets = rows if known is None else known
         pairs = rows * self.num_visited - targets if rows * (self.num_visited - 1) else math.nan
-        return ClassifierOutput(
-            loss=sums.loss,
-            target_cosine=own / targets,
-            other_cosine=(sums.cosine_sum - own) / pairs,
-            center_norm=sums.norm_sum / (self.num_visited * self.centers_per_class),
-            filtered=sums.filtered / pairs,
-        )
+        figures = {
+            "target_cosine": own / targets,
+            "other_cosine": (sums.cosine_sum - own) / pairs,
+            "center_norm": sums.norm_sum / (self.num_visited * self.centers_per_class),
+            "filtered": sums.filtered / pairs,
+        }
+        return LossOutput(sums.loss, figures)
 
     def _rows(self) -> Tensor | None:
         """Return the rows of ``weight`` that take part, ascending; all if None."""

@@ -16,7 +16,6 @@ else the identity; it is trained along and is no part of the model. ``relation``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -25,32 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from facerec.heads.collectives import all_gather, world_size
+from facerec.heads.output import LossOutput
 
 DistillationKind = Literal["cosine", "mse", "relation"]
-
-
-@dataclass(frozen=True)
-class WholeBatch:
-    """All embeddings of this rank in an optimizer step, for gradient accumulation; no gradient."""
-
-    embeddings: Tensor
-    """Of all micro-batches, ``(k·B, D)``."""
-    targets: Tensor
-    """``(k·B, T)``."""
-
-
-@dataclass(frozen=True)
-class DistillationOutput:
-    """What one call gives: scalars on the embeddings' device."""
-
-    loss: Tensor
-    """Weighted; this rank's share, whose average over ranks (and micro-batches) is the loss of the
-    global batch. Only this one carries a gradient."""
-    distance: Tensor
-    """Unweighted, over all ranks."""
-    cosine: Tensor | None
-    """Mean cosine of the (mapped) embeddings to the teacher's, over all ranks; None for
-    ``relation``, which compares no embedding with its target."""
 
 
 class DistillationLoss(nn.Module):
@@ -110,15 +86,20 @@ class DistillationLoss(nn.Module):
         return self.kind == "relation"
 
     def forward(
-        self, embeddings: Tensor, targets: Tensor, whole: WholeBatch | None = None
-    ) -> DistillationOutput:
-        """Compute the loss; a collective, and all ranks have to give batches of one size.
+        self, embeddings: Tensor, targets: Tensor, whole: tuple[Tensor, Tensor] | None = None
+    ) -> LossOutput:
+        """Return the loss; a collective, and all ranks have to give batches of one size.
+
+        It is weighted, and this rank's share, whose average over ranks (and micro-batches) is the
+        loss of the global batch. Figures are ``distance``, unweighted, and but for ``relation``,
+        which compares no embedding with its target, ``cosine``, the mean cosine of the (mapped)
+        embeddings to the teacher's.
 
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
             targets: the teacher's raw embeddings of the same pictures, ``(B, T)``.
-            whole: everything of the optimizer step, where this is one of several micro-batches and
-                `couples_samples`.
+            whole: all embeddings and targets of this rank in the optimizer step, ``(k·B, D)`` and
+                ``(k·B, T)``, where this is one of several micro-batches and `couples_samples`.
         """
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(embeddings.dtype, torch.float32)
@@ -137,17 +118,17 @@ class DistillationLoss(nn.Module):
             own = distance.detach()
             figures = torch.stack([own, own if cosine is None else cosine])
             means = self._mean_over_ranks(figures)
-            return DistillationOutput(
-                self.weight * distance, means[0], None if cosine is None else means[1]
-            )
+            named = {"distance": means[0]} | ({} if cosine is None else {"cosine": means[1]})
+            return LossOutput(self.weight * distance, named)
 
-    def _relation(self, student: Tensor, targets: Tensor, whole: WholeBatch | None) -> Tensor:
+    def _relation(
+        self, student: Tensor, targets: Tensor, whole: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
         """Compare the cosines of this rank's images to those of the global batch."""
-        if whole is None:
-            whole = WholeBatch(student, targets)
+        every, every_target = whole or (student, targets)
         own, taught = F.normalize(student), F.normalize(targets)
-        others = all_gather(F.normalize(whole.embeddings.detach().to(student)), self.group)
-        references = all_gather(F.normalize(whole.targets.to(student)), self.group)
+        others = all_gather(F.normalize(every.detach().to(student)), self.group)
+        references = all_gather(F.normalize(every_target.to(student)), self.group)
         # An image and itself have no part in it: there both cosines are 1.
         squares = (own @ others.T - taught @ references.T).square()
         share = squares.sum() / (len(own) * max(len(others) - 1, 1))

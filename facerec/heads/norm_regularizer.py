@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from facerec.heads.collectives import all_gather, world_size
 from facerec.heads.margins import Margin, NormMargin, SphereFace2017
+from facerec.heads.output import LossOutput
 from facerec.limits import Checked, NonNegative, Share
 
 _Target = Literal["batch", "constant", "learned"]
@@ -120,27 +121,6 @@ NormPenalty = SEC | L2Norm | FixedNorm | RingLoss
 """Any norm penalty of this module."""
 
 
-@dataclass(frozen=True)
-class RegularizerOutput:
-    """What one call of the regulariser gives; all are float32 scalars on the embeddings' device.
-
-    Only ``loss`` carries a gradient; everything else is for logging, and is the same on all ranks.
-    """
-
-    loss: Tensor
-    """Weighted; this rank's share, whose average over ranks is the loss of the global batch."""
-    penalty: Tensor
-    """Mean of |n − μ|^p over the global batch without η and s, over (mean norm)^p if relative."""
-    mean_norm: Tensor
-    """Mean norm m_t: as handed in, or of the global batch."""
-    variance: Tensor
-    """Population variance of the norms of the global batch."""
-    min_norm: Tensor
-    """Smallest norm of the global batch; near 0 an embedding's direction is noise."""
-    center: Tensor
-    """The μ that was used."""
-
-
 class NormRegularizer(nn.Module):
     """A norm penalty with its state: the centre μ and whether it has started.
 
@@ -201,8 +181,13 @@ class NormRegularizer(nn.Module):
         mean_norm: Tensor | None = None,
         progress: float = 1.0,
         update: bool = True,
-    ) -> RegularizerOutput:
-        """Compute the penalty; a collective, so every rank has to call it.
+    ) -> LossOutput:
+        """Return the weighted penalty; a collective, so every rank has to call it.
+
+        The loss is this rank's share, whose average over ranks is the loss of the global batch.
+        Figures are ``penalty``, the mean of |n − μ|^p without η and s, over (mean norm)^p if
+        relative; ``center``, the μ that was used; and of the norms ``mean_norm`` (as handed in),
+        ``variance`` (population) and ``min_norm``, near 0 of which a direction is noise.
 
         With gradient accumulation, every micro-batch gets the ``mean_norm`` of the whole batch,
         only the first one has ``update=True``, and the losses are averaged.
@@ -241,14 +226,14 @@ class NormRegularizer(nn.Module):
             if config.target == "learned":
                 # Adds 0 to the loss and the global gradient to the radius, alike on all ranks.
                 loss = loss + (self.radius - self.radius.detach()) * totals[1]
-            return RegularizerOutput(
-                loss=weight * loss,
-                penalty=totals[0],
-                mean_norm=mean,
-                variance=moments.variance,
-                min_norm=moments.smallest,
-                center=center.clone(),
-            )
+            figures = {
+                "penalty": totals[0],
+                "mean_norm": mean,
+                "variance": moments.variance,
+                "min_norm": moments.smallest,
+                "center": center.clone(),
+            }
+            return LossOutput(weight * loss, figures)
 
     @torch.no_grad()
     def _advance(self, mean: Tensor, update: bool) -> Tensor:

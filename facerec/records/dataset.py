@@ -19,12 +19,10 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
 from facerec.files import open_file, read_file
@@ -37,6 +35,10 @@ from facerec.records.image_record import HEADER_BYTES, class_of
 from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
 from facerec.records.layout import open_image_records, read_list
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
 
 OnError = Literal["error", "skip"]
 
@@ -124,7 +126,7 @@ class BatchSource(Protocol):
     def __getitems__(self, request: BatchRequest) -> Batch: ...
 
 
-class FaceDataset(Dataset, ImageSource):
+class FaceDataset(ImageSource):
     """Face images with integer classes, read by index.
 
     Subclasses say where the encoded images are; decoding, augmentation and the policy for damaged
@@ -293,6 +295,8 @@ class FaceDataset(Dataset, ImageSource):
             FacerecError: a sample is damaged (``on_error="error"``), or so many are that no
                 replacement was found.
         """
+        import torch  # for batches alone: whoever reads single images needs none of it
+
         indices = np.array(request.indices, np.int64)  # a copy: replacements are written into it
         images = _allocate((len(indices), *self.image_size, 3))
         labels = np.empty(len(indices), np.int64)
@@ -740,8 +744,11 @@ class BatchLoader:
             prefetch: batches that each worker prepares ahead.
             start_method: of the workers; by default forked on Linux, elsewhere the system's.
         """
-        self._loader: DataLoader = DataLoader(
-            _Guarded(dataset),
+        import torch
+        from torch.utils.data import DataLoader
+
+        self._loader: DataLoader[Any] = DataLoader(
+            _Guarded(dataset),  # type: ignore[arg-type]
             batch_sampler=requests,  # type: ignore[arg-type]
             collate_fn=_identity,
             num_workers=workers,
@@ -766,7 +773,7 @@ class BatchLoader:
             yield item
 
 
-class _Guarded(Dataset):
+class _Guarded:
     """Hands errors over as values: ``DataLoader`` would wrap them in the worker's traceback."""
 
     def __init__(self, dataset: BatchSource) -> None:
@@ -806,6 +813,9 @@ def _leave_on_sigterm(parent: int) -> None:
 
 def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
     """Return uint8 memory, in a worker such as the main process can map without a copy."""
+    import torch
+    from torch.utils.data import get_worker_info
+
     if get_worker_info() is None:
         # NumPy asks the kernel for large pages, which makes filling fresh memory ten times faster.
         return torch.from_numpy(np.empty(shape, np.uint8))

@@ -365,7 +365,7 @@ def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
                     f"{file.path}, offset {index.offsets[start + np.argmax(empty)]}: a record "
                     f"without an image, as in the insightface layout, whose keys must come from an "
                     f"index, but {path.name} is missing; restore it, or write one from the ids in "
-                    "the records with facerec repair-records"
+                    "the records with facerec make-records --repair"
                 )
         notes.append(
             f"{path}: missing; rebuilt in memory from {file.path.name}: {len(index):,} records, "
@@ -379,31 +379,6 @@ def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
         return index
     order = np.argsort(index.keys)
     return RecordIndex(index.keys[order], index.offsets[order])
-
-
-def index_from_ids(path: Path) -> RecordIndex:
-    """Rebuild the index of a record file whose keys matter, from the ids in its records.
-
-    Write the result with `facerec.records.recordio.write_index`.
-
-    Raises:
-        RecordError: the file is damaged, or two records have the same id.
-    """
-    keys, offsets = [], []
-    for offset, payload in RecordFile(path).scan():
-        keys.append(unpack(payload, f"{path}, offset {offset}").id)
-        offsets.append(offset)
-    unique, counts = np.unique(np.array(keys, dtype=np.uint64), return_counts=True)
-    if len(unique) < len(keys):
-        raise RecordError(
-            f"{path}: {counts.max()} records have the id {unique[counts.argmax()]}, so ids cannot "
-            "serve as keys; restore the index from the source of the file"
-        )
-    if len(unique) and unique[-1] >= 1 << 63:
-        raise RecordError(
-            f"{path}: id {unique[-1]} is too large for a key; restore the index from the source"
-        )
-    return RecordIndex(np.array(keys, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
 
 def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] | None:
@@ -457,7 +432,7 @@ def _split_insightface(
         raise RecordError(
             f"{file.path.with_suffix('.idx')}: lists {len(index):,} records, the last key {last}, "
             f"but the header record of {file.path.name} announces {e:,.0f}; restore the index, or "
-            "write one from the ids in the records with facerec repair-records"
+            "write one from the ids in the records with facerec make-records --repair"
         )
     if _misses_records(file, index, notes):
         count = len(rebuild_index(file.path))

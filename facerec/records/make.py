@@ -6,12 +6,9 @@ record files, such as mxnet's, do not know it.
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -31,14 +28,17 @@ from facerec.records.dataset import (
 )
 from facerec.records.decode import decode_image, image_kind, image_size, image_suffix, orientation
 from facerec.records.images import suffix_kind, turned_sentence
-from facerec.records.layout import Layout, WriteSummary, read_list, write_image_records
+from facerec.records.layout import WriteSummary, read_list, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
 
 _STORED_AS_PNG = (".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of files that get another one in the list of the records."""
 
-_CHUNK = 64
-"""Images that a process checks at a time."""
+_AT_ONCE = 4096
+"""Images that are under way, so that memory stays small if the disk is slow."""
+
+_QUALITY = 95
+"""JPEG quality of images that are scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,10 @@ class Summary:
     Attributes:
         path: the record file, or the folder.
         images: images written.
-        identities: classes or identity folders written.
+        identities: classes or identity folders that gave an image.
         skipped: what was left out, with the cause.
         notes: remarks of the writer.
+        counts: what else was done, and how often.
     """
 
     path: Path
@@ -58,19 +59,7 @@ class Summary:
     identities: int
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class MakeSummary(Summary):
-    """What `make_records` did; ``identities`` are the folders that gave an image.
-
-    Attributes:
-        layout: of the record file.
-        resized: images that had another size and were encoded anew.
-    """
-
-    layout: Layout
-    resized: int
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def make_records(
@@ -80,11 +69,10 @@ def make_records(
     processes: int = 1,
     size: int = 112,
     resize: bool = False,
-    quality: int = 95,
     layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: OnError = "error",
     progress: Progress | None = None,
-) -> MakeSummary:
+) -> Summary:
     """Write ``train.rec``, ``.idx``, ``.lst``, ``property`` and ``classes.txt`` from a folder.
 
     Identities become classes in the order of their names. Every image is decoded once, to be sure
@@ -97,7 +85,6 @@ def make_records(
         processes: that read and check images, ≥ 1.
         size: height and width of every image, in pixels.
         resize: scale square images of other sizes and encode them anew, instead of refusing them.
-        quality: of JPEGs encoded anew, 1 to 100.
         layout: see `write_image_records`.
         on_error: whether a bad image stops the work or is left out and listed.
         progress: called with the images done.
@@ -107,11 +94,8 @@ def make_records(
         ImageError: an image is damaged or has another size (``on_error="error"``).
         RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
-    if processes < 1 or size < 1 or not 1 <= quality <= 100:
-        raise DatasetError(
-            f"processes {processes}, size {size}, quality {quality}: processes and size must be at "
-            "least 1, quality 1 to 100"
-        )
+    if processes < 1 or size < 1:
+        raise DatasetError(f"processes {processes}, size {size}: both must be at least 1")
     dataset = folder if isinstance(folder, FolderDataset) else FolderDataset(folder)
     out = Path(out)
     if out.resolve().is_relative_to(dataset.root):
@@ -126,9 +110,8 @@ def make_records(
 
     def items() -> Iterator[tuple[int, str, bytes]]:
         nonlocal resized, turned
-        check = partial(_check_chunk, dataset=dataset, size=size, resize=resize, quality=quality)
-        chunks = _in_order(check, range(0, len(dataset), _CHUNK), processes)
-        for i, (image, changed, lies) in enumerate(itertools.chain.from_iterable(chunks)):
+        check = partial(_checked, dataset=dataset, size=size, resize=resize)
+        for i, (image, changed, lies) in enumerate(_in_order(check, len(dataset), processes)):
             if isinstance(image, FacerecError):
                 if on_error == "error":
                     raise image
@@ -155,32 +138,14 @@ def make_records(
         )
     if turned:
         notes.append(turned_sentence(str(dataset.root), turned, len(dataset)))
-    return MakeSummary(
+    return Summary(
         path=written.path,
         images=written.images,
         identities=len(filled),
         skipped=tuple(skipped),
         notes=tuple(notes),
-        layout=written.layout,
-        resized=resized,
+        counts={"scaled": resized, "left out": len(skipped)},
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApplySummary(Summary):
-    """What `apply_proposals` did; ``identities`` are the labels that have images.
-
-    Attributes:
-        dropped: images left out as proposed.
-        relabelled: images that got another label, one by one.
-        merged: labels whose images went to another label.
-        refused: proposals that were not accepted.
-    """
-
-    dropped: int
-    relabelled: int
-    merged: int
-    refused: int
 
 
 def apply_proposals(
@@ -191,7 +156,7 @@ def apply_proposals(
     layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: OnError = "error",
     progress: Progress | None = None,
-) -> ApplySummary:
+) -> Summary:
     """Write a data set anew, with the labels that a table of proposals gives it.
 
     Labels keep their order and those that are new follow; ``classes.txt`` says which class was or
@@ -267,18 +232,21 @@ def apply_proposals(
     size = dataset.records.image_size if isinstance(dataset, RecordDataset) else None
     written = _write_set(out, items(), classes, size or dataset.image_size, layout)
     ids = dataset.ids.tolist()
-    return ApplySummary(
+    return Summary(
         path=written.path,
         images=written.images,
         identities=len(classes),
         skipped=tuple(skipped),
         notes=written.notes,
-        dropped=len(changes.dropped),
-        relabelled=sum(
-            image not in changes.dropped for image in ids if image in changes.relabelled
-        ),
-        merged=len(changes.merged),
-        refused=changes.refused,
+        counts={
+            "images left out as proposed": len(changes.dropped),
+            "relabelled": sum(
+                image not in changes.dropped for image in ids if image in changes.relabelled
+            ),
+            "labels merged": len(changes.merged),
+            "proposals not accepted": changes.refused,
+            "images left out as damaged": len(skipped),
+        },
     )
 
 
@@ -336,33 +304,25 @@ Checked = tuple[bytes | FacerecError, bool, bool]
 """An image's bytes or why it is bad, whether it was scaled, and whether EXIF marks it as turned."""
 
 
-def _check_chunk(
-    start: int, *, dataset: FolderDataset, size: int, resize: bool, quality: int
-) -> list[Checked]:
-    """Return what is known of each image of a chunk."""
-    results: list[Checked] = []
-    for i in range(start, min(start + _CHUNK, len(dataset))):
-        try:
-            data = dataset.encoded(i)
-            where = dataset.where(i)
-            height, width = image_size(data, where)
-            lies = orientation(data) > 1
-            changed = (height, width) != (size, size)
-            if changed and not resize:
-                raise ImageError(
-                    f"{where}: the image is {height}×{width} (height×width) where {size}×{size} is "
-                    "needed; align and crop the faces to that size first, or have square images "
-                    "scaled by --resize"
-                )
-            if changed:
-                data = _resize(data, where, size, quality)
-            else:
-                decode_image(data, where, (size, size))
-                data = _storable(data, where)
-            results.append((data, changed, lies))
-        except FacerecError as error:
-            results.append((error, False, False))
-    return results
+def _checked(i: int, *, dataset: FolderDataset, size: int, resize: bool) -> Checked:
+    """Return what is known of an image."""
+    where = dataset.where(i)
+    try:
+        data = dataset.encoded(i)
+        height, width = image_size(data, where)
+        turned = orientation(data) > 1
+        if (height, width) == (size, size):
+            decode_image(data, where, (size, size))
+            return _storable(data, where), False, turned
+        if not resize:
+            raise ImageError(
+                f"{where}: the image is {height}×{width} (height×width) where {size}×{size} is "
+                "needed; align and crop the faces to that size first, or have square images "
+                "scaled by --resize"
+            )
+        return _resize(data, where, size), True, turned
+    except FacerecError as error:
+        return error, False, False
 
 
 def _storable(data: bytes, where: str) -> bytes:
@@ -373,7 +333,7 @@ def _storable(data: bytes, where: str) -> bytes:
     return cv2.imencode(".png", image)[1].tobytes()
 
 
-def _resize(data: bytes, where: str, size: int, quality: int) -> bytes:
+def _resize(data: bytes, where: str, size: int) -> bytes:
     image = decode_image(data, where, None)
     height, width = image.shape[:2]
     if height != width:
@@ -384,38 +344,31 @@ def _resize(data: bytes, where: str, size: int, quality: int) -> bytes:
     method = cv2.INTER_AREA if height > size else cv2.INTER_CUBIC
     image = cv2.resize(image, (size, size), interpolation=method)
     image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
 
 
-def _in_order(
-    work: Callable[[int], list[Checked]], tasks: range, processes: int
-) -> Iterator[list[Checked]]:
-    """Yield ``work(task)`` in the order of the tasks, computed by several processes."""
+def _in_order(work: Callable[[int], Checked], count: int, processes: int) -> Iterator[Checked]:
+    """Yield ``work(i)`` in order, computed by several processes."""
     if processes == 1:
-        yield from map(work, tasks)
+        yield from map(work, range(count))
         return
     with process_pool(processes, _start, (work,)) as pool:
-        waiting: deque[Future[list[Checked]]] = deque()
-        for task in tasks:
-            # A bound on what is under way keeps memory small if the disk is slow.
-            if len(waiting) == 4 * processes:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(_run, task))
-        while waiting:
-            yield waiting.popleft().result()
+        for start in range(0, count, _AT_ONCE):
+            tasks = range(start, min(start + _AT_ONCE, count))
+            yield from pool.map(_run, tasks, chunksize=32)
 
 
-_work: Callable[[int], list[Checked]]
+_work: Callable[[int], Checked]
 
 
-def _start(work: Callable[[int], list[Checked]]) -> None:
+def _start(work: Callable[[int], Checked]) -> None:
     """Receive the work, and the data set in it, once per process instead of once per task."""
     global _work
     _work = work
     cv2.setNumThreads(0)
 
 
-def _run(task: int) -> list[Checked]:
+def _run(task: int) -> Checked:
     return _work(task)
 
 
@@ -491,20 +444,18 @@ def export_folder(
         images=len(dataset) - len(skipped),
         identities=len(folders),
         skipped=tuple(skipped),
+        counts={"left out": len(skipped)},
     )
 
 
 def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) -> bool:
     """Return whether every image has a path, and first components and classes match one to one."""
     class_of: dict[str, int] = {}
-    for key, label in zip(dataset.records.keys.tolist(), _known_labels(dataset), strict=True):
+    labels = dataset.records.labels(on_error="skip").tolist()
+    for key, label in zip(dataset.records.keys.tolist(), labels, strict=True):
         components = paths.get(key, ())
         if len(components) < 2 or (
             label >= 0 and class_of.setdefault(components[0], label) != label
         ):
             return False
     return len(set(class_of.values())) == len(class_of)
-
-
-def _known_labels(dataset: RecordDataset) -> list[int]:
-    return dataset.records.labels(on_error="skip").tolist()

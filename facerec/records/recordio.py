@@ -204,7 +204,7 @@ class RecordFile:
                 offset,
                 key,
                 f"no record can begin here (records begin at multiples of 4 below {self.size:,})",
-                "rebuild the index (facerec repair-records)",
+                "rebuild the index (facerec make-records --repair)",
             )
         data, size = self.content, self.size
         ranges: list[tuple[int, int]] = []
@@ -259,7 +259,7 @@ class RecordFile:
         offset: int,
         key: int | None,
         problem: str,
-        advice: str = "restore the file, or save the whole records with facerec repair-records",
+        advice: str = "restore the file, or save what is whole with facerec make-records --repair",
     ) -> RecordError:
         keyed = "" if key is None else f", key {key}"
         return RecordError(f"{self.path}{keyed}, offset {offset}: {problem}; {advice}")
@@ -364,7 +364,7 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
             first, again = twice
             raise RecordError(
                 f"{path}, line {again + 1}, key {keys[again]}: {name} {values[again]} stands in "
-                f"line {first + 1} already; rebuild the index (facerec repair-records)"
+                f"line {first + 1} already; rebuild the index (facerec make-records --repair)"
             )
     return RecordIndex(keys, offsets)
 
@@ -396,7 +396,7 @@ def _parse_index(path: Path, file: IO[bytes]) -> tuple[np.ndarray, np.ndarray]:
         if len(carry) > _LINE_LIMIT:
             raise RecordError(
                 f"{path}, line {lines + 1 + text.count(10)}: the line is longer than 1 MiB; this "
-                "is no index file, rebuild the index (facerec repair-records)"
+                "is no index file, rebuild the index (facerec make-records --repair)"
             )
         if text:
             table = _parse_clean_lines(text) if blank is None else None
@@ -442,19 +442,19 @@ def _parse_lines(
         if blank is not None:
             raise RecordError(
                 f"{path}, line {blank}: blank, although line {number} follows; rebuild the index "
-                "(facerec repair-records)"
+                "(facerec make-records --repair)"
             )
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise RecordError(
                 f"{path}, line {number}: expected two integers, key TAB offset, found {shown}; "
-                "rebuild the index (facerec repair-records)"
+                "rebuild the index (facerec make-records --repair)"
             )
         # Leading zeros aside, 19 digits may or may not fit, 20 never do.
         fields = [field.lstrip(b"0") or b"0" for field in fields]
         if any(len(field) > 19 or int(field) >= 1 << 63 for field in fields):
             raise RecordError(
                 f"{path}, line {number}: a number in {shown} does not fit in 64 bits; "
-                "rebuild the index (facerec repair-records)"
+                "rebuild the index (facerec make-records --repair)"
             )
         table.append([int(field) for field in fields])
     return np.array(table, dtype=np.int64).reshape(-1, 2), blank
@@ -538,7 +538,7 @@ class IndexedRecordFile:
         if not 0 <= position < len(self) or self.keys[position] != key:
             raise RecordError(
                 f"{self.file.path}: its index has no key {key} among {len(self):,} keys; "
-                "check the key or rebuild the index (facerec repair-records)"
+                "check the key or rebuild the index (facerec make-records --repair)"
             )
         return position
 

@@ -1,4 +1,4 @@
-"""Data sets of generated faces: a training set, three verification packs, attributes.
+"""Data sets of drawn faces: a training set, three verification packs, attributes.
 
 Everything follows from one seed. Every subject and every photo has a generator of its own, keyed
 by (seed, set, subject, photo), so the bytes do not depend on the number of processes.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import cv2
 import numpy as np
@@ -33,21 +34,8 @@ from facerec.limits import (
 )
 from facerec.processes import process_pool
 from facerec.progress import Progress
-from facerec.records.faces import (
-    CONDITIONS,
-    Identity,
-    Nuisance,
-    draw_identity,
-    draw_nuisance,
-    encode,
-    render,
-    restyle,
-)
-from facerec.records.faces.parameters import (
-    RESTYLED_SHARE,
-    TRAINING_AGED_SHARE,
-    TRAINING_PROFILE_SHARE,
-)
+from facerec.records.decode import decode_image
+from facerec.records.faces import draw_circumstances, draw_identity, encode, render, restyle
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
@@ -68,7 +56,7 @@ _PHOTOS = 4
 class Group(Checked):
     """A group of subjects whose photos can be given a worse quality: a known truth for audits.
 
-    Nothing else depends on the group; skin, hair and geometry are drawn alike in all of them.
+    Nothing else depends on the group; the faces are drawn alike in all of them.
     """
 
     name: str
@@ -85,7 +73,7 @@ class Group(Checked):
 
 @dataclass(frozen=True)
 class SyntheticSet(Checked):
-    """What to generate."""
+    """What to draw."""
 
     seed: CountOrNone = 0
     """Source of everything; another seed gives other subjects."""
@@ -99,7 +87,7 @@ class SyntheticSet(Checked):
     """Groups of subjects, and the quality planted in their photos."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be generated.
+        """Refuse what cannot be drawn.
 
         Raises:
             RecipeError: a number out of range.
@@ -125,52 +113,26 @@ class SyntheticSet(Checked):
 
     @property
     def total_images(self) -> int:
-        """Number of images that are rendered in all."""
+        """Number of images that are drawn in all."""
         packs = len(PACKS) * FOLDS * self.subjects_per_fold * _PHOTOS
         return self.identities * self.images_per_identity + packs
 
 
-@dataclass(frozen=True)
-class SyntheticSummary:
-    """What `write_synthetic` wrote."""
+class Photo(NamedTuple):
+    """One drawn photo and its row of attributes.csv."""
 
-    path: Path
-    """The folder."""
-    identities: int
-    """Subjects in the training set."""
-    training_images: int
-    pack_images: int
-    """Distinct images in all packs."""
-    pairs: dict[str, int]
-    """Pairs of each pack."""
-
-
-@dataclass(frozen=True)
-class Photo:
-    """One generated photo and what is known of it."""
-
-    image_id: str
-    subject_id: str
-    group: str
-    control: str
-    """One of ``CONTROL``."""
-    set: str
-    fold: int | None
-    """1 to 10 in packs."""
-    age: float
-    yaw: float
     jpeg: bytes
+    row: dict[str, str]
 
 
-@dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """Work for one process: all photos of one subject."""
 
     set: str
-    index: int
+    place: int
     """Within the set."""
     number: int
-    """Within everything that is generated; names the subject."""
+    """Within everything that is drawn; names the subject."""
     fold: int | None
     group: Group
     control: str
@@ -178,12 +140,9 @@ class _Subject:
 
 
 def write_synthetic(
-    out: Path,
-    config: SyntheticSet,
-    processes: int = 1,
-    progress: Progress | None = None,
-) -> SyntheticSummary:
-    """Generate a training set and three packs in one folder.
+    out: Path, config: SyntheticSet, processes: int = 1, progress: Progress | None = None
+) -> None:
+    """Write a training set and three packs into one folder.
 
     ``train.rec``, ``.idx``, ``.lst`` and ``property`` (InsightFace's layout); ``lfw.bin`` (everyday
     photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
@@ -194,8 +153,8 @@ def write_synthetic(
 
     Args:
         out: the folder; files of the same names are replaced, others stay.
-        config: what to generate.
-        processes: processes that render; the bytes do not depend on it.
+        config: what to draw.
+        processes: processes that draw; the bytes do not depend on it.
         progress: called with the images drawn.
 
     Raises:
@@ -204,101 +163,51 @@ def write_synthetic(
     """
     if processes < 1:
         raise DatasetError(f"processes: found {processes}, give at least 1")
-    with staged_folder(out, DatasetError, last="train.rec") as folder:
-        return replace(_write_set(folder, config, processes, progress), path=Path(out))
+    work = partial(_album, seed=config.seed)
+    rows: list[dict[str, str]] = []
+    with (
+        staged_folder(out, DatasetError, last="train.rec") as folder,
+        process_pool(processes, cv2.setNumThreads, (1,))
+        if processes > 1
+        else contextlib.nullcontext() as pool,
+    ):
+        subjects = _subjects(config)
+        drawn = pool.map(work, subjects, chunksize=2) if pool else map(work, subjects)
 
-
-def _write_set(
-    out: Path, config: SyntheticSet, processes: int, progress: Progress | None
-) -> SyntheticSummary:
-    subjects = _subjects(config)
-    attributes: list[Photo] = []
-    with _rendered(subjects, config.seed, processes) as rendered:
-
-        def photos(count: int) -> Iterator[list[Photo]]:
-            for _ in range(count):
-                album = next(rendered)
-                attributes.extend(replace(photo, jpeg=b"") for photo in album)
+        def albums(count: int) -> Iterator[list[Photo]]:
+            for album in itertools.islice(drawn, count):
+                rows.extend(photo.row for photo in album)
                 if progress is not None:
-                    progress("drawing faces", len(attributes), config.total_images)
+                    progress("drawing faces", len(rows), config.total_images)
                 yield album
 
         training = (
-            (label, photo.image_id, photo.jpeg)
-            for label, album in enumerate(photos(config.identities))
+            (label, photo.row["image_id"], photo.jpeg)
+            for label, album in enumerate(albums(config.identities))
             for photo in album
         )
-        write_image_records(out / "train", training, num_classes=config.identities)
+        write_image_records(folder / "train", training, num_classes=config.identities)
         for name in PACKS:
-            _write_pack(out, name, list(photos(FOLDS * config.subjects_per_fold)), config)
-
-    _write_table(
-        out / "attributes.csv",
-        ("image_id", "subject_id", "group", "control", "set", "fold", "age", "yaw",
-         "label_source"),
-        (
-            (p.image_id, p.subject_id, p.group, p.control, p.set,
-             "" if p.fold is None else str(p.fold), f"{p.age:.1f}", f"{p.yaw:.1f}", "generated")
-            for p in attributes
-        ),
-    )  # fmt: skip
-    training_images = config.identities * config.images_per_identity
-    summary = SyntheticSummary(
-        path=out,
-        identities=config.identities,
-        training_images=training_images,
-        pack_images=config.total_images - training_images,
-        pairs=dict.fromkeys(PACKS, FOLDS * config.pairs_per_fold),
-    )
-    counts = asdict(summary)
-    del counts["path"]
-    write_json(
-        out / DATASET_FILE,
-        {
-            "kind": "generated faces",
-            "config": asdict(config),
-            "counts": counts,
-            "versions": {
-                "facerec": facerec.__version__,
-                "numpy": np.__version__,
-                "opencv": cv2.__version__,
-            },
-        },
-    )
-    return summary
+            photos, issame = _pairs(name, list(albums(FOLDS * config.subjects_per_fold)), config)
+            write_pack(folder / f"{name}.bin", [photo.jpeg for photo in photos], issame)
+            ids = [photo.row["image_id"] for photo in photos]
+            table = [{"index": str(index), "image_id": name} for index, name in enumerate(ids)]
+            _write_table(folder / f"{name}_images.csv", table)
+        _write_table(folder / "attributes.csv", rows)
+        versions = {
+            "facerec": facerec.__version__, "numpy": np.__version__, "opencv": cv2.__version__
+        }  # fmt: skip
+        note = {"kind": "generated faces", "config": asdict(config), "versions": versions}
+        write_json(folder / DATASET_FILE, note)
 
 
-def contact_sheet(config: SyntheticSet, subjects: int = 6, suffix: str = ".png") -> bytes:
-    """Draw an overview of the first training subjects and return it as an encoded image.
-
-    One row a subject: frontal without expression, three everyday photos, one turned further, a
-    profile, and the subject thirty years later. Noise is left out to keep the file small.
-
-    Args:
-        config: whose subjects to draw.
-        subjects: number of rows.
-        suffix: ``".png"`` or ``".jpg"``.
-
-    Raises:
-        DatasetError: another suffix.
-    """
-    if suffix not in (".png", ".jpg"):
-        raise DatasetError(f"a contact sheet ends in .png or .jpg, not in {suffix!r}")
-    kinds = ("everyday", "everyday", "everyday", "training", "profile", "frontal")
+def contact_sheet(config: SyntheticSet, subjects: int = 6, photos: int = 8) -> bytes:
+    """Return the first photos of the first training subjects as a JPEG, a row each."""
     rows = []
-    for index, subject in enumerate(_subjects(config)[: min(subjects, config.identities)]):
-        quality = replace(subject.group, noise=0)
-        identity = draw_identity(_generator(config.seed, "train", index))
-        frontal = _planted(Nuisance(noise=0), quality)
-        row = [render(identity, frontal, _generator(config.seed, "train", index, 0))]
-        for number, kind in enumerate(kinds, start=1):
-            generator = _generator(config.seed, "train", index, number)
-            age = identity.base_age + AGE_GAP if number == len(kinds) else None
-            nuisance = draw_nuisance(identity, CONDITIONS[kind], generator, age)
-            row.append(render(identity, _planted(replace(nuisance, noise=0), quality), generator))
-        rows.append(np.hstack(row))
-    sheet = np.vstack(rows)[..., ::-1]
-    return bytes(cv2.imencode(suffix, sheet)[1])
+    for subject in _subjects(config)[: min(subjects, config.identities)]:
+        album = _album(subject, config.seed)[:photos]
+        rows.append(np.hstack([decode_image(photo.jpeg, "") for photo in album]))
+    return encode(np.vstack(rows), 90)
 
 
 def _generator(seed: int, name: str, subject: int, photo: int | None = None) -> np.random.Generator:
@@ -319,13 +228,11 @@ def _subjects(config: SyntheticSet) -> list[_Subject]:
     ]
     # Of a generator of its own, so that nothing else depends on it.
     coin = np.random.default_rng([config.seed, len(_SETS) + 3])
-    coins = (CONTROL[side] for side in coin.integers(2, size=sum(s[2] for s in sections)))
     subjects: list[_Subject] = []
     inside = dict.fromkeys(_SETS, 0)
     for number, (name, fold, count, photos) in enumerate(sections):
-        groups = _assign_groups(config, count, number)
-        for group in groups:
-            control = next(coins)
+        for group in _assign_groups(config, count, number):
+            control = CONTROL[coin.integers(2)]
             subjects.append(
                 _Subject(name, inside[name], len(subjects), fold, group, control, photos)
             )
@@ -342,90 +249,56 @@ def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group
     return [config.groups[index] for index in generator.permutation(chosen)]
 
 
-@contextlib.contextmanager
-def _rendered(
-    subjects: Sequence[_Subject], seed: int, processes: int
-) -> Iterator[Iterator[list[Photo]]]:
-    """Give the albums of all subjects, in their order, from one process or several."""
-    work = partial(_album, seed=seed)
-    if processes == 1:
-        yield map(work, subjects)
-        return
-    with process_pool(processes, cv2.setNumThreads, (1,)) as pool:
-        yield pool.map(work, subjects, chunksize=2)
-
-
 def _album(subject: _Subject, seed: int) -> list[Photo]:
-    """Render all photos of a subject."""
-    drawn = draw_identity(_generator(seed, subject.set, subject.index))
+    """Draw all photos of a subject."""
+    drawn = draw_identity(_generator(seed, subject.set, subject.place))
     name = f"person_{subject.number:06d}"
     album = []
     for index in range(subject.photos):
-        generator = _generator(seed, subject.set, subject.index, index)
-        identity, nuisance = _situation(drawn, subject, index, generator)
-        nuisance = _planted(nuisance, subject.group)
-        image = render(identity, nuisance, generator)
-        album.append(
-            Photo(
-                image_id=f"{name}/{name}_{index + 1:04d}.jpg",
-                subject_id=name,
-                group=subject.group.name,
-                control=subject.control,
-                set=subject.set,
-                fold=subject.fold,
-                age=identity.base_age if nuisance.age is None else nuisance.age,
-                yaw=nuisance.yaw,
-                jpeg=encode(image, nuisance.jpeg_quality),
-            )
-        )
+        generator = _generator(seed, subject.set, subject.place, index)
+        person, kind, age = drawn, "everyday", None
+        second = index % 2 == 1  # in packs, photos 0 and 1 are a pair, and so are 2 and 3
+        if subject.set == "cfp_fp":
+            kind = "profile" if second else "frontal"
+        elif subject.set == "agedb_30":
+            # The younger age is the same in all photos of the subject, the later ones add the gap.
+            age = 20 + (person.traits["base_age"] - 20) * 0.7 + AGE_GAP * second
+            if second and generator.random() < 0.5:
+                person = restyle(person, generator)
+        elif subject.set == "train":
+            # Training photos span what the three packs ask for.
+            kind = "profile" if generator.random() < 0.12 else "training"
+            age = float(generator.uniform(20, 75)) if generator.random() < 0.15 else None
+        how, quality = draw_circumstances(person, kind, generator, age), subject.group
+        how["contrast"] *= quality.contrast
+        how["blur"] = math.hypot(how["blur"], quality.blur)
+        how["noise"] = math.hypot(how["noise"], quality.noise)
+        row = {
+            "image_id": f"{name}/{name}_{index + 1:04d}.jpg",
+            "subject_id": name,
+            "group": quality.name,
+            "control": subject.control,
+            "set": subject.set,
+            "fold": "" if subject.fold is None else str(subject.fold),
+            "age": f"{how['age']:.1f}",
+            "yaw": f"{how['yaw']:.1f}",
+            "label_source": "generated",
+        }
+        album.append(Photo(encode(render(person, how, generator), how["quality"]), row))
     return album
 
 
-def _planted(nuisance: Nuisance, quality: Group) -> Nuisance:
-    """Give a photo the quality of its group."""
-    return replace(
-        nuisance,
-        contrast=nuisance.contrast * quality.contrast,
-        blur=math.hypot(nuisance.blur, quality.blur),
-        noise=math.hypot(nuisance.noise, quality.noise),
-    )
-
-
-def _situation(
-    identity: Identity, subject: _Subject, photo: int, generator: np.random.Generator
-) -> tuple[Identity, Nuisance]:
-    """Draw how the photo was taken; in packs, photos 0 and 1 are a pair, and so are 2 and 3."""
-    second = photo % 2 == 1
-    if subject.set == "cfp_fp":
-        kind = "profile" if second else "frontal"
-        return identity, draw_nuisance(identity, CONDITIONS[kind], generator)
-    if subject.set == "agedb_30":
-        # The younger age is the same in all photos of the subject, the later ones add the gap.
-        young = 20.0 + (identity.base_age - 20.0) * 0.7
-        then = young + (AGE_GAP if second else 0.0)
-        if second and generator.random() < RESTYLED_SHARE:
-            identity = restyle(identity, generator)
-        return identity, draw_nuisance(identity, CONDITIONS["everyday"], generator, then)
-    if subject.set == "train":
-        if generator.random() < TRAINING_PROFILE_SHARE:
-            return identity, draw_nuisance(identity, CONDITIONS["profile"], generator)
-        aged = generator.random() < TRAINING_AGED_SHARE
-        age = float(generator.uniform(20, 75)) if aged else None
-        return identity, draw_nuisance(identity, CONDITIONS["training"], generator, age)
-    return identity, draw_nuisance(identity, CONDITIONS["everyday"], generator)
-
-
-def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: SyntheticSet) -> None:
-    """Write ``NAME.bin`` and ``NAME_images.csv`` from the albums of all folds in order."""
+def _pairs(
+    name: str, albums: Sequence[list[Photo]], config: SyntheticSet
+) -> tuple[list[Photo], list[bool]]:
+    """Return the photos of all pairs of a pack, fold by fold, and which are of one subject."""
     half = config.pairs_per_fold // 2
     pairs: list[tuple[Photo, Photo]] = []
     for fold in range(FOLDS):
         subjects = albums[fold * config.subjects_per_fold : (fold + 1) * config.subjects_per_fold]
         mated = [(album[i], album[i + 1]) for i in (0, 2) for album in subjects]
         pairs += mated[:half]
-        generator = np.random.default_rng(
-            [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
-        )
+        key = [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
         # As in the mated pairs, the first photo has an even number and the second an odd one.
         every = [
             (first[i], second[j])
@@ -435,16 +308,13 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
             for i in (0, 2)
             for j in (1, 3)
         ]
-        pairs += [every[k] for k in sorted(generator.choice(len(every), half, replace=False))]
-    images = [photo for pair in pairs for photo in pair]
-    issame = ([True] * half + [False] * half) * FOLDS
-    write_pack(out / f"{name}.bin", [photo.jpeg for photo in images], issame)
-    rows = ((str(index), photo.image_id) for index, photo in enumerate(images))
-    _write_table(out / f"{name}_images.csv", ("index", "image_id"), rows)
+        chosen = np.random.default_rng(key).choice(len(every), half, replace=False)
+        pairs += [every[k] for k in sorted(chosen)]
+    return [photo for pair in pairs for photo in pair], ([True] * half + [False] * half) * FOLDS
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
         writer.writerows(rows)

@@ -12,7 +12,6 @@ clustering by two ways (Cameron, Gelbach and Miller, JBES 29, 2011).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -155,13 +154,6 @@ class SearchShare(ClusteredShare):
         shared = float(mine @ theirs) - float(self.cells.multiply(other.cells).sum())
         return shared * self._weight * other._weight
 
-    def correlation(self, other: SearchShare) -> float | None:
-        """Return the correlation with a share of the same subjects' searches, as by another model.
-
-        None where no subject makes a difference to one of them.
-        """
-        return _log_correlation({1: self}, {1: other})
-
 
 def ratio_interval(
     share: SearchShare, reference: SearchShare, confidence: float = 0.95
@@ -202,41 +194,6 @@ def ratio_interval(
     return Interval(
         math.exp(centre - margin), math.exp(centre + margin), confidence, "log ratio", SEARCHES
     )
-
-
-def ratio_correlation(
-    ratio: tuple[SearchShare, SearchShare], other: tuple[SearchShare, SearchShare]
-) -> float | None:
-    """Return the correlation of the logarithms of two ratios of shares of the same subjects.
-
-    Args:
-        ratio: numerator and denominator.
-        other: the same, as by another model.
-
-    Returns:
-        Between −1 and 1; None where a share has no event or no subject makes a difference.
-    """
-    return _log_correlation({1: ratio[0], -1: ratio[1]}, {1: other[0], -1: other[1]})
-
-
-def _log_correlation(
-    one: Mapping[int, SearchShare], other: Mapping[int, SearchShare]
-) -> float | None:
-    """Return the correlation of two sums of logarithms of shares, each with its sign."""
-    if not all(share.events for share in (*one.values(), *other.values())):
-        return None
-
-    def common(left: Mapping[int, SearchShare], right: Mapping[int, SearchShare]) -> float:
-        return sum(
-            a * b * share.covariance(against) / (share.rate * against.rate)
-            for a, share in left.items()
-            for b, against in right.items()
-        )
-
-    own = common(one, one), common(other, other)
-    if min(own) <= 0:
-        return None
-    return min(1.0, max(-1.0, common(one, other) / math.sqrt(own[0] * own[1])))
 
 
 def _satterthwaite(*terms: tuple[float, float]) -> float:

@@ -21,13 +21,9 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding.bundle import is_bundle
-from facerec.embedding.model import (
-    MODEL_FILE,
-    TorchModel,
-    load_model,
-    load_state_dict_file,
-)
+from facerec.embedding.model import MODEL_FILE, load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
+from facerec.embedding.torch_model import TorchModel, load_state_dict_file
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
@@ -477,7 +473,7 @@ def set_class_means(
 def initialize(
     recipe: Recipe,
     backbone: nn.Module,
-    head: MarginClassifier,
+    head: MarginClassifier | None,
     dataset: FaceDataset,
     processes: Processes,
     *,
@@ -489,7 +485,7 @@ def initialize(
     Args:
         recipe: `resolved`, with a path in its section ``init``.
         backbone: the bare module, on its device.
-        head: the classes of this rank.
+        head: the classes of this rank, if there is a margin.
         dataset: the training images.
         processes: this rank among its peers.
         bf16: embed for class means under autocast, as training will.
@@ -499,7 +495,7 @@ def initialize(
         FacerecError: see `start_from_weights` and `set_class_means`.
     """
     start = start_from_weights(recipe, backbone, processes)
-    if recipe.init.head == "fresh":
+    if head is None or recipe.init.head == "fresh":
         return start
     model = TorchModel(backbone, recipe.preprocessing, precision="bf16" if bf16 else "fp32")
     counts: list[Any] = processes.gather_objects(set_class_means(head, model, dataset, progress))

@@ -1,8 +1,8 @@
-"""What learns: the network, its losses and the optimizer of a recipe, one step at a time.
+"""What learns: the network, the terms of its loss and the optimizer of a recipe, step by step.
 
-A batch of uint8 images is normalized on the device, becomes raw embeddings, and ends in two losses:
-the margin softmax over the global batch and the penalty on the embeddings' norms. Nothing here
-knows of files; `facerec.training.trainer` makes a run of the steps.
+A batch of uint8 images is normalized on the device, becomes raw embeddings, and ends in the terms
+of `facerec.training.terms`, whose sum goes backward. Nothing here knows of files;
+`facerec.training.trainer` makes a run of the steps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,16 @@ from torch.profiler import record_function
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.errors import RecipeError
-from facerec.heads.classifier import ClassifierOutput
-from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
-from facerec.heads.norm_regularizer import (
-    RegularizerOutput,
-    combination_warnings,
-    create_regularizer,
-    global_moments,
-)
+from facerec.heads.classifier import MarginClassifier
+from facerec.heads.norm_regularizer import global_moments
+from facerec.heads.output import LossOutput
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
 from facerec.training.data_parallel import data_parallel
-from facerec.training.distillation import (
-    TaughtDataset,
-    TeacherTargets,
-    create_distiller,
-    distillation_warnings,
-    teacher_targets,
-)
+from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
-from facerec.training.head import create_head, explain_full_memory, rate_warnings
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
 from facerec.training.network import CUDA_GRAPHS, FromPixels, compile_mode, compiled
@@ -51,6 +39,7 @@ from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
+from facerec.training.terms import MarginTerm, MicroBatch, Step, create_terms
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,6 +48,7 @@ class Learner:
     """The network, losses and optimizer of a recipe, as one of the processes of `Processes`.
 
     Attributes:
+        terms: the losses that are added up.
         step: how many it has done.
         phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
             and ``optimizer``; by default these are ranges for torch's profiler.
@@ -87,9 +77,7 @@ class Learner:
             fast = processes.broadcast_object(has_fast_bf16(self.device))
             self.precision = "bf16" if fast else "fp32"
         self.step = 0
-        self.warnings = combination_warnings(
-            recipe.regularizer, recipe.margin, recipe.backbone.embedding_bn
-        )
+        self.warnings: list[str] = []
         if self.precision == "bf16" and not has_fast_bf16(self.device):
             self.warnings.append(
                 f"the recipe asks for bf16, which this {self.device.type} only emulates, many "
@@ -103,32 +91,25 @@ class Learner:
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
         self.targets: TeacherTargets | None = None
-        self.distiller: DistillationLoss | None = None
-        self._images: BatchSource = dataset
+        self.images: BatchSource = dataset
         if (taught := recipe.distillation) is not None:
             self.targets = targets or teacher_targets(taught, dataset, processes)
-            self._images = TaughtDataset(dataset, taught, self.targets)
-            size = recipe.backbone.embedding_size
-            self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
-            self.distiller.to(self.device)
-            self.warnings += distillation_warnings(taught, recipe.backbone, self.targets)
-        with explain_full_memory(recipe, dataset):
+            self.images = TaughtDataset(dataset, taught, self.targets)
+        with _explain_full_memory(recipe, dataset):
+            self.terms = create_terms(recipe, dataset, self.targets)
+            for term in self.terms:
+                term.module.to(self.device)
+                self.warnings += term.warnings(recipe)
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.head = create_head(recipe, dataset).to(self.device)
-        automatic = recipe.head.kernel == "auto"
-        self.head.choose_kernel(
-            "torch" if automatic and recipe.deterministic else recipe.head.kernel,
-            recipe.batch_size // recipe.accumulation,
-        )
-        scale = 1.0 if recipe.margin is None else recipe.margin.scale
-        self.regularizer = (
-            create_regularizer(recipe.regularizer, scale=scale).to(self.device)
-            if recipe.regularizer
-            else None
-        )
+        if self.head is not None:
+            automatic = recipe.head.kernel == "auto"
+            self.head.choose_kernel(
+                "torch" if automatic and recipe.deterministic else recipe.head.kernel,
+                recipe.batch_size // recipe.accumulation,
+            )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
         micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
@@ -140,9 +121,9 @@ class Learner:
         if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             self.model = data_parallel(self.model, recipe.data_parallel)
         groups = parameter_groups(
-            [m for m in (self.backbone, self.head, self.distiller) if m is not None],
+            [self.backbone, *(term.module for term in self.terms)],
             recipe.optimizer,
-            plain=self.regularizer.parameters() if self.regularizer else (),
+            plain=[parameter for term in self.terms for parameter in term.plain],
             factors=rate_factors(self.backbone, recipe.finetune),
         )
         if not groups:
@@ -154,15 +135,13 @@ class Learner:
         self.scaler = self._create_scaler()
         # A step that may be called off needs all gradients, or half of it would be taken.
         certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
-        self.centers: RowUpdate | None = None
-        if recipe.margin is not None:
-            self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
+        if self._margin is not None:
+            weight = self._margin.module.weight
+            self._margin.update = RowUpdate(self.optimizer, weight, at_once=certain)
         self.state = TrainingState(
             {
                 "backbone": self.backbone,
-                "head": self.head,
-                "regularizer": self.regularizer,
-                "distiller": self.distiller,
+                **{term.name: term.module for term in self.terms},
                 "ema": None if self.average is None else self.average.module,
             },
             self.head,
@@ -170,10 +149,9 @@ class Learner:
             self.centers,
             processes,
         )
-        self.sampler = self._sampler(start=0)
+        self.sampler = self.sampler_from(0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
-        self.warnings += rate_warnings(recipe, self.head.num_local)
         self.warnings += _length_warnings(recipe, self.total_steps)
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
@@ -181,6 +159,20 @@ class Learner:
             for state in self.optimizer.state.values():
                 for value in state.values():
                     value.zero_()
+
+    @property
+    def _margin(self) -> MarginTerm | None:
+        return next((term for term in self.terms if isinstance(term, MarginTerm)), None)
+
+    @property
+    def head(self) -> MarginClassifier | None:
+        """The class centres of this rank, where the recipe has a margin."""
+        return None if self._margin is None else self._margin.module
+
+    @property
+    def centers(self) -> RowUpdate | None:
+        """What takes the optimizer's steps on the class centres."""
+        return None if self._margin is None else self._margin.update
 
     def initialize(self, progress: Progress | None = None) -> None:
         """Start from the weights that the recipe names, once and before the first step.
@@ -216,7 +208,7 @@ class Learner:
         those of the whole: losses are averaged, and a penalty whose centre depends on the batch
         gets that centre from a pass without gradients over the whole batch first.
         """
-        recipe, progress = self.recipe, self.step / max(self.total_steps, 1)
+        recipe = self.recipe
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)
@@ -231,16 +223,24 @@ class Learner:
         count = recipe.accumulation
         taught = [None] * count if targets is None else targets.chunk(count)
         micro = list(zip(images.chunk(count), labels.chunk(count), taught, strict=True))
-        mean_norm, whole = None, None
-        if count > 1:
-            mean_norm, whole = self._whole_batch([x for x, _, _ in micro], targets)
-
-        self.head.sample_rate = recipe.head.sample_rate_at(self.step / self.steps_per_epoch)
-        self.head.draw(labels, self.step)
-        if self._guard is not None:
-            self._guard.remember()
+        whole = None
+        if count > 1 and any([term.couples_samples for term in self.terms]):
+            whole = self._whole_batch([x for x, _, _ in micro])
+        step = Step(
+            number=self.step,
+            epoch=self.step / self.steps_per_epoch,
+            progress=self.step / max(self.total_steps, 1),
+            labels=labels,
+            embeddings=whole,
+            targets=targets,
+        )
+        for term in self.terms:
+            term.begin(step)
+        if self.guard is not None:
+            self.guard.remember()
         self.optimizer.zero_grad(set_to_none=True)
         micro_figures: list[Figures] = []
+        losses: list[torch.Tensor] = []
         for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
@@ -248,94 +248,46 @@ class Learner:
                 with self.phase("forward"), self._autocast(), learning:
                     embeddings = self.model(x)
                 with self.phase("head"):
-                    update = self.centers and self.centers.gradients(last)
-                    output, regularized, distilled = self.head(embeddings, y, update), None, None
-                    loss = output.loss
-                    if self.regularizer is not None:
-                        # Outside the head: its embedding gradient is scaled for DDP already.
-                        regularized = self.regularizer(
-                            embeddings, mean_norm=mean_norm, progress=progress, update=position == 0
-                        )
-                        loss = loss + regularized.loss
-                    if self.distiller is not None:
-                        distilled = self.distiller(embeddings, target, whole)
-                        loss = loss + distilled.loss
+                    part = MicroBatch(embeddings, y, target, first=position == 0, last=last)
+                    outputs = [term.forward(part) for term in self.terms]
+                    loss = functools.reduce(torch.add, [output.loss for output in outputs])
                 with self.phase("backward"):
                     self.scaler.scale(loss / count).backward()
-            micro_figures.append(self._figures(embeddings, output, regularized, distilled))
+            losses.append(loss.detach())
+            micro_figures.append(_figures(embeddings, outputs))
 
         figures = _average(micro_figures)
         self.freezing.drop_gradients()
         with self.phase("optimizer"):
             self.scaler.unscale_(self.optimizer)
-            if self._guard is not None and self._guard.undoes(figures):
+            if self.guard is not None and self.guard.undoes(losses):
                 self.scaler.update(self.scaler.get_scale())  # ends its step, keeps its scale
             else:
                 if recipe.clip_norm is not None:
                     nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
-                self.head.advance()
+                for term in self.terms:
+                    term.end()
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
         return figures
 
     @torch.no_grad()
-    def _figures(
-        self,
-        embeddings: torch.Tensor,
-        output: ClassifierOutput,
-        regularized: RegularizerOutput | None,
-        distilled: DistillationOutput | None,
-    ) -> Figures:
-        moments = global_moments(embeddings)
-        figures = {
-            "loss": output.loss.detach(),
-            "norm_mean": moments.mean,
-            "norm_variance": moments.variance,
-            "norm_min": moments.smallest,
-        }
-        if self.recipe.margin is not None:
-            figures["target_cosine"] = output.target_cosine
-            figures["other_cosine"] = output.other_cosine
-            figures["center_norm"] = output.center_norm
-            if self.recipe.head.interclass_filter is not None:
-                figures["filtered"] = output.filtered
-        elif distilled is not None:
-            figures["loss"] = distilled.distance
-        if regularized is not None:
-            figures |= {"penalty": regularized.penalty, "center": regularized.center}
-        if distilled is not None:
-            figures["distillation"] = distilled.distance
-            if distilled.cosine is not None:
-                figures["teacher_cosine"] = distilled.cosine
-        return figures
+    def _whole_batch(self, micro: list[torch.Tensor]) -> torch.Tensor:
+        """Return the embeddings of all micro-batches, for losses that couple the samples.
 
-    @torch.no_grad()
-    def _whole_batch(
-        self, micro: list[torch.Tensor], targets: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, WholeBatch | None]:
-        """Return what losses that couple the samples need of all micro-batches before the first.
-
-        That is the mean norm over the global batch and all embeddings, by a pass that leaves no
-        trace in the backbone: dropout draws the same masks again in the pass with gradients, and
-        the running statistics of the batch-norms are put back.
+        This pass leaves no trace in the backbone: dropout draws the same masks again in the pass
+        with gradients, and the running statistics of the batch-norms are put back.
         """
-        penalty = self.regularizer
-        if penalty is not None and not penalty.couples_samples:
-            penalty = None
-        pairs = targets if self.distiller is not None and self.distiller.couples_samples else None
-        if penalty is None and pairs is None:
-            return None, None
         buffers = {name: value.clone() for name, value in self.backbone.named_buffers()}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), self._autocast():
             embeddings = torch.cat([self._plain_model(x) for x in micro])
         for name, value in self.backbone.named_buffers():
             value.copy_(buffers[name])
-        mean_norm = None if penalty is None else penalty.global_mean_norm(embeddings)
-        return mean_norm, None if pairs is None else WholeBatch(embeddings, pairs)
+        return embeddings
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.precision)
@@ -359,7 +311,8 @@ class Learner:
             return ShardedGradScaler(self.device.type, **options)
         return torch.amp.GradScaler(self.device.type, **options)
 
-    def _sampler(self, start: int) -> GlobalBatchSampler:
+    def sampler_from(self, start: int) -> GlobalBatchSampler:
+        """Return the order of this rank's images from a step on."""
         return GlobalBatchSampler(
             len(self.dataset),
             self.recipe.batch_size,
@@ -375,15 +328,13 @@ class Learner:
         )
 
     @functools.cached_property
-    def _guard(self) -> NonfiniteGuard | None:
+    def guard(self) -> NonfiniteGuard | None:
         """Skips steps that are not finite, if the recipe says so."""
         if self.recipe.on_nonfinite == "stop":
             return None
-        modules: list[nn.Module] = [self.backbone, self.head]
-        modules += [] if self.regularizer is None else [self.regularizer]
+        modules = [self.backbone, *(term.module for term in self.terms)]
         changing = [buffer for module in modules for buffer in module.buffers()]
-        if self.regularizer is not None:
-            changing += self.regularizer.parameters()  # a first batch sets a learned radius
+        changing += [parameter for term in self.terms for parameter in term.plain]
         return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
 
 
@@ -404,6 +355,35 @@ def _length_warnings(recipe: Recipe, total_steps: int) -> Iterator[str]:
             f"what finetune.freeze_steps {recipe.finetune.freeze_steps} freezes never learns, "
             f"since the run has {total_steps:,} steps"
         )
+
+
+@torch.no_grad()
+def _figures(embeddings: torch.Tensor, outputs: list[LossOutput]) -> Figures:
+    moments = global_moments(embeddings)
+    figures = {
+        "norm_mean": moments.mean,
+        "norm_variance": moments.variance,
+        "norm_min": moments.smallest,
+    }
+    return functools.reduce(dict.__or__, [output.figures for output in outputs], figures)
+
+
+@contextlib.contextmanager
+def _explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
+    """Word what torch raises when backbone and class centres find no room."""
+    try:
+        yield
+    except RuntimeError as error:
+        # A CPU's allocator has no error of its own.
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
+            raise
+        centers = dataset.num_classes * recipe.head.centers_per_class
+        centers *= recipe.backbone.embedding_size * 4
+        raise RecipeError(
+            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
+            f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
+            "fit into memory; facerec plan computes what a step needs"
+        ) from error
 
 
 def _average(micro_figures: list[Figures]) -> Figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -65,19 +65,16 @@ class NonfiniteGuard:
         """Keep what the forward pass is about to change."""
         torch._foreach_copy_(self._kept, self._changing)
 
-    def undoes(self, figures: Mapping[str, Tensor]) -> bool:
+    def undoes(self, losses: Sequence[Tensor]) -> bool:
         """Tell whether the step is not finite on any rank; its forward pass is then undone.
 
         All ranks call this together, between backward pass and optimizer step; it waits for the
         device.
 
         Args:
-            figures: scalars, of which ``loss`` and, where they are, ``penalty`` and
-                ``distillation`` count.
+            losses: scalars, of this rank's micro-batches.
         """
-        names = ("loss", "penalty", "distillation")
-        losses = [figures[name] for name in names if name in figures]
-        finite = torch.stack(losses).isfinite().all()
+        finite = torch.stack(list(losses)).isfinite().all()
         if not self.scaled:
             finite = finite & self._largest_gradient().isfinite()
         if not self.processes.any(not bool(finite)):

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +42,9 @@ PIXELS = 112 * 112 * 3
 DeviceType = Literal["cuda", "cpu"]
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class Use(NamedTuple):
     """Bytes of one use of a rank's memory at the three moments when it is fullest."""
 
-    name: str
     head: int
     """While the head's backward pass is at work: all activations are there, and the tiles."""
     backbone: int
@@ -58,59 +55,31 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """Bytes that each rank sends in a step for one purpose; it receives as many."""
-
-    name: str
-    size: int
-
-
-@dataclass(frozen=True)
 class Plan:
     """The needs of one rank in one optimizer step."""
 
-    recipe: Recipe
-    num_classes: int
-    ranks: int
-    device: DeviceType
     precision: str
     """That of the backbone: fp32, bf16 or fp16."""
     classes: int
     """Classes whose centres the rank holds."""
     visited: int
     """Classes that it visits in a step."""
-    uses: tuple[MemoryUse, ...]
-    transfers: tuple[Transfer, ...]
+    uses: dict[str, Use]
+    """Of its memory, by name."""
+    transfers: dict[str, int]
+    """Bytes that the rank sends in a step, by purpose; it receives as many."""
     backbone_flop: int
     head_flop: int
-    backbone_numbers: int
-    """Of its trainable parameters."""
 
     @property
-    def forward_flop(self) -> int:
-        """FLOP of one image's way through the backbone."""
-        return forward_flop(self.recipe.backbone)
-
-    @property
-    def totals(self) -> MemoryUse:
+    def totals(self) -> Use:
         """All uses together."""
-        return MemoryUse(
-            "together",
-            sum(use.head for use in self.uses),
-            sum(use.backbone for use in self.uses),
-            sum(use.update for use in self.uses),
-        )
+        return Use(*map(sum, zip(*self.uses.values(), strict=True)))
 
     @property
     def memory(self) -> int:
         """Bytes at the fullest moment."""
-        totals = self.totals
-        return max(totals.head, totals.backbone, totals.update)
-
-    @property
-    def traffic(self) -> int:
-        """Bytes that the rank sends in a step."""
-        return sum(transfer.size for transfer in self.transfers)
+        return max(self.totals)
 
 
 def plan_step(
@@ -156,118 +125,21 @@ def plan_step(
     )
     centers = recipe.head.centers_per_class
     return Plan(
-        recipe=recipe,
-        num_classes=num_classes,
-        ranks=ranks,
-        device=device,
         precision=precision,
         classes=classes,
         visited=visited,
-        uses=(
-            *_backbone_memory(recipe, backbone, share, ranks, device),
-            *_head_memory(recipe, classes * centers, visited * centers, ranks, device, fast_bf16),
+        uses=dict(
+            (
+                *_backbone_memory(recipe, backbone, share, ranks, device),
+                *_head_memory(
+                    recipe, classes * centers, visited * centers, ranks, device, fast_bf16
+                ),
+            )
         ),
-        transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
+        transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else {},
         backbone_flop=share * backbone_flop(recipe),
         head_flop=head_flop(recipe.batch_size, visited * centers, recipe.backbone.embedding_size),
-        backbone_numbers=sum(backbone.sizes),
     )
-
-
-# ---------------------------------------------------------------- what would help
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """Other settings of the recipe, and what they need."""
-
-    words: str
-    plan: Plan
-
-
-def remedies(plan: Plan, limit: int) -> list[Remedy]:
-    """Find settings that need less memory than ``plan``, each of them computed.
-
-    Of the classes' sample rate, recomputing and the number of micro-batches, each alone is taken as
-    mildly as suffices for ``limit`` bytes, else as far as it helps; if none of them suffices, the
-    best of their combinations comes last.
-    """
-    single = [_mildest(recipes, plan, limit) for recipes in _levers(plan)]
-    useful = [r for r in single if r is not None and r.plan.memory < 0.99 * plan.memory]
-    if len(useful) > 1 and all(remedy.plan.memory > limit for remedy in useful):
-        together = [
-            _joined(plan, chosen)
-            for count in range(2, len(useful) + 1)
-            for chosen in itertools.combinations(useful, count)
-        ]
-        useful.append(min(together, key=lambda remedy: remedy.plan.memory))
-    return useful
-
-
-def _joined(plan: Plan, chosen: Sequence[Remedy]) -> Remedy:
-    recipe = plan.recipe
-    for remedy in chosen:
-        for name in ("head", "recompute", "accumulation"):
-            value = getattr(remedy.plan.recipe, name)
-            if value != getattr(plan.recipe, name):
-                recipe = replace(recipe, **{name: value})
-    return Remedy(" and ".join(remedy.words for remedy in chosen), _again(plan, recipe))
-
-
-def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
-    """Yield the settings of each kind, the mildest first."""
-    recipe = plan.recipe
-    yield _allowed(
-        recipe,
-        {
-            f"head.sample_rate {rate:g}": {
-                "head": replace(recipe.head, sample_rate=rate, sample_rates=())
-            }
-            for rate in (0.3, 0.1)
-            if rate < recipe.head.largest_sample_rate
-        },
-    )
-    if not recipe.recompute and _has_blocks(recipe.backbone):
-        yield _allowed(recipe, {"recompute": {"recompute": True}})
-    counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
-    yield _allowed(
-        recipe,
-        {
-            f"accumulation {count}": {"accumulation": count}
-            for count in counts
-            if recipe.batch_size % (plan.ranks * count) == 0
-            # Or batch norms have nothing to average.
-            and recipe.batch_size // (plan.ranks * count) > 1
-        },
-    )
-
-
-def _allowed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> dict[str, Recipe]:
-    """Change the recipe in each of these ways that go together with its other fields."""
-    allowed = {}
-    for words, fields in changes.items():
-        with contextlib.suppress(RecipeError):
-            allowed[words] = replace(recipe, **fields)
-    return allowed
-
-
-def _mildest(recipes: dict[str, Recipe], plan: Plan, limit: int) -> Remedy | None:
-    """Return the first that needs no more than ``limit`` bytes, else the one that needs least."""
-    tried = []
-    for words, recipe in recipes.items():
-        tried.append(Remedy(words, _again(plan, recipe)))
-        if tried[-1].plan.memory <= limit:
-            return tried[-1]
-    return min(tried, key=lambda remedy: remedy.plan.memory, default=None)
-
-
-def _again(plan: Plan, recipe: Recipe) -> Plan:
-    return plan_step(recipe, plan.num_classes, plan.ranks, plan.device)
-
-
-@functools.cache
-def _has_blocks(config: Backbone) -> bool:
-    return hasattr(_outline(config), "blocks")
 
 
 def _outline(config: Backbone) -> nn.Module:
@@ -480,7 +352,7 @@ def _backbone_step(
             learning = freezing is None or not freezing.whole
             images = torch.empty(batch, 112, 112, 3).permute(0, 3, 1, 2)
             pixels = live.now
-            with autocast(precision), torch.set_grad_enabled(learning):
+            with _autocast(precision), torch.set_grad_enabled(learning):
                 embeddings = backbone(images)
             together, forward_peak = live.now, live.peak
             del images
@@ -503,7 +375,7 @@ def _backbone_step(
     )
 
 
-def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
     """Return the autocast of a backbone's precision, for tensors without content."""
     if precision == "fp32":
         return contextlib.nullcontext()
@@ -516,7 +388,7 @@ def _bytes(tensors: Iterator[Tensor]) -> int:
 
 def _backbone_memory(
     recipe: Recipe, step: _BackboneStep, share: int, ranks: int, device: DeviceType
-) -> Iterator[MemoryUse]:
+) -> Iterator[tuple[str, Use]]:
     gradients = 4 * sum(step.sizes)
     state = optimizer_state(recipe.optimizer)
     kept = gradients if recipe.accumulation > 1 else 0
@@ -525,23 +397,23 @@ def _backbone_memory(
     embeddings = 4 * share // recipe.accumulation * recipe.backbone.embedding_size
     skipping = recipe.on_nonfinite == "skip"  # a step's statistics are kept to go back to
     weights = step.weights + (step.buffers if skipping else 0)
-    yield _constant("backbone: weights", weights)
+    yield "backbone: weights", _constant(weights)
     if recipe.ema is not None:
-        yield _constant("backbone: moving average", step.weights)
-    yield _constant("backbone: optimizer state", sum(map(state.size, step.sizes)))
+        yield "backbone: moving average", _constant(step.weights)
+    yield "backbone: optimizer state", _constant(sum(map(state.size, step.sizes)))
     if ranks > 1:
-        yield _constant("backbone: gradients", gradients)
+        yield "backbone: gradients", _constant(gradients)
     else:
         during = gradients if kept else step.gradients
-        yield MemoryUse("backbone: gradients", kept, during, gradients)
-    yield MemoryUse("activations", step.activations, step.working, embeddings)
-    yield MemoryUse("images", pixels + step.images, pixels + step.images, pixels)
+        yield "backbone: gradients", Use(kept, during, gradients)
+    yield "activations", Use(step.activations, step.working, embeddings)
+    yield "images", Use(pixels + step.images, pixels + step.images, pixels)
     single = max(step.sizes, default=0) if device == "cpu" else sum(step.sizes)
-    yield MemoryUse("backbone: optimizer's work", 0, 0, state.work * single)
+    yield "backbone: optimizer's work", Use(0, 0, state.work * single)
 
 
-def _constant(name: str, size: int) -> MemoryUse:
-    return MemoryUse(name, size, size, size)
+def _constant(size: int) -> Use:
+    return Use(size, size, size)
 
 
 # ---------------------------------------------------------------- optimizer
@@ -585,23 +457,23 @@ def optimizer_state(config: Optimizer) -> OptimizerState:
 
 def _head_memory(
     recipe: Recipe, classes: int, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
-) -> Iterator[MemoryUse]:
+) -> Iterator[tuple[str, Use]]:
     # Classes are counted by their centres.
     size, count = recipe.backbone.embedding_size, recipe.accumulation
     state = optimizer_state(recipe.optimizer)
-    yield _constant("head: class centres", 4 * classes * size)
-    yield _constant("head: optimizer state", state.size(classes * size))
+    yield "head: class centres", _constant(4 * classes * size)
+    yield "head: optimizer state", _constant(state.size(classes * size))
     # What micro-batches before the last, or all of a step that may be called off, have to keep.
     uncertain = recipe.on_nonfinite == "skip" or recipe.precision == "fp16"
     kept = 4 * visited * size if uncertain or count > 1 else 0
-    yield MemoryUse("head: gradient", kept, kept, kept if uncertain else 0)
+    yield "head: gradient", Use(kept, kept, kept if uncertain else 0)
     if recipe.head.largest_sample_rate < 1:
-        yield _constant("head: numbers of sampled classes", 8 * visited)
+        yield "head: numbers of sampled classes", _constant(8 * visited)
     work = _head_work(recipe, visited, ranks, device, fast_bf16, at_once=not uncertain)
-    yield MemoryUse("head: tiles and embeddings", work, 0, 0)
+    yield "head: tiles and embeddings", Use(work, 0, 0)
     piece = min(chunk_rows(4 * size, torch.device(device)), visited)
     later = sum(_update_work(recipe, piece)) if uncertain else 0
-    yield MemoryUse("head: optimizer's work", 0, 0, later)
+    yield "head: optimizer's work", Use(0, 0, later)
 
 
 def _head_work(
@@ -667,7 +539,7 @@ def _update_work(recipe: Recipe, rows: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- network
 
 
-def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfer, ...]:
+def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> dict[str, int]:
     """List what a rank sends in a step.
 
     In rings an all-gather or reduce-scatter of S bytes in all sends S·(W − 1)/W, an all-reduce
@@ -681,15 +553,13 @@ def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfe
         return size * (ranks - 1) // ranks
 
     penalty, sampled = recipe.regularizer is not None, recipe.head.largest_sample_rate < 1
-    return (
-        Transfer("gradients of the backbone (all-reduce)", 2 * ring(width * sum(step.sizes))),
-        Transfer("embeddings (all-gather)", ring(4 * batch * size)),
-        Transfer("their gradients (reduce-scatter)", ring(4 * batch * size)),
-        Transfer("labels (all-gather)", ring(8 * batch) * (1 + sampled)),
-        Transfer("softmax (all-reduce)", 2 * ring(4 * (batch + 3 * batch + 2 * count))),
-        Transfer(
-            "checks and norms",
-            count * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty)
-            + 2 * ring(24) * sampled,
-        ),
-    )
+    return {
+        "gradients of the backbone (all-reduce)": 2 * ring(width * sum(step.sizes)),
+        "embeddings (all-gather)": ring(4 * batch * size),
+        "their gradients (reduce-scatter)": ring(4 * batch * size),
+        "labels (all-gather)": ring(8 * batch) * (1 + sampled),
+        "softmax (all-reduce)": 2 * ring(4 * (batch + 3 * batch + 2 * count)),
+        "checks and norms": count
+        * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty)
+        + 2 * ring(24) * sampled,
+    }

@@ -52,7 +52,7 @@ class TrainingState:
 
     Args:
         modules: what learns or keeps buffers, by the prefix of its names; None takes no part.
-        head: the one of these whose rows the ranks share.
+        head: the one of these whose rows the ranks share, if there is one.
         optimizer: over their parameters.
         centers: takes the head's steps, if it learns.
         processes: this rank among its peers.
@@ -61,7 +61,7 @@ class TrainingState:
     def __init__(
         self,
         modules: Mapping[str, nn.Module | None],
-        head: MarginClassifier,
+        head: MarginClassifier | None,
         optimizer: torch.optim.Optimizer,
         centers: RowUpdate | None,
         processes: Processes,
@@ -81,8 +81,8 @@ class TrainingState:
             for key, value in values.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value
-        per_class = self.head.centers_per_class
-        if self.processes.world_size > 1 or per_class > 1:
+        per_class = 1 if self.head is None else self.head.centers_per_class
+        if self.head is not None and (self.processes.world_size > 1 or per_class > 1):
             sharded, shape = "head.weight", self.head.weight.shape
             for name, value in tensors.items():
                 if (
@@ -135,6 +135,7 @@ class TrainingState:
         return init_device_mesh(self.processes.device.type, (self.processes.world_size,))
 
     def _as_sharded(self, rows: Tensor) -> DTensor:
+        assert self.head is not None
         whole = torch.Size((self.head.num_classes, *rows.shape[1:]))
         return DTensor.from_local(
             rows.detach(),

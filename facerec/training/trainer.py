@@ -19,79 +19,90 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from facerec.embedding.model import save_model
+from facerec.embedding.torch_model import save_model
 from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.recipe import from_dict, to_dict
-from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
+from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
-from facerec.training.distillation import TeacherTargets
-from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.monitor import Monitor
 from facerec.training.network import explain_compile_errors
 from facerec.training.nonfinite import LIMIT, LateFigures
 from facerec.training.prefetch import prefetched
-from facerec.training.recipe import Recipe
 from facerec.training.state import SavedFacts
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-class Trainer(Learner):
+
+class Trainer:
     """Makes a run of a learner's steps: metrics, validation, checkpoints, and the model at the end.
 
     Attributes:
+        workers: loader processes that are started, no more than there are cores.
+        warnings: a sentence for everything that looks odd, the learner's among them.
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
         validated: the epoch after which the last validation was, 0 before the first.
-        losses: of the steps that the run was resumed behind and no line of the log tells of.
         stop_signal: the last SIGTERM or SIGINT that asked this process to stop.
 
-    Args, besides those of `Learner`:
+    Args:
+        learner: takes the steps.
         folder: the run's folder, or None to train without writing anything.
         validator: scores the packs of the recipe, or None.
-        monitor: receives metrics and draws progress.
+        console: where progress is shown, or None.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        dataset: FaceDataset,
-        processes: Processes,
+        learner: Learner,
         folder: Path | None = None,
         validator: PackValidator | None = None,
-        monitor: Monitor | None = None,
-        targets: TeacherTargets | None = None,
+        console: Console | None = None,
     ) -> None:
-        super().__init__(recipe, dataset, processes, targets)
-        self.folder, self.validator = folder, validator
-        self.monitor = monitor or Monitor(
-            None,
-            recipe,
-            processes,
-            total_steps=self.total_steps,
-            steps_per_epoch=self.steps_per_epoch,
-        )
+        self.learner, self.folder = learner, folder
+        self.validator, self.console = validator, console
+        self.recipe, self.processes = learner.recipe, learner.processes
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
         self.validated = 0
-        self.losses: tuple[float, ...] = ()
         self.stop_signal: int | None = None
+        self._losses: tuple[float, ...] = ()  # of steps before a resumed run's that no line tells
         self._at_once = False  # whether a signal may end training where it is
         self._asked: LateFigures | None = None  # whether a rank is to stop
-        self.workers = min(recipe.workers, max(available_cores() // processes.on_this_machine, 1))
-        if self.workers < recipe.workers:
+        wanted, cores = self.recipe.workers, available_cores()
+        self.workers = min(wanted, max(cores // self.processes.on_this_machine, 1))
+        self.warnings = list(learner.warnings)
+        if self.workers < wanted:
             self.warnings.append(
-                f"{self.workers} of {recipe.workers} workers are started, one for each core that a "
+                f"{self.workers} of {wanted} workers are started, one for each core that a "
                 "process has here"
             )
+
+    @functools.cached_property
+    def monitor(self) -> Monitor:
+        """Receives metrics and draws progress, from the step that the run is at when it is made."""
+        learner = self.learner
+        return Monitor(
+            self.folder,
+            self.recipe,
+            self.processes,
+            total_steps=learner.total_steps,
+            steps_per_epoch=learner.steps_per_epoch,
+            start=learner.step,
+            validated=self.validated,
+            losses=self._losses,
+            console=self.console,
+        )
 
     # ---------------------------------------------------------------- the run
 
@@ -109,8 +120,8 @@ class Trainer(Learner):
                 skipped; the last checkpoint is from before that. Or a loader process died.
             CheckpointError: a checkpoint cannot be written.
         """
-        self.initialize()
-        if self._is_done() or (max_steps is not None and self.step >= max_steps):
+        self.learner.initialize()
+        if self._is_done() or (max_steps is not None and self.learner.step >= max_steps):
             return
         pending: tuple[int, LateFigures] | None = None
         with (
@@ -121,26 +132,26 @@ class Trainer(Learner):
             explain_compile_errors(),
         ):
             self._validate_when_due()  # a run that was stopped did not wait for it
-            start = self.step
-            for batch in self._batches():
-                if self.step == start:
+            start = self.learner.step
+            for batch in self.batches():
+                if self.learner.step == start:
                     self._stop_at_once()  # compiling may take minutes
                 self.skipped += batch.skipped
-                figures = self.train_step(batch)
+                figures = self.learner.train_step(batch)
                 self._at_once = False
-                present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
-                if self._guard is not None:
-                    count = float(self._guard.count)
-                    figures["nonfinite"] = torch.full((), count, device=self.device)
+                present = (self.learner.step, LateFigures(figures["loss"], figures["norm_mean"]))
+                if self.learner.guard is not None:
+                    count = float(self.learner.guard.count)
+                    figures["nonfinite"] = torch.full((), count, device=self.learner.device)
                     self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
                 figures["skipped"] = self._count_skipped()
-                self.monitor.record(self.step, figures, self.lr)
-                stopping = self._stopping() or self.step == max_steps
-                finished = self.step == self.total_steps
-                epoch, within = divmod(self.step, self.steps_per_epoch)
+                self.monitor.record(self.learner.step, figures, self.learner.lr)
+                stopping = self._stopping() or self.learner.step == max_steps
+                finished = self.learner.step == self.learner.total_steps
+                epoch, within = divmod(self.learner.step, self.learner.steps_per_epoch)
                 if not within:
                     self.monitor.end_epoch(epoch)
                 if stopping or finished or self._checkpoint_is_due():
@@ -152,43 +163,46 @@ class Trainer(Learner):
                     # Behind the checkpoint, so that whatever was validated can be resumed. It does
                     # not know of it: who goes on from there validates once more, to the same end.
                     self._validate_when_due()
-            if self.step == self.total_steps:
+            if self.learner.step == self.learner.total_steps:
                 self.validate(self.recipe.epochs)
                 if self._writer is not None:
                     self._writer.wait()
-                if self.average is not None:
-                    self.save_model("raw.safetensors", self.backbone, weights="raw")
+                if self.learner.average is not None:
+                    self.save_model("raw.safetensors", self.learner.backbone, weights="raw")
                 self.save_model("model.safetensors")
         self._write_skipped()
 
     def _is_done(self) -> bool:
         """Tell whether nothing is left to do; the model is what a run writes last."""
         done = self.folder is None or (self.folder / "model.safetensors").is_file()
-        return self.step >= self.total_steps and not self.processes.any(not done)
+        return self.learner.step >= self.learner.total_steps and not self.processes.any(not done)
 
     @property
     def interrupted(self) -> bool:
         """True if `fit` ended before the last step, because of a signal or ``max_steps``."""
-        return self.step < self.total_steps
+        return self.learner.step < self.learner.total_steps
 
     def _validation_is_due(self) -> bool:
         """Tell whether an epoch other than the last has ended that is to be validated, once."""
-        epoch, within = divmod(self.step, self.steps_per_epoch)
+        epoch, within = divmod(self.learner.step, self.learner.steps_per_epoch)
         due = not within and epoch % self.recipe.validation.every_epochs == 0
         return due and self.validated < epoch < self.recipe.epochs and self.validator is not None
 
     def _validate_when_due(self) -> None:
         if self._validation_is_due():
-            self.validate(self.step // self.steps_per_epoch)
+            self.validate(self.learner.step // self.learner.steps_per_epoch)
 
     def _checkpoint_is_due(self) -> bool:
         """Tell whether to save after ``every_steps`` and after an epoch.
 
         Epochs so short that the disk does not keep up go without, unless they are validated.
         """
-        if self.step % self.recipe.checkpoints.every_steps == 0 or self._validation_is_due():
+        if (
+            self.learner.step % self.recipe.checkpoints.every_steps == 0
+            or self._validation_is_due()
+        ):
             return True
-        if self._writer is None or self.step % self.steps_per_epoch:
+        if self._writer is None or self.learner.step % self.learner.steps_per_epoch:
             return False
         return not self.processes.any(self._writer.is_busy())
 
@@ -196,12 +210,12 @@ class Trainer(Learner):
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
         if self.validator is None:
             return {}
-        self.state.share_buffers()
+        self.learner.state.share_buffers()
         self._stop_at_once()
         results = self.validator(self.final_backbone)
         self._at_once = False
         self.validated = epoch
-        self.monitor.validation(self.step, epoch, results)
+        self.monitor.validation(self.learner.step, epoch, results)
         accuracies = {
             name: result.accuracy.kfold.mean
             for name, result in results.items()
@@ -216,7 +230,9 @@ class Trainer(Learner):
     @property
     def final_backbone(self) -> nn.Module:
         """What is validated and saved as the model: the average of weights where there is one."""
-        return self.backbone if self.average is None else self.average.module
+        return (
+            self.learner.backbone if self.learner.average is None else self.learner.average.module
+        )
 
     def save_model(self, name: str, backbone: nn.Module | None = None, **extra: Any) -> None:
         """Write a backbone's weights with the recipe inside, on the main process.
@@ -226,7 +242,7 @@ class Trainer(Learner):
             backbone: by default `final_backbone`.
             extra: facts to keep in the file, as JSON types.
         """
-        weights = {} if self.average is None else {"weights": "ema"}
+        weights = {} if self.learner.average is None else {"weights": "ema"}
         if self.folder is not None and self.processes.is_main:
             save_model(
                 self.folder / name,
@@ -234,20 +250,20 @@ class Trainer(Learner):
                 self.recipe.backbone,
                 self.recipe.preprocessing,
                 to_dict(self.recipe),
-                extra={"step": self.step, **weights, **extra},
+                extra={"step": self.learner.step, **weights, **extra},
             )
         self.processes.barrier()
 
-    def _batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         """Load this rank's batches from the present step on."""
         loader = BatchLoader(
-            self._images,
-            self._sampler(start=self.step),
+            self.learner.images,
+            self.learner.sampler_from(self.learner.step),
             workers=self.workers,
-            pin_memory=self.device.type == "cuda",
+            pin_memory=self.learner.device.type == "cuda",
         )
         with self._explain_dead_workers():
-            yield from prefetched(loader, self.device)
+            yield from prefetched(loader, self.learner.device)
 
     @contextlib.contextmanager
     def _explain_dead_workers(self) -> Iterator[None]:
@@ -264,8 +280,9 @@ class Trainer(Learner):
                 else "the memory may be too small for so many workers"
             )
             raise TrainingError(
-                f"step {self.step}: a loader process died ({how[1] if how else 'no signal'}); "
-                f"{likely}; go on with --resume, and if it dies again with fewer --workers"
+                f"step {self.learner.step}: a loader process died "
+                f"({how[1] if how else 'no signal'}); {likely}; "
+                "go on with --resume, and if it dies again with fewer --workers"
             ) from error
 
     def _write_skipped(self) -> None:
@@ -277,10 +294,10 @@ class Trainer(Learner):
     def _count_skipped(self) -> torch.Tensor:
         """Return how many images all ranks skipped, a scalar that is not waited for."""
         count = float(len(self.skipped))
-        if self.dataset.on_error == "skip":
+        if self.learner.dataset.on_error == "skip":
             return self.processes.total(count)
         # Nobody skips now; the main process has what was skipped before the run was resumed.
-        return torch.full((), count, device=self.device)
+        return torch.full((), count, device=self.learner.device)
 
     def _all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
@@ -288,8 +305,8 @@ class Trainer(Learner):
         return [dataclasses.asdict(item) for share in shares for item in share]
 
     def _check_finite(self, step: int, figures: LateFigures) -> None:
-        if self._guard is not None:
-            if self._guard.in_a_row < LIMIT:
+        if self.learner.guard is not None:
+            if self.learner.guard.in_a_row < LIMIT:
                 return
             what = f"the last {LIMIT} steps were skipped because loss or gradient was not finite"
         else:
@@ -303,7 +320,7 @@ class Trainer(Learner):
         last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         advice = "lower the learning rate or lengthen the warm-up"
-        if self.precision != "fp32":
+        if self.learner.precision != "fp32":
             advice = "lower the learning rate, lengthen the warm-up or use precision fp32"
         raise TrainingError(f"step {step}: {what}; {kept}; {advice}")
 
@@ -377,7 +394,7 @@ class Trainer(Learner):
         if self.processes.world_size == 1:
             return stop
         asked, self._asked = self._asked, None
-        if self.step % self.recipe.log_every == 0:
+        if self.learner.step % self.recipe.log_every == 0:
             self._asked = LateFigures(self.processes.largest(float(stop)))
         return asked is not None and asked.read()[0] > 0
 
@@ -397,10 +414,11 @@ class Trainer(Learner):
         """Begin to write ``checkpoints/step-N`` (all ranks together)."""
         if self._writer is None:
             return
-        self.state.share_buffers()
-        tensors, own = self.state.tensors(), self.state.random()
+        state, head = self.learner.state, self.learner.head
+        state.share_buffers()
+        tensors, own = state.tensors(), state.random()
         self._writer.save(
-            self.step,
+            self.learner.step,
             tensors | own,
             {
                 "world_size": self.processes.world_size,
@@ -408,11 +426,11 @@ class Trainer(Learner):
                 "validated": self.validated,
                 "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
-                "scaler": self.scaler.state_dict(),
+                "scaler": self.learner.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
-                "nonfinite": self._guard.count if self._guard is not None else 0,
-                "kernel": self.head.kernel,
-                "precision": self.precision,
+                "nonfinite": self.learner.guard.count if self.learner.guard is not None else 0,
+                "kernel": "torch" if head is None else head.kernel,
+                "precision": self.learner.precision,
             },
         )
 
@@ -431,28 +449,30 @@ class Trainer(Learner):
         if self.processes.is_main:
             checkpoint.remove_leftovers(self.folder / "checkpoints")
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
-        self.state.create_optimizer_state()
-        tensors, own = self.state.tensors(), self.state.random()
+        self.learner.state.create_optimizer_state()
+        tensors, own = self.learner.state.tensors(), self.learner.state.random()
         state = checkpoint.load(newest, tensors, own, self.processes)
         if state.pop("found"):
-            self.state.set_random(own)
+            self.learner.state.set_random(own)
         where = f"{newest / checkpoint.STATE_FILE}"
         try:
             saved = from_dict(SavedFacts, state, where)
-            self.scaler.load_state_dict(dict(saved.scaler))
+            self.learner.scaler.load_state_dict(dict(saved.scaler))
         except (RecipeError, RuntimeError, LookupError, TypeError) as error:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
-        self.step, self.validated, self.losses = saved.step, saved.validated, saved.losses
-        if self.recipe.head.kernel == "auto":
-            self.head.keep_kernel(saved.kernel)
-        if saved.precision not in (None, self.precision):
+        self.learner.step = saved.step
+        self.validated, self._losses = saved.validated, saved.losses
+        head = self.learner.head
+        if head is not None and self.recipe.head.kernel == "auto":
+            head.keep_kernel(saved.kernel)
+        if saved.precision not in (None, self.learner.precision):
             self.warnings.append(
                 f"the run was trained in {saved.precision} up to here and goes on in "
-                f"{self.precision}, which precision auto means on this machine"
+                f"{self.learner.precision}, which precision auto means on this machine"
             )
-        if self._guard is not None:
-            self._guard.count = saved.nonfinite
+        if self.learner.guard is not None:
+            self.learner.guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:
             self.best_accuracy = saved.best_accuracy
         if self.processes.is_main:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from facerec.embedding.extraction import embed_images
-from facerec.embedding.model import TorchModel
+from facerec.embedding.torch_model import TorchModel
 from facerec.errors import PackError
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe, Validation

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from facerec.backbones import Preprocessing, normalize
+from facerec.backbones.preprocessing import normalize_array
 from facerec.errors import ImageError, RecipeError
 
 
@@ -24,6 +25,18 @@ def test_normalize_against_a_loop(channels: str, mean: float, std: float) -> Non
         source = c if channels == "rgb" else 2 - c
         expected = (int(images[n, y, x, source]) - mean) / std
         assert found[n, c, y, x].item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+@pytest.mark.parametrize("mean", [127.5, 0.0, 103.94])
+@pytest.mark.parametrize("std", [127.5, 128.0, 255.0, 1.0, 57.375])
+def test_arrays_become_the_same_bits(channels: str, mean: float, std: float) -> None:
+    images = torch.arange(256, dtype=torch.uint8).view(2, 128, 1, 1).repeat(1, 1, 1, 3)
+    images[..., 1] = images[..., 1].flip(1)
+    preprocessing = Preprocessing(channels, mean, std)
+    found = normalize_array(images.numpy(), preprocessing)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, normalize(images, preprocessing).numpy())
 
 
 @pytest.mark.parametrize("channels", ["rgb", "bgr"])

@@ -90,7 +90,7 @@ def test_it_trains_and_is_planned(tmp_path: Path) -> None:
     data = write_training_set(tmp_path / "data")
     recipe = tiny_recipe(data, backbone=RESNET)
     trainer = make_trainer(recipe, tmp_path / "run")
-    before = {n: t.clone() for n, t in trainer.backbone.state_dict().items()}
+    before = {n: t.clone() for n, t in trainer.learner.backbone.state_dict().items()}
     trainer.fit()
     model = load_model(tmp_path / "run")
     assert isinstance(model, TorchModel)

@@ -140,7 +140,7 @@ def test_every_recipe_is_fair(path: Path) -> None:
     for arm in plan.arms:
         if arm.against is not None:
             base = plan.arm(arm.against)
-            if type(arm.loss) is not type(base.loss):
+            if arm.loss.kind != base.loss.kind:
                 continue
             # A search of the base is part of that of the arm, but for the penalty's settings.
             own = {r for r in arm.ranges if not r.field.startswith("regularizer.")}

@@ -45,19 +45,20 @@ recipe = Recipe(
 """
 
 
+# As many people as two groups of ten need.
+FACES = SyntheticSet(
+    seed=3,
+    identities=8,
+    images_per_identity=6,
+    pairs_per_fold=12,
+    groups=(Group("good"), Group("poor", contrast=0.3, blur=4.0, noise=30.0)),
+)
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    # As many people as two groups of ten need.
-    faces = SyntheticSet(
-        seed=3,
-        identities=8,
-        images_per_identity=6,
-        pairs_per_fold=12,
-        groups=(Group("good"), Group("poor", contrast=0.3, blur=4.0, noise=30.0)),
-    )
-    monkeypatch.setattr(module, "FACES", faces)
     (tmp_path / "tiny.py").write_text(RECIPE)
     return tmp_path
 
@@ -71,7 +72,7 @@ def test_the_demo_goes_from_nothing_to_a_page(
     for old in ("data/old.bin", "runs/old/model.safetensors", "mine.txt"):
         (out / old).parent.mkdir(parents=True, exist_ok=True)
         (out / old).write_text("old")
-    demo(out, workplace / "tiny.py", processes=1)
+    demo(out, faces=FACES, recipe=workplace / "tiny.py", processes=1)
     printed = capsys.readouterr().out
     assert not (out / "data" / "old.bin").exists() and not (out / "runs" / "old").exists()
     assert (out / "mine.txt").read_text() == "old"
@@ -169,5 +170,24 @@ def test_the_verdict_follows_the_audits(detected: str, sentence: str) -> None:
 
 def test_a_missing_recipe_is_a_sentence_before_anything_is_drawn(workplace: Path) -> None:
     with pytest.raises(RecipeError, match=r"gone\.py: no such recipe file"):
-        demo(workplace / "out", workplace / "gone.py")
+        demo(workplace / "out", recipe=workplace / "gone.py")
     assert not (workplace / "out").exists()
+
+
+def test_data_only_replaces_drawn_faces_and_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tmp_path / "train.rec"
+    records.write_bytes(b"photos")
+    arguments = ["--data-only", "--out", str(tmp_path), "--processes", "1", "--identities", "2"]
+    arguments += ["--images-per-identity", "2", "--pairs-per-fold", "4"]
+    with pytest.raises(SystemExit) as exit_:
+        module.main(arguments)
+    assert exit_.value.code == 2
+    assert "train.rec that was not generated" in capsys.readouterr().err
+    assert records.read_bytes() == b"photos" and list(tmp_path.iterdir()) == [records]
+    records.unlink()
+    module.main(arguments)
+    first = records.read_bytes()
+    module.main(arguments)
+    assert records.read_bytes() == first

@@ -57,7 +57,7 @@ def test_the_package_runs_as_a_module() -> None:
 def test_debug_may_stand_anywhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int
 ) -> None:
-    arguments = ["repair-records", "nowhere.rec", "--keys=order"]
+    arguments = ["make-records", "nowhere.rec", "--repair"]
     arguments.insert(place, "--debug")
     assert call(monkeypatch, *arguments) == 2
     assert "Traceback" in capsys.readouterr().err

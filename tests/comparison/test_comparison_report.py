@@ -19,7 +19,7 @@ from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, to
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from facerec.comparison import losses, report
+from facerec.comparison import report
 from facerec.comparison.figures import (
     arm_figure,
     difference_figure,
@@ -29,7 +29,7 @@ from facerec.comparison.figures import (
 )
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
-from facerec.comparison.losses import MarginHead
+from facerec.comparison.losses import MarginHead, MetricLoss
 from facerec.comparison.protocol import FIGURES, Arm
 from facerec.comparison.report import (
     answers,
@@ -370,7 +370,7 @@ def test_trials_that_share_their_settings_are_paired() -> None:
 
 
 def test_claims_are_adjusted_apart() -> None:
-    triplet = Arm("Triplet", losses.Triplet(), against="CosFace", search=())
+    triplet = Arm("Triplet", MetricLoss("Triplet"), against="CosFace", search=())
     results = toy_results(
         (*toy_arms(("CosFace", "ArcFace")), triplet),
         repetitions=6,

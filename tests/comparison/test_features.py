@@ -21,7 +21,7 @@ from facerec.comparison.batches import class_batches
 from facerec.comparison.features import FeatureReader, open_features
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.harness import Harness, Results
-from facerec.comparison.losses import Contrastive, SupCon
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import on_features
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import select_classes, split_classes
@@ -187,7 +187,7 @@ def test_second_views_that_do_not_fit_are_refused(path: Path, tmp_path: Path) ->
 
 
 def test_recipes_that_make_no_sense_on_features_are_refused(path: Path) -> None:
-    two_views = Arm("two", SupCon(views=2), search=())
+    two_views = Arm("two", MetricLoss("SupCon", views=2), search=())
     with pytest.raises(RecipeError, match="two: its loss needs two views"):
         plan_on(path, arms=(two_views,)).check()
     on_features(comparison(Path(), arms=(two_views,)), FeatureData(path, path)).check()
@@ -284,7 +284,7 @@ def test_an_epoch_on_features_trains_the_last_layer(trainer: Trainer) -> None:
         steps_per_epoch=1,
         epochs=1,
     )
-    arm = Arm("a", Contrastive(neg_margin=1.4), search=())
+    arm = Arm("a", MetricLoss("Contrastive", neg_margin=1.4), search=())
     fit, _ = trainer.fit(arm, setup, FOLDS[0], seed=4)
     positions, targets = select_classes(trainer.labels, FOLDS[0].train)
     layer = create_trunk(setup.trunk, seed=4, features=SIZE).trunk.fc

@@ -13,7 +13,7 @@ from helpers.tiny_comparison import BASE, WITH_SEC, protocol, write_images
 from facerec.comparison import ImageData
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import open_image_set
-from facerec.comparison.losses import Contrastive, NTXent, SupCon, Triplet
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Batch, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes, split_classes
@@ -79,7 +79,7 @@ def test_training_stops_without_progress(trainer: Trainer) -> None:
 
 
 def test_a_training_that_diverges_says_so(trainer: Trainer) -> None:
-    fit = fitted(trainer, Arm("a", Contrastive()), optimizer=SGD(lr=1e12), epochs=6)
+    fit = fitted(trainer, Arm("a", MetricLoss("Contrastive")), optimizer=SGD(lr=1e12), epochs=6)
     assert fit.score is None and fit.failure is not None
     assert "epoch" in fit.failure
 
@@ -143,7 +143,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
     setup = protocol(
         optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0), steps_per_epoch=1, epochs=1
     )
-    arm = Arm("a", Triplet(margin=0.05), SEC(weight=0.5))
+    arm = Arm("a", MetricLoss("Triplet", margin=0.05), SEC(weight=0.5))
     seen: list[torch.Tensor] = []
     original = trainer._validate
 
@@ -163,11 +163,14 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("arm", "changes"),
     [
-        (Arm("a", NTXent(views=2)), {"batch": Batch(6, 1)}),
-        (Arm("a", SupCon(views=2)), {}),
+        (Arm("a", MetricLoss("NTXent", views=2)), {"batch": Batch(6, 1)}),
+        (Arm("a", MetricLoss("SupCon", views=2)), {}),
         (BASE, {"remine_every": 1}),
         (BASE, {"remine_every": 2, "schedule": Cosine()}),
-        (Arm("a", Triplet(), RingLoss(weight=0.1)), {"optimizer": RMSprop(lr=1e-3, momentum=0.9)}),
+        (
+            Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)),
+            {"optimizer": RMSprop(lr=1e-3, momentum=0.9)},
+        ),
         (BASE, {"clip_norm": 0.1, "probe_every": 2}),
     ],
 )
@@ -190,7 +193,7 @@ def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
 
     reader.train = watched  # type: ignore[method-assign]
     try:
-        fitted(trainer, Arm("a", SupCon(views=2)))
+        fitted(trainer, Arm("a", MetricLoss("SupCon", views=2)))
     finally:
         del reader.train
     assert set(sizes) == {16}

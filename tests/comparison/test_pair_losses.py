@@ -118,12 +118,6 @@ def test_positives_at_cosine_one_are_dropped_by_multi_similarity() -> None:
     assert mined == pytest.approx((pull + push) / 4)
 
 
-def test_first_pairs_in_batch_order() -> None:
-    anchor, positive = pair_losses.first_pairs(torch.tensor([7, 3, 7, 3, 3, 5, 7]))
-    assert anchor.tolist() == [1, 0]
-    assert positive.tolist() == [3, 2]
-
-
 @settings(max_examples=examples(50), deadline=None)
 @given(labels=st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_first_pairs_law(labels: list[int]) -> None:
@@ -150,16 +144,6 @@ def test_two_views_take_rows_of_one_image_as_positives() -> None:
         pair_losses.two_view_nt_xent(embeddings[:7], torch.zeros(7, dtype=torch.int64), 0.5)
 
 
-def test_angles_have_a_finite_slope_everywhere() -> None:
-    for dtype in (torch.float32, torch.float64):
-        cosine = torch.tensor([-1.0, -0.5, 0.0, 1.0, 1.5], dtype=dtype, requires_grad=True)
-        found = pair_losses.angles(cosine)
-        found.sum().backward()
-        assert cosine.grad is not None and cosine.grad.isfinite().all()
-        expected = torch.tensor([math.pi, 2 * math.pi / 3, math.pi / 2, 0, 0], dtype=dtype)
-        torch.testing.assert_close(found.detach(), expected, rtol=0, atol=1e-3)
-
-
 def test_sparse_centers_by_hand_and_merged() -> None:
     # Distances within the class: √2, 2, √2.
     centers = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [-3.0, 0.0]]], requires_grad=True)
@@ -168,3 +152,51 @@ def test_sparse_centers_by_hand_and_merged() -> None:
     merged = torch.ones(2, 3, 4, requires_grad=True)
     pair_losses.sparse_centers(merged).backward()
     assert merged.grad is not None and not merged.grad.any()
+
+
+def test_weights_of_negatives() -> None:
+    # In the plane the density of distances is 1/√(1 − d²/4): weights ∝ √(1 − d²/4).
+    angles = torch.tensor([0.0, 0.3, 0.9, 1.2, 3.0], dtype=torch.float64)
+    embeddings = torch.stack([angles.cos(), angles.sin()], 1) * torch.arange(1, 6)[:, None]
+    labels = torch.tensor([0, 0, 1, 2, 1])
+    found = pair_losses.negative_weights(embeddings, labels)
+    assert not found[0, [0, 1, 4]].any()  # itself, its positive, and what is farther than 1.4
+    distances = [2 * math.sin(a / 2) for a in (0.9, 1.2)]
+    raw = [math.sqrt(1 - d * d / 4) for d in distances]
+    assert found[0, 2].item() == pytest.approx(raw[0] / sum(raw))
+    assert found[0, 3].item() == pytest.approx(raw[1] / sum(raw))
+    assert not found[4].any()
+    # In 512 dimensions the densities themselves are beyond float32.
+    many = torch.randn(20, 512, generator=torch.Generator().manual_seed(0)) + 1
+    sums = pair_losses.negative_weights(many, torch.arange(20) % 5).sum(1)
+    torch.testing.assert_close(sums, torch.ones(20))
+
+
+def test_miner_draws_one_negative_a_positive_pair_by_weight() -> None:
+    tensor, labels = drawn([0, 1, 2, 3] * 3, 0)
+    tensor, classes = tensor + 1, labels  # all near enough
+    miner = pair_losses.DistanceWeightedMiner(seed=5)
+    state = torch.get_rng_state()
+    counts = torch.zeros(len(labels), len(labels))
+    rounds = 400
+    for _ in range(rounds):
+        anchor, positive, negative = miner(tensor, classes)
+        assert (classes[anchor] == classes[positive]).all() and (anchor != positive).all()
+        assert (classes[anchor] != classes[negative]).all()
+        assert len(anchor) == len(labels) * 2
+        counts[anchor, negative] += 1
+    torch.testing.assert_close(torch.get_rng_state(), state)
+    assert int(miner.draws) == rounds
+    expected = pair_losses.negative_weights(tensor, classes) * 2 * rounds
+    # Each count is binomial; 5 standard deviations.
+    assert ((counts - expected).abs() <= 5 * expected.sqrt() + 1).all()
+
+
+def test_miner_resumes_and_depends_on_its_seed() -> None:
+    tensor, classes = drawn([0, 1, 2, 3] * 3, 0)
+    first, resumed, other = (pair_losses.DistanceWeightedMiner(seed) for seed in (5, 5, 6))
+    one = first(tensor, classes)[2]
+    resumed.load_state_dict(first.state_dict())
+    two = first(tensor, classes)[2]
+    assert (two == resumed(tensor, classes)[2]).all()
+    assert (one != two).any() and (one != other(tensor, classes)[2]).any()

@@ -13,7 +13,7 @@ from helpers.tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, compar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.comparison.losses import Contrastive, MultiSimilarity, NormalizedSoftmax
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
 from facerec.errors import RecipeError
 from facerec.heads import SEC, CosFace
@@ -125,14 +125,14 @@ def test_settings_are_written_into_an_arm() -> None:
 
 
 def test_what_is_searched_unless_said() -> None:
-    assert [r.field for r in Arm("a", Contrastive()).ranges] == [
+    assert [r.field for r in Arm("a", MetricLoss("Contrastive")).ranges] == [
         "loss.pos_margin",
         "loss.neg_margin",
     ]
-    found = Arm("a", NormalizedSoftmax(), SEC(weight=1.0)).ranges
+    found = Arm("a", MetricLoss("NormalizedSoftmax"), SEC(weight=1.0)).ranges
     assert [r.field for r in found] == ["loss.temperature", "loss_lr", "regularizer.weight"]
     assert [r.scale for r in found] == ["log", "log", "log_with_zero"]
-    assert all(math.isfinite(v) for v in Arm("a", MultiSimilarity()).defaults.values())
+    assert all(math.isfinite(v) for v in Arm("a", MetricLoss("MultiSimilarity")).defaults.values())
 
 
 def test_arms_follow_those_that_they_are_compared_with() -> None:

@@ -13,7 +13,7 @@ import pytest
 from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison, protocol
 
 from facerec.comparison.fit import Fit, Point
-from facerec.comparison.losses import Contrastive, FastAP, MarginHead
+from facerec.comparison.losses import MarginHead, MetricLoss
 from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
 from facerec.comparison.search import Search
 from facerec.comparison.storage import Worker
@@ -112,7 +112,7 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
     assert weights[0] == pytest.approx(0.1) and len(set(weights)) == 6
     assert len(search.first_settings(WITH_SEC)) == len(search.first_settings(BASE))
     # Another loss, or nothing that both search: each searches for itself.
-    assert plan.paired_with(replace(WITH_SEC, loss=Contrastive())) is None
+    assert plan.paired_with(replace(WITH_SEC, loss=MetricLoss("Contrastive"))) is None
     assert plan.paired_with(replace(WITH_SEC, search=())) is None
     assert replace(plan, paired=False).paired_with(WITH_SEC) is None
 
@@ -146,7 +146,7 @@ def test_equal_arms_try_equal_settings(tmp_path: Path, sampler: Any) -> None:
 
 
 def test_published_settings_come_first(tmp_path: Path) -> None:
-    arm = Arm("a", Contrastive())
+    arm = Arm("a", MetricLoss("Contrastive"))
     search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
     assert search.first_settings(arm) == [
         {"loss.pos_margin": 0.0, "loss.neg_margin": 1.0},
@@ -166,12 +166,12 @@ def test_an_arm_without_published_settings_tries_the_middle(tmp_path: Path) -> N
 
 
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
-    arm = Arm("a", FastAP())
+    arm = Arm("a", MetricLoss("FastAP"))
     search = opened(comparison(tmp_path, arms=(arm,), trials=6), tmp_path)
     seen: list[Any] = []
 
     def fit(tried: Arm, fold: int) -> Fit:
-        seen.append(tried.loss.num_bins)  # type: ignore[union-attr]
+        seen.append(tried.loss.settings["num_bins"])
         return result(0.5)
 
     run(search, fit)

@@ -23,7 +23,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.transforms import AreaCrop, CropTransform, FaceTransform
 from facerec.comparison.trunks import Embedder, SmallCNN, Trunk, create_trunk
-from facerec.embedding.model import save_model
+from facerec.embedding.torch_model import save_model
 from facerec.errors import MissingExtraError, ModelError, RecipeError
 from facerec.recipe import from_dict, to_dict
 from facerec.records import Augmentation

@@ -18,6 +18,7 @@ from facerec.records import Data, FaceDataset
 from facerec.records.dataset import Batch, BatchRequest
 from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
 
 PEOPLE = 40
@@ -70,7 +71,7 @@ def small_recipe(**changes: Any) -> Recipe:
 
 
 def trainer_on(device: torch.device, recipe: Recipe, folder: Path | None = None) -> Trainer:
-    return Trainer(recipe, Patches(), Processes(0, 1, device), folder)
+    return Trainer(Learner(recipe, Patches(), Processes(0, 1, device)), folder)
 
 
 def a_batch(device: torch.device | None = None, size: int = 16, start: int = 0) -> Batch:
@@ -82,7 +83,7 @@ def a_batch(device: torch.device | None = None, size: int = 16, start: int = 0) 
 
 def state(trainer: Trainer) -> dict[str, Tensor]:
     """The whole training state by name, on the CPU."""
-    tensors = trainer.state.tensors()
+    tensors = trainer.learner.state.tensors()
     plain = {n: t.to_local() if hasattr(t, "to_local") else t for n, t in tensors.items()}
     return {name: tensor.detach().cpu().clone() for name, tensor in plain.items()}
 

@@ -99,7 +99,7 @@ def test_the_sharded_head(device: torch.device, sample_rate: float) -> None:
             output.loss.backward()
         weight = head.weight.grad
         assert weight is not None and weight.is_sparse == (sample_rate < 1)
-        found.append((output.loss, output.target_cosine, x.grad, weight.to_dense()))
+        found.append((output.loss, output.figures["target_cosine"], x.grad, weight.to_dense()))
     assert max(errors(found[1], found[0])) < 2e-4
 
 

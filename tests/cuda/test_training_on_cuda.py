@@ -25,10 +25,8 @@ from facerec.heads import AdaFace, CosFace
 from facerec.heads.collectives import all_gather, all_reduce_, gather_batch
 from facerec.records import BatchLoader
 from facerec.training import AdamW, Head
-from facerec.training.distributed import Processes
 from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
-from facerec.training.trainer import Trainer
 from facerec.verification.scoring import score_all_pairs
 
 pytestmark = pytest.mark.cuda
@@ -51,7 +49,7 @@ def test_steps_equal_those_of_the_cpu(device: torch.device, name: str) -> None:
     trainers = [trainer_on(where, recipe) for where in (CPU, device)]
     for start in (0, 16):
         batch = a_batch(start=start)
-        losses = [trainer.train_step(batch)["loss"] for trainer in trainers]
+        losses = [trainer.learner.train_step(batch)["loss"] for trainer in trainers]
         assert relative_error(losses[1], losses[0]) < 1e-3
     expected, found = map(state, trainers)
     assert found.keys() == expected.keys()
@@ -78,14 +76,14 @@ def test_a_step_learns_without_waiting_for_the_device(
     )
     trainer = trainer_on(device, recipe)
     batch = a_batch(device)
-    losses = [trainer.train_step(batch)["loss"] for _ in range(4)]
+    losses = [trainer.learner.train_step(batch)["loss"] for _ in range(4)]
     # The scaler alone may read whether a gradient was finite: torch does so in every step.
     if precision == "fp16":
-        losses += [trainer.train_step(batch)["loss"] for _ in range(8)]
-        assert trainer.scaler.get_scale() > 0
+        losses += [trainer.learner.train_step(batch)["loss"] for _ in range(8)]
+        assert trainer.learner.scaler.get_scale() > 0
     else:
         with no_host_waits(device):
-            losses += [trainer.train_step(batch)["loss"] for _ in range(8)]
+            losses += [trainer.learner.train_step(batch)["loss"] for _ in range(8)]
     values = torch.stack(losses).tolist()
     assert np.isfinite(values).all() and values[-1] < values[0]
 
@@ -94,15 +92,15 @@ def test_an_overflow_under_fp16_leaves_everything_as_it_was(
     device: torch.device, on_gpu: None
 ) -> None:
     trainer = trainer_on(device, small_recipe(precision="fp16"))
-    trainer.train_step(a_batch(device))
-    trainer.scaler.update(torch.tensor(2.0**60, device=device))
-    before = {n: p.detach().clone() for n, p in trainer.backbone.named_parameters()}
-    centers = trainer.head.weight.detach().clone()
-    trainer.train_step(a_batch(device, start=16))
-    after = dict(trainer.backbone.named_parameters())
+    trainer.learner.train_step(a_batch(device))
+    trainer.learner.scaler.update(torch.tensor(2.0**60, device=device))
+    before = {n: p.detach().clone() for n, p in trainer.learner.backbone.named_parameters()}
+    centers = trainer.learner.head.weight.detach().clone()
+    trainer.learner.train_step(a_batch(device, start=16))
+    after = dict(trainer.learner.backbone.named_parameters())
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert torch.equal(centers, trainer.head.weight)
-    assert trainer.scaler.get_scale() < 2.0**60
+    assert torch.equal(centers, trainer.learner.head.weight)
+    assert trainer.learner.scaler.get_scale() < 2.0**60
 
 
 def test_a_resumed_run_equals_one_that_was_never_stopped(
@@ -115,7 +113,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(
     first.fit(max_steps=3)
     second = trainer_on(device, recipe, tmp_path / "stopped")
     second.resume()
-    assert second.step == 3
+    assert second.learner.step == 3
     second.fit(max_steps=6)
     assert_same(state(whole), state(second))
 
@@ -130,9 +128,9 @@ def test_a_checkpoint_moves_between_devices(
     first.fit(max_steps=2)
     second = trainer_on(target, recipe, tmp_path)
     second.resume()
-    assert second.step == 2 and second.device == target
+    assert second.learner.step == 2 and second.learner.device == target
     assert_same(state(first), state(second))
-    assert second.train_step(a_batch(target))["loss"].isfinite()
+    assert second.learner.train_step(a_batch(target))["loss"].isfinite()
 
 
 def test_a_group_of_one_rank(device: torch.device, tmp_path: Path) -> None:
@@ -150,7 +148,7 @@ def test_a_group_of_one_rank(device: torch.device, tmp_path: Path) -> None:
         assert torch.equal(all_gather(tensor, None), tensor)
         assert torch.equal(all_reduce_(tensor.clone(), None), tensor)
         assert torch.equal(gather_batch(tensor, None), tensor)
-        trainer = Trainer(recipe, Patches(), Processes(0, 1, device), tmp_path / "grouped")
+        trainer = trainer_on(device, recipe, tmp_path / "grouped")
         trainer.fit(max_steps=2)
         assert_same(state(alone), state(trainer))
     finally:
@@ -199,7 +197,7 @@ def test_a_compiled_step_equals_the_plain_one(device: torch.device, on_gpu: None
         first, second = (t.train_step(batch)["loss"] for t in (plain, compiled))
         assert relative_error(second, first) < 1e-3
     with no_host_waits(device):
-        compiled.train_step(batch)
+        compiled.learner.train_step(batch)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +219,15 @@ def test_compiled_steps_in_bf16_follow_plain_ones(
         batch = a_batch(device, start=start)
         first, second = (t.train_step(batch)["loss"].clone() for t in (plain, compiled))
         assert relative_error(second, first) < 3e-2
-    changed = relative_error(compiled.head.weight, trainer_on(device, recipe).head.weight)
-    assert changed > 0 and relative_error(compiled.head.weight, plain.head.weight) < 0.3 * changed
+    changed = relative_error(
+        compiled.learner.head.weight, trainer_on(device, recipe).learner.head.weight
+    )
+    assert (
+        changed > 0
+        and relative_error(compiled.learner.head.weight, plain.learner.head.weight) < 0.3 * changed
+    )
     with no_host_waits(device):
-        compiled.train_step(batch)
+        compiled.learner.train_step(batch)
 
 
 def test_a_compiled_step_in_a_group_of_one_rank(

@@ -39,8 +39,6 @@ def margin(package: Path) -> None:
 def backbone(package: Path) -> None:
     path = "backbones/plainnet.py"
     (package / path).write_text(BLOCKS[f"facerec/{path}"])
-    with (package / "backbones/__init__.py").open("a") as file:
-        file.write("from facerec.backbones.plainnet import PlainNet\n")
 
 
 def bench(package: Path) -> None:
@@ -54,8 +52,9 @@ def bench(package: Path) -> None:
 
 
 def loss(package: Path) -> None:
-    path = "comparison/losses.py"
-    join_union(package / path, "Loss", "Spread", BLOCKS[f"facerec/{path}"])
+    path = "comparison/loss_table.py"
+    with (package / path).open("a") as file:
+        file.write(BLOCKS[f"facerec/{path}"])
 
 
 @pytest.mark.integration

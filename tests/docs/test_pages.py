@@ -113,7 +113,9 @@ def test_flags_are_those_of_the_command(command: str, monkeypatch: pytest.Monkey
 
 
 def test_recipes_on_command_lines_are_there() -> None:
-    text = "\n".join(page.read_text() for page in PAGES)
+    # The changelog tells of what is gone, too.
+    pages = (page for page in PAGES if page.name != "CHANGELOG.md")
+    text = "\n".join(page.read_text() for page in pages)
     for recipe in set(re.findall(r"(?:facerec/)?recipes/[\w/]+\.py", text)):
         assert (ROOT / recipe).is_file(), recipe
 

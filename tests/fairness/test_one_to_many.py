@@ -17,7 +17,6 @@ from facerec.fairness.one_to_many import (
     SearchPlan,
     SearchRate,
     audit_searches,
-    correlate,
 )
 from facerec.fairness.one_to_many_page import failure_table, section, summary_tables
 from facerec.report import figures
@@ -328,28 +327,6 @@ def test_too_few_other_people_are_refused(tmp_path: Path) -> None:
         audit_searches(vectors, joined, joined.groupings, PLAN, others=others)
     with pytest.raises(DatasetError, match="nobody"):
         OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
-
-
-def test_figures_of_two_models_are_correlated_over_the_same_persons(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path, persons=120)
-    plan = SearchPlan(targets=("3e-1",))
-    noise = np.random.default_rng(1).normal(size=(2, *vectors.shape)).astype(np.float32)
-    length = np.linalg.norm(vectors, axis=1, keepdims=True) / 2.5
-    models = [vectors, vectors + 0.3 * length * noise[0], length * noise[1]]
-    found = [audit_searches(one, joined, joined.groupings, plan, keep=True) for one in models]
-    assert found[0] == audit_searches(vectors, joined, joined.groupings, plan)
-    same, alike, other = (correlate(found[0], one) for one in found)
-    assert {key.figure for key in same} == {"FPIR", "FNIR", "rank-1 miss rate"}
-    assert {key.ratio for key in same} == {True, False}
-    assert {key.group for key in same if key.ratio} == {"west"}
-    assert all(value == pytest.approx(1) for value in same.values())
-    assert all(abs(value) <= 1 for value in (*alike.values(), *other.values()))
-    # A figure without an error has no correlation.
-    shared = same.keys() & alike.keys() & other.keys()
-    assert len(shared) > len(same) / 2
-    mean = [np.mean([side[key] for key in shared]) for side in (alike, other)]
-    assert mean[0] > 0.3 > mean[1]
-    assert not correlate(audit_searches(vectors, joined, joined.groupings, plan), found[0])
 
 
 def test_scaling_changes_nothing(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ from facerec.files import parse_json
 from facerec.galleries import Gallery, Space
 from facerec.recipe import from_dict, to_dict
 from facerec.records import RecordDataset, decode_image, read_pack, write_image_records, write_pack
-from facerec.records.layout import index_from_ids
 from facerec.records.make import read_list
-from facerec.records.recordio import RecordFile, rebuild_index
+from facerec.records.recordio import RecordFile
+from facerec.records.repair import repair_records
 from facerec.records.tar_shards import INDEX, TarDataset
 from facerec.training.recipe import Recipe
 from facerec.verification import evaluate
@@ -127,11 +127,7 @@ def scan_records(root: Path, target: Path) -> None:
     file = RecordFile(target)
     for _ in file.scan(salvage=True):
         pass
-    for index in (rebuild_index, index_from_ids):
-        try:
-            index(target)
-        except FacerecError:
-            continue
+    repair_records(target)
 
 
 def make_tars(root: Path) -> None:

@@ -10,8 +10,7 @@ from helpers.gloo_pool import GlooPool
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from facerec.heads.distillation_loss import DistillationLoss, WholeBatch
-from facerec.heads.no_head import NoHead
+from facerec.heads.distillation_loss import DistillationLoss
 
 KINDS = ["cosine", "mse", "relation"]
 
@@ -54,7 +53,7 @@ def test_value_equals_a_loop_and_gradients_are_right(kind, size):
     mapped = student if loss.map is None else student @ loss.map.weight.T
     output = loss(student, targets)
     expected = naive(kind, mapped.tolist(), targets.tolist(), 1.7)
-    assert output.distance.item() == pytest.approx(expected, rel=1e-12)
+    assert output.figures["distance"].item() == pytest.approx(expected, rel=1e-12)
     assert output.loss.item() == pytest.approx(0.3 * expected, rel=1e-12)
     if kind == "relation":
         # What the gradient belongs to has other values: here each image moves its row alone.
@@ -62,7 +61,7 @@ def test_value_equals_a_loop_and_gradients_are_right(kind, size):
     parameters = (student, *loss.parameters())
     assert torch.autograd.gradcheck(lambda *_: loss(student, targets).loss, parameters)
     mean = sum(map(cosine, mapped.tolist(), targets.tolist())) / len(student)
-    assert output.cosine.item() == pytest.approx(mean)
+    assert output.figures["cosine"].item() == pytest.approx(mean)
 
 
 def test_the_gradient_of_the_relation_is_that_of_the_matrix_of_cosines():
@@ -95,7 +94,7 @@ def test_micro_batches_add_up_to_the_whole(kind):
     loss = DistillationLoss(kind, 0.7, 3, 4).double()
     whole = loss(student, targets)
     (expected,) = torch.autograd.grad(whole.loss, student)
-    everything = WholeBatch(student.detach(), targets) if loss.couples_samples else None
+    everything = (student.detach(), targets) if loss.couples_samples else None
     parts = [
         loss(s, t, everything) for s, t in zip(student.chunk(3), targets.chunk(3), strict=True)
     ]
@@ -108,13 +107,6 @@ def test_the_map_to_more_dimensions_begins_as_an_isometry_and_is_drawn_by_seed()
     first, again, other = (DistillationLoss("cosine", 1.0, 3, 8, seed=s).map for s in (1, 1, 2))
     torch.testing.assert_close(first.weight.T @ first.weight, torch.eye(3))
     assert torch.equal(first.weight, again.weight) and not torch.equal(first.weight, other.weight)
-
-
-def test_no_head_has_nothing_to_learn():
-    head = NoHead(4)
-    output = head(torch.ones(2, 4), torch.tensor([-1, 99]))
-    assert output.loss == 0 and not output.loss.requires_grad
-    assert list(head.parameters()) == [] and head.state_dict() == {}
 
 
 # ---------------------------------------------------------------- over ranks
@@ -143,7 +135,7 @@ def steps(group, kind, size):
         optimizer.zero_grad()
         output = loss(model(x), targets)
         output.loss.backward()
-        record += [output.distance, *(p.grad.clone() for p in parameters)]
+        record += [output.figures["distance"], *(p.grad.clone() for p in parameters)]
         optimizer.step()
     return record
 

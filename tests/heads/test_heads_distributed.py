@@ -87,8 +87,7 @@ def steps(group, margin, penalty, classes, dtype, number=1, count=2):
         f = model(x)
         output, norms = head(f, labels), regularizer(f)
         (output.loss + norms.loss).backward()
-        record += [output.loss, output.target_cosine, output.other_cosine, output.center_norm]
-        record += [norms.penalty, norms.mean_norm, norms.variance, norms.min_norm, norms.center]
+        record += [output.loss, *output.figures.values(), *norms.figures.values()]
         record += [p.grad.clone() for p in (*backbone.parameters(), *regularizer.parameters())]
         optimizer.step()
         head.advance()
@@ -155,7 +154,8 @@ def unequal(group, config, sizes):
         x = x.clone().requires_grad_()
         output = regularizer(x)
         output.loss.backward()
-        result.append((output.loss.detach(), output.penalty, output.variance, x.grad))
+        figures = [output.figures[name] for name in ("penalty", "variance")]
+        result.append((output.loss.detach(), *figures, x.grad))
     return result, regularizer.center
 
 

@@ -61,9 +61,9 @@ def test_loss_equals_a_loop(margin):
     output = head(x, labels)
     factor = 50 / margin.scale if isinstance(margin, SphereFaceR) else 1
     assert output.loss.item() == pytest.approx(factor * total / 6, rel=1e-10)
-    assert output.target_cosine.item() == pytest.approx(own / 6)
-    assert output.other_cosine.item() == pytest.approx(others / 6)
-    assert output.center_norm.item() == pytest.approx(1)
+    assert output.figures["target_cosine"].item() == pytest.approx(own / 6)
+    assert output.figures["other_cosine"].item() == pytest.approx(others / 6)
+    assert output.figures["center_norm"].item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_the_filtered_share_is_told():
     x, labels = batch(dtype=torch.float64)
     cosine = F.normalize(x) @ F.normalize(head.weight).T
     taken = (cosine > 0.1) & (torch.arange(5) != labels[:, None])
-    assert head(x, labels).filtered.item() == pytest.approx(taken.sum().item() / 24)
+    assert head(x, labels).figures["filtered"].item() == pytest.approx(taken.sum().item() / 24)
     assert 0 < taken.sum() < 24
-    assert classifier(ArcFace()).double()(x, labels).filtered == 0
+    assert classifier(ArcFace()).double()(x, labels).figures["filtered"] == 0
 
 
 def test_autocast_does_not_reach_the_logits():
@@ -393,7 +393,7 @@ def test_centre_lengths(init, norm):
     head = MarginClassifier(1000, 512, ArcFace(), seed=0, center_init=init)
     assert head.weight.norm(dim=1).mean().item() == pytest.approx(norm, rel=5e-3)
     x, labels = batch(size=512)
-    assert head(x, labels).center_norm.item() == pytest.approx(norm, rel=5e-3)
+    assert head(x, labels).figures["center_norm"].item() == pytest.approx(norm, rel=5e-3)
 
 
 @pytest.mark.parametrize("init", ["unit", "normal", "xavier"])

@@ -50,9 +50,9 @@ def test_value_and_gradient_equal_a_loop(p, form):
         weight = 0.3 * (16.0 if "scale_free" in form else 1.0)
         expected = sum(abs(n - center) ** p for n in norms) / len(norms) / divisor
         output = create_regularizer(config, scale=16.0)(x)
-        assert output.penalty.item() == pytest.approx(expected, rel=1e-7)
+        assert output.figures["penalty"].item() == pytest.approx(expected, rel=1e-7)
         assert output.loss.item() == pytest.approx(weight * expected, rel=1e-7)
-        assert output.center.item() == pytest.approx(center, rel=1e-7)
+        assert output.figures["center"].item() == pytest.approx(center, rel=1e-7)
         (gradient,) = torch.autograd.grad(output.loss, x)
         for row, direction, n in zip(gradient, x.detach(), norms, strict=True):
             outward = 2 * (n - center) if p == 2 else math.copysign(1, n - center)
@@ -83,10 +83,10 @@ def test_statistics_for_logging():
     x = embeddings()
     norms = torch.tensor(norms_of(x))
     output = create_regularizer(SEC(1.0))(x)
-    assert output.mean_norm.item() == pytest.approx(norms.mean().item())
-    assert output.variance.item() == pytest.approx(norms.var(correction=0).item())
-    assert output.penalty.item() == pytest.approx(output.variance.item())
-    assert output.min_norm.item() == pytest.approx(norms.min().item())
+    assert output.figures["mean_norm"].item() == pytest.approx(norms.mean().item())
+    assert output.figures["variance"].item() == pytest.approx(norms.var(correction=0).item())
+    assert output.figures["penalty"].item() == pytest.approx(output.figures["variance"].item())
+    assert output.figures["min_norm"].item() == pytest.approx(norms.min().item())
 
 
 def test_sec_puts_no_pressure_on_the_scale():
@@ -108,10 +108,10 @@ def test_moving_average_takes_in_the_current_batch():
         mean = sum(norms) / len(norms)
         center = mean if center is None else 0.9 * center + 0.1 * mean
         output = module(x)
-        assert output.center.item() == pytest.approx(center, rel=1e-6)
+        assert output.figures["center"].item() == pytest.approx(center, rel=1e-6)
         assert module.center.item() == pytest.approx(center, rel=1e-6)
         expected = sum((n - center) ** 2 for n in norms) / len(norms)
-        assert output.penalty.item() == pytest.approx(expected, rel=1e-5)
+        assert output.figures["penalty"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_eval_mode_and_update_false_leave_the_state():
@@ -120,15 +120,15 @@ def test_eval_mode_and_update_false_leave_the_state():
     before = copy.deepcopy(module.state_dict())
     shown = module(embeddings(seed=2), update=False)
     module.eval()
-    assert module(embeddings(seed=2)).penalty == shown.penalty
-    assert shown.center.item() == pytest.approx(before["center"].item())
+    assert module(embeddings(seed=2)).figures["penalty"] == shown.figures["penalty"]
+    assert shown.figures["center"].item() == pytest.approx(before["center"].item())
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
 
 
 def test_eval_mode_before_training_uses_the_batch():
     module = create_regularizer(SEC(1.0)).eval()
     output = module(embeddings())
-    assert output.center == output.mean_norm
+    assert output.figures["center"] == output.figures["mean_norm"]
     assert not module.initialized
 
 
@@ -218,7 +218,7 @@ def test_zero_embedding_has_zero_gradient():
     x.requires_grad_()
     output = create_regularizer(SEC(1.0))(x)
     output.loss.backward()
-    assert output.min_norm == 0
+    assert output.figures["min_norm"] == 0
     assert torch.equal(x.grad[3], torch.zeros(5))
     assert x.grad.isfinite().all()
 
@@ -270,7 +270,7 @@ def test_batchnorm_pins_the_mean_squared_norm(pinned):
     model, x = pinned
     variance = model.linear(x).var(0, correction=0)
     expected = (variance / (variance + model.bn.eps)).sum() + model.bn.bias.square().sum()
-    penalty = create_regularizer(L2Norm(1.0))(model(x)).penalty
+    penalty = create_regularizer(L2Norm(1.0))(model(x)).figures["penalty"]
     assert penalty.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
@@ -285,7 +285,7 @@ def test_l2_below_batchnorm_reaches_its_bias_only(pinned):
 @pytest.mark.parametrize("radius", [0.5, 2.0, 10.0])
 def test_every_centre_below_batchnorm_is_sec_with_another_weight(pinned, radius):
     model, x = pinned
-    mean = create_regularizer(SEC(1.0))(model(x)).mean_norm
+    mean = create_regularizer(SEC(1.0))(model(x)).figures["mean_norm"]
     below, bias = model.gradients(FixedNorm(1.0, radius=radius), x)
     expected, other_bias = model.gradients(SEC(1.0), x)
     expected = radius / mean * expected

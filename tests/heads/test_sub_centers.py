@@ -60,9 +60,11 @@ def test_loss_and_gradients_equal_a_loop(margin, chunk):
     cosines = F.normalize(x) @ F.normalize(head.weight).T
     nearest = cosines.view(7, 5, 3).amax(2)
     own = nearest[torch.arange(7), labels]
-    assert output.target_cosine.item() == pytest.approx(own.mean().item())
-    assert output.other_cosine.item() == pytest.approx(((nearest.sum() - own.sum()) / 28).item())
-    assert output.center_norm.item() == pytest.approx(1)
+    assert output.figures["target_cosine"].item() == pytest.approx(own.mean().item())
+    assert output.figures["other_cosine"].item() == pytest.approx(
+        ((nearest.sum() - own.sum()) / 28).item()
+    )
+    assert output.figures["center_norm"].item() == pytest.approx(1)
 
 
 def test_gradient_equals_finite_differences():
@@ -82,7 +84,7 @@ def test_a_filter_looks_at_the_nearest_centre():
     assert output.loss.item() == pytest.approx(loop(head, x, labels, range(5)).item(), rel=1e-10)
     nearest = (F.normalize(x) @ F.normalize(head.weight).T).view(7, 5, 3).amax(2)
     nearest[torch.arange(7), labels] = -1
-    assert 0 < output.filtered.item() == pytest.approx((nearest > 0.3).sum().item() / 28)
+    assert 0 < output.figures["filtered"].item() == pytest.approx((nearest > 0.3).sum().item() / 28)
 
 
 def test_one_centre_a_class_is_what_it_was_bit_for_bit():

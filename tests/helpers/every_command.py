@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 import facerec  # first, as in every program that uses it
-from facerec.commands import demo
 from facerec.commands.main import COMMANDS, main
 from facerec.export import bundle, parity
 from facerec.export.measure import measure_engine
@@ -48,30 +47,6 @@ recipe = small = Recipe(
 )
 """
 
-STUDY = (
-    TRAINING
-    + """
-from facerec.fairness.study import FairnessStudy
-from facerec.records.synthetic import Group, SyntheticSet
-recipe = FairnessStudy(
-    generated=small,
-    real=small,
-    faces=SyntheticSet(
-        seed=5,
-        identities=4,
-        images_per_identity=4,
-        pairs_per_fold=4,
-        groups=(Group("A"), Group("B", contrast=0.5, blur=2.0, noise=15.0)),
-    ),
-    seeds=(0,),
-    targets=("2e-1", "1e-1"),
-    target="1e-1",
-    replicates=60,
-    permutations=99,
-)
-"""
-)
-
 COMPARISON = """
 import sys
 from pathlib import Path
@@ -84,10 +59,10 @@ FACES = "--identities 6 --images-per-identity 4 --pairs-per-fold 4"
 FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
 
 LINES = {
-    "synthesize": f"--out data --processes 1 {FACES}",
-    "export-folder": "data/train.rec --out images",
+    "demo --data-only": f"--out data --processes 1 {FACES}",
+    "make-records --unpack": "data/train.rec --out images",
     "make-records": "images --out records --processes 1",
-    "repair-records": "records/train.rec --out whole.rec",
+    "make-records --repair": "records/train.rec --out whole.rec",
     "plan": "recipe.py --device cpu",
     "train": "recipe.py --name run --runs runs --device cpu",
     "embed": "--model runs/run --images images --out e.npz",
@@ -102,13 +77,11 @@ LINES = {
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
-    "audit-plan": "norms --people 60 --images 2 --audits 50 --from audit/audit.json",
     "export-onnx": "runs/run --out bundle --variant norm",
     "inspect": "bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",
     "compare": "comparison.py --out comparison",
-    "study": "study.py --out study --processes 1",
-    "demo": "--out demo --recipe recipe.py --processes 1",
+    "demo": f"--out demo --recipe recipe.py --processes 1 --seed 3 {FACES}",
 }
 """What is done with each command, in an order in which each finds what it needs."""
 
@@ -116,7 +89,6 @@ LINES = {
 def prepare() -> None:
     """Write what the commands start from."""
     Path("recipe.py").write_text(TRAINING)
-    Path("study.py").write_text(STUDY)
     Path("comparison.py").write_text(COMPARISON.format(folder=str(REPOSITORY / "tests")))
 
 
@@ -126,13 +98,6 @@ def before_compare() -> None:
     from helpers.tiny_comparison import write_images
 
     write_images(Path("classes"))
-
-
-def before_demo() -> None:
-    """Let the demo draw few faces."""
-    from facerec.records.synthetic import SyntheticSet
-
-    demo.FACES = SyntheticSet(seed=3, identities=6, images_per_identity=4, pairs_per_fold=4)
 
 
 def before_import_weights() -> None:
@@ -154,7 +119,6 @@ def before_same() -> None:
 BEFORE: dict[str, Callable[[], None]] = {
     "same": before_same,
     "compare": before_compare,
-    "demo": before_demo,
     "import-weights": before_import_weights,
 }
 
@@ -199,7 +163,7 @@ def run(name: str) -> None:
     """Run one command as the console script does."""
     print(f"## {name}", flush=True)
     BEFORE.get(name, lambda: None)()
-    sys.argv = ["facerec", name, *LINES[name].split()]
+    sys.argv = ["facerec", *name.split(), *LINES[name].split()]
     try:
         main()
     except SystemExit as exit_:
@@ -223,7 +187,7 @@ def main_job(folder: Path) -> None:
         patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
         prepare()
         for name in LINES:
-            if name not in ("compare", "study", "demo"):
+            if name not in ("compare", "demo"):
                 with Path(f"{name}.txt").open("w") as printed, contextlib.redirect_stdout(printed):
                     run(name)
 
@@ -233,7 +197,8 @@ if __name__ == "__main__":
         chosen = sys.argv[1:]
     else:
         chosen = list(LINES)
-        assert set(chosen) == set(COMMANDS) - {"serve"}, set(chosen) ^ set(COMMANDS)
+        done = {name.split()[0] for name in chosen}
+        assert done == set(COMMANDS) - {"serve"}, done ^ set(COMMANDS)
     os.environ.pop("FACEREC_DATA", None)
     prepare()
     for name in chosen:

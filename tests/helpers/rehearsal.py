@@ -146,27 +146,28 @@ def _rehearse(recipe: Recipe, processes: Processes, steps: int) -> Seen:
     _Kernel.launches = {}
     taught = recipe.distillation is not None
     targets: Any = Taught() if taught else None
-    trainer, watch = Trainer(recipe, Faces(), processes, targets=targets), Watch()
+    trainer = Trainer(learner_module.Learner(recipe, Faces(), processes, targets))
+    watch = Watch()
     batches = page_locked_batches(steps + 1, recipe.batch_size // processes.world_size, taught)
-    trainer._batches = lambda: prefetched(batches, CUDA)  # type: ignore[method-assign]
+    trainer.batches = lambda: prefetched(batches, CUDA)  # type: ignore[method-assign]
     trainer._write_skipped = lambda: None  # type: ignore[method-assign]
-    step, figures = trainer.train_step, {}
+    step, figures = trainer.learner.train_step, {}
 
     def remembered(batch: Batch) -> Figures:
         figures.update(step(batch))
         return figures
 
-    trainer.train_step = remembered  # type: ignore[method-assign]
+    trainer.learner.train_step = remembered  # type: ignore[method-assign]
     with watch:
         trainer.fit(max_steps=steps)
-    kernels = [p for p in trainer.backbone.parameters() if p.ndim == 4]
+    kernels = [p for p in trainer.learner.backbone.parameters() if p.ndim == 4]
     return Seen(
         watch.products,
         watch.disordered,
         watch.collectives,
         {name: (value.device.type, str(value.dtype)) for name, value in figures.items()},
         all(map(is_channels_last, kernels)),
-        trainer.step,
+        trainer.learner.step,
         _Kernel.launches,
     )
 

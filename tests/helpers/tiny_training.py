@@ -16,6 +16,7 @@ from facerec.records import Augmentation, Data, open_dataset
 from facerec.records.layout import write_image_records
 from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
 
 
@@ -85,11 +86,13 @@ def make_trainer(
     recipe: Recipe, folder: Path | None = None, processes: Processes | None = None
 ) -> Trainer:
     processes = processes or Processes(0, 1, torch.device("cpu"))
-    return Trainer(recipe, open_dataset(recipe.data, recipe.seed), processes, folder)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Trainer(Learner(recipe, open_dataset(recipe.data, recipe.seed), processes), folder)
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """The whole training state by name; sharded tensors only as this rank's rows."""
-    tensors = trainer.state.tensors()
+    tensors = trainer.learner.state.tensors()
     plain = {n: t.to_local() if hasattr(t, "to_local") else t for n, t in tensors.items()}
     return {name: tensor.detach().clone() for name, tensor in plain.items()}

@@ -27,7 +27,7 @@ def trained(recipe: Recipe, steps: int | None = None, folder: Path | None = None
 
 def stop_after(trainer: Trainer, steps: int | None) -> None:
     if steps is not None:
-        trainer._stopping = lambda: trainer.step == steps  # type: ignore[method-assign]
+        trainer._stopping = lambda: trainer.learner.step == steps  # type: ignore[method-assign]
 
 
 def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:

@@ -11,7 +11,6 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.searches import (
     NOBODY,
     SearchShare,
-    ratio_correlation,
     ratio_interval,
 )
 
@@ -129,55 +128,12 @@ def test_covariance_equals_a_naive_loop_and_bounds_the_ratio() -> None:
     assert (1 / turned.high, 1 / turned.low) == pytest.approx((interval.low, interval.high))
 
 
-def test_correlations_are_those_of_figures_over_data_sets() -> None:
-    """Two models err on the same persons: what one data set tells is what many show."""
-    generator = np.random.default_rng(0)
-    persons, sets = 120, 300
-    half = np.arange(persons) < persons // 2
-    rates, estimates = np.empty((sets, 2, 2)), np.empty((sets, 3))
-    for number in range(sets):
-        person = np.repeat(np.arange(persons), generator.geometric(0.4, persons))
-        common = generator.normal(size=persons)[person]
-        shares = []
-        for model in range(2):
-            own = generator.normal(size=persons)[person]
-            luck = generator.normal(size=person.size)
-            events = 0.9 * common + 0.3 * own + luck > 0.6
-            nobody = np.full(person.size, NOBODY)
-            placed = np.full(persons, NOBODY)
-            shares.append(
-                [
-                    SearchShare.from_searches(events[of], person[of], nobody[of], placed)
-                    for of in (half[person], ~half[person])
-                ]
-            )
-            rates[number, model] = [share.rate for share in shares[-1]]
-        first, second = shares
-        ratio = ratio_correlation((first[0], first[1]), (second[0], second[1]))
-        estimates[number] = (
-            first[0].correlation(second[0]) or 0,
-            first[0].correlation(second[1]) or 0,
-            ratio or 0,
-        )
-    seen = [
-        np.corrcoef(rates[:, 0, 0], rates[:, 1, 0])[0, 1],
-        np.corrcoef(rates[:, 0, 0], rates[:, 1, 1])[0, 1],
-        np.corrcoef(*np.log(rates[:, :, 0] / rates[:, :, 1]).T)[0, 1],
-    ]
-    assert seen[0] > 0.3
-    np.testing.assert_allclose(estimates.mean(axis=0), seen, atol=0.12)
-    assert first[0].correlation(first[0]) == pytest.approx(1)
-    assert ratio_correlation((first[0], second[1]), (first[0], second[1])) == pytest.approx(1)
-
-
 def test_no_event_gives_a_bound_and_no_ratio() -> None:
     _, person, _, placed, where = draw(5)
     none = np.zeros(person.size, bool)
     share = SearchShare.from_searches(none, person, np.full(person.size, NOBODY), placed, where)
     interval = share.interval()
     assert interval.low == 0 and 0 < interval.high < 0.3
-    assert share.correlation(share) is None
-    assert ratio_correlation((share, share), (share, share)) is None
     with pytest.raises(MetricError, match="ratio"):
         ratio_interval(share, share)
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import cv2
 import numpy as np
 import onnx
 import pytest
 import torch
 from helpers import toy_onnx
 from helpers.lives import Ranks, command, noisy_recipe
-from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.tiny_training import make_trainer, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.train import _summary
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.errors import (
     CheckpointError,
@@ -33,7 +30,7 @@ from facerec.errors import (
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
-from facerec.training import Balanced, Distillation, Finetune, Head, Recipe
+from facerec.training import Balanced, Distillation, Finetune, Recipe
 from facerec.training import distillation as module
 from facerec.training.run import check_same_run, write_manifest, write_recipe
 from facerec.training.trainer import Trainer
@@ -75,7 +72,7 @@ def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
     teacher = load_model(place / "teacher.onnx")
     trainer = make_trainer(recipe)
     seen: dict[tuple[int, int], np.ndarray] = {}
-    for batch in trainer._batches():
+    for batch in trainer.batches():
         assert batch.targets is not None and batch.views is not None
         np.testing.assert_allclose(
             batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
@@ -156,7 +153,7 @@ def test_a_damaged_image_teaches_nothing_and_its_replacement_has_its_own_target(
     array = np.load(folder_of(tmp_path / "cache") / module.ARRAY_FILE)
     assert np.isnan(array[3]).all() and np.isfinite(np.delete(array, 3, axis=0)).all()
     teacher = load_model(place / "teacher.onnx")
-    batch = trainer._images.__getitems__(BatchRequest(1, np.array([2, 3, 4])))
+    batch = trainer.learner.images.__getitems__(BatchRequest(1, np.array([2, 3, 4])))
     assert [skipped.index for skipped in batch.skipped] == [3]
     assert batch.targets is not None
     np.testing.assert_allclose(
@@ -170,11 +167,11 @@ def test_the_file_is_shared_and_not_made_again(
     first = make_trainer(taught(place, tmp_path))
     monkeypatch.setattr(module._Pass, "run", None)
     second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
-    assert first.targets is not None and second.targets is not None
-    assert first.targets.path == second.targets.path
+    assert first.learner.targets is not None and second.learner.targets is not None
+    assert first.learner.targets.path == second.learner.targets.path
     assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
-    mean_square = np.square(np.load(first.targets.path).astype(float)).mean()
-    assert first.targets.scale == pytest.approx(mean_square**-0.5)
+    mean_square = np.square(np.load(first.learner.targets.path).astype(float)).mean()
+    assert first.learner.targets.scale == pytest.approx(mean_square**-0.5)
 
 
 def test_doubtful_choices_are_said(place: Path, tmp_path: Path) -> None:
@@ -194,7 +191,7 @@ def test_a_pass_that_was_stopped_goes_on_where_it_was(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ROWS_PER_BLOCK", 16)  # 7 blocks of 8 images
-    whole = make_trainer(taught(place, tmp_path / "whole")).targets
+    whole = make_trainer(taught(place, tmp_path / "whole")).learner.targets
     embed, calls = OnnxModel.embed, [0]
 
     def stopping(self: OnnxModel, images: np.ndarray) -> np.ndarray:
@@ -209,57 +206,16 @@ def test_a_pass_that_was_stopped_goes_on_where_it_was(
         make_trainer(taught(place, tmp_path / "cut"))
     (part,) = (tmp_path / "cut").glob(".*.part")
     assert not folder_names(tmp_path / "cut")
-    # What was written but is not whole counts for nothing: a torn line, a damaged block.
     with (part / "finished.0.txt").open("a") as file:
-        file.write("6 0123")
-    with (part / module.ARRAY_FILE).open("r+b") as file:
-        file.seek(-IMAGES * 2 * 8 * 2 + 5, os.SEEK_END)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
+        file.write("6")  # a torn line counts for nothing
     limit, calls[0] = -1, 0
-    resumed = make_trainer(taught(place, tmp_path / "cut")).targets
-    assert calls[0] == 2 * 5 + 1  # two of three blocks are kept; one call compares
+    resumed = make_trainer(taught(place, tmp_path / "cut")).learner.targets
+    assert calls[0] == 2 * 4  # three of seven blocks are kept
     assert whole is not None and resumed is not None
     assert whole.path.read_bytes() == resumed.path.read_bytes()
     assert (whole.path.parent / "teacher.json").read_bytes() == (
         resumed.path.parent / "teacher.json"
     ).read_bytes()
-
-
-@pytest.mark.parametrize("kind", ["records", "folder"])
-def test_a_replaced_photo_gets_a_target_of_its_own(place: Path, tmp_path: Path, kind: str) -> None:
-    """Of the same name, size and place; images that have only moved keep theirs."""
-    data = open_dataset(Data(place / "data"), 0)
-    images = [(int(label), str(i), data.encoded(i)) for i, label in enumerate(data.labels)]
-    _, other = cv2.imencode(".png", 255 - data[IMAGES // 2][0][..., ::-1])
-    room = max(len(other), len(images[3][2])) + 4
-
-    def write(folder: Path, changed: bytes) -> Recipe:
-        content = [(label, name, image) for label, name, image in images]
-        content[3] = (*content[3][:2], changed.ljust(room, b"\0"))
-        folder.mkdir(exist_ok=True)
-        if kind == "records":
-            write_image_records(folder / "train", iter(content), num_classes=7)
-        for label, name, image in content if kind == "folder" else ():
-            (folder / f"{label}").mkdir(exist_ok=True)
-            (folder / f"{label}" / f"{int(name):03d}.png").write_bytes(image)
-        return replace(taught(place, tmp_path / "cache"), data=Data(folder))
-
-    def target(recipe: Recipe) -> np.ndarray:
-        trainer = make_trainer(recipe)
-        assert trainer.targets is not None
-        return trainer.targets.rows(torch.tensor([3]), torch.tensor([0])).numpy()
-
-    first = target(write(tmp_path / "data", images[3][2]))
-    second = target(write(tmp_path / "data", other.tobytes()))
-    assert not np.allclose(first, second)
-    expected = load_model(place / "teacher.onnx").embed(255 - data[IMAGES // 2][0][None])
-    np.testing.assert_allclose(second, expected, rtol=2e-3)
-    (tmp_path / "data").rename(tmp_path / "moved")
-    moved = replace(taught(place, tmp_path / "cache"), data=Data(tmp_path / "moved"))
-    assert np.array_equal(target(moved), second)
-    assert len(folder_names(tmp_path / "cache")) == 2
 
 
 def folder_names(cache: Path) -> list[str]:
@@ -282,7 +238,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     trained(recipe, steps=3, folder=tmp_path / "run")
     resumed = make_trainer(recipe, tmp_path / "run")
     resumed.resume()
-    assert resumed.step == 3
+    assert resumed.learner.step == 3
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
     assert ("distiller.map.weight" in weights(whole)) == (loss != "relation")
@@ -347,11 +303,14 @@ def finished(work: Path) -> int:
 def test_a_network_learns_the_teacher_without_labels(place: Path, tmp_path: Path) -> None:
     recipe = taught(place, tmp_path, {"epochs": 30})
     trainer = make_trainer(recipe)
-    trainer.dataset.sample = lambda i, sample=trainer.dataset.sample: (sample(i)[0], -1)  # type: ignore
-    first = trainer.train_step(next(trainer._batches()))
+    trainer.learner.dataset.sample = lambda i, sample=trainer.learner.dataset.sample: (
+        sample(i)[0],
+        -1,
+    )  # type: ignore
+    first = trainer.learner.train_step(next(trainer.batches()))
     trainer.fit()
-    trainer.step -= 1
-    last = trainer.train_step(next(trainer._batches()))
+    trainer.learner.step -= 1
+    last = trainer.learner.train_step(next(trainer.batches()))
     assert last["teacher_cosine"] > 0.8 > 0.5 > first["teacher_cosine"]
     torch.testing.assert_close(last["distillation"], 1 - last["teacher_cosine"])
     assert "target_cosine" not in last and last["loss"] == last["distillation"]
@@ -361,22 +320,22 @@ def test_beside_a_margin_the_losses_add_up(place: Path, tmp_path: Path) -> None:
     changes = {"margin": ArcFace(scale=16.0), "regularizer": SEC(weight=0.5)}
     plain = make_trainer(replace(taught(place, tmp_path, changes), distillation=None))
     both = make_trainer(taught(place, tmp_path, changes, weight=0.25))
-    batch = next(both._batches())
+    batch = next(both.batches())
     gradients = []
     for trainer in (plain, both):
         torch.manual_seed(3)  # the same dropout
-        keep = trainer.optimizer.step
-        trainer.optimizer.step = lambda *_, **__: None  # type: ignore[method-assign,assignment]
-        trainer.recipe = replace(trainer.recipe, clip_norm=None)
-        trainer.train_step(copy.copy(batch))
-        trainer.optimizer.step = keep  # type: ignore[method-assign]
-        gradients.append(trainer.backbone.layers[4].weight.grad)  # type: ignore[union-attr,index]
+        keep = trainer.learner.optimizer.step
+        trainer.learner.optimizer.step = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        trainer.learner.recipe = replace(trainer.recipe, clip_norm=None)
+        trainer.learner.train_step(copy.copy(batch))
+        trainer.learner.optimizer.step = keep  # type: ignore[method-assign]
+        gradients.append(trainer.learner.backbone.layers[4].weight.grad)  # type: ignore[union-attr,index]
     torch.manual_seed(3)
-    both.backbone.zero_grad()
+    both.learner.backbone.zero_grad()
     images = (batch.images.permute(0, 3, 1, 2).float() - 127.5) / 127.5
-    assert both.distiller is not None
-    both.distiller(both.backbone(images), batch.targets).loss.backward()
-    own = both.backbone.layers[4].weight.grad  # type: ignore[union-attr,index]
+    (distiller,) = [t.module for t in both.learner.terms if t.name == "distiller"]
+    distiller(both.learner.backbone(images), batch.targets).loss.backward()
+    own = both.learner.backbone.layers[4].weight.grad  # type: ignore[union-attr,index]
     torch.testing.assert_close(gradients[0] + own, gradients[1])
 
 
@@ -442,7 +401,9 @@ def test_the_margin_sees_labelled_images_alone() -> None:
                 output.loss.backward()
                 assert head.weight.grad is not None and own.grad is not None
                 rows = own.grad[labels[kept] >= 0]
-                results.append((output.loss, output.target_cosine, head.weight.grad, rows))
+                results.append(
+                    (output.loss, output.figures["target_cosine"], head.weight.grad, rows)
+                )
                 assert not own.grad[labels[kept] < 0].any()
             for with_others, alone in zip(*results, strict=True):
                 torch.testing.assert_close(with_others.to_dense(), alone.to_dense())
@@ -471,7 +432,7 @@ def test_micro_batches_with_unequal_numbers_of_labels_equal_the_whole(
     kept = []
     for accumulation in (1, 6):  # pairs of images: with two labels, with one, with none
         trainer = make_trainer(replace(recipe, accumulation=accumulation))
-        figures = [trainer.train_step(batch) for batch in islice(trainer._batches(), 3)]
+        figures = [trainer.learner.train_step(batch) for batch in islice(trainer.batches(), 3)]
         kept.append((weights(trainer), figures))
     torch.testing.assert_close(kept[1], kept[0], rtol=1e-4, atol=1e-5)
 
@@ -512,45 +473,7 @@ def test_a_teacher_of_no_use_is_refused_and_leaves_nothing(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_constant_teacher_is_refused(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    constant = lambda self, images: np.ones((len(images), 8), np.float32)  # noqa: E731
-    monkeypatch.setattr(OnnxModel, "embed", constant)
-    with pytest.raises(ModelError, match="same embedding"):
-        make_trainer(taught(place, tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_wrong_order_of_channels_is_found_by_pairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = np.random.default_rng(1)
-
-    def items():  # type: ignore[no-untyped-def]
-        for person in range(24):
-            blue = generator.integers(0, 255, (7, 7))
-            for number in range(2):
-                pixels = generator.integers(0, 255, (7, 7, 3))
-                pixels[..., 0] = blue  # OpenCV writes BGR
-                large = cv2.resize(pixels.astype(np.uint8), (112, 112), interpolation=0)
-                yield person, f"{person}/{number}.png", cv2.imencode(".png", large)[1].tobytes()
-
-    write_image_records(tmp_path / "train", items(), num_classes=24)
-    weight = np.zeros((8, 147))
-    weight[:, :49] = np.random.default_rng(2).normal(size=(8, 49))  # sees the first channel alone
-    teacher = teacher_of(weight, tmp_path / "red.onnx", monkeypatch)
-    config = Distillation(teacher, cache=tmp_path / "cache")
-    recipe = tiny_recipe(tmp_path / "train.rec", distillation=config)
-    with pytest.raises(ModelError, match="channels bgr"):
-        make_trainer(recipe)
-    right = replace(config, preprocessing=Preprocessing("bgr"))
-    assert make_trainer(replace(recipe, distillation=right)).targets is not None
-
-
-def test_embeddings_of_other_images_or_another_teacher_are_refused(
-    place: Path, tmp_path: Path
-) -> None:
+def test_embeddings_of_another_teacher_are_refused(place: Path, tmp_path: Path) -> None:
     make_trainer(taught(place, tmp_path))
     folder = folder_of(tmp_path)
     note = json.loads((folder / module.NOTE_FILE).read_text())
@@ -558,11 +481,6 @@ def test_embeddings_of_other_images_or_another_teacher_are_refused(
     with pytest.raises(FacerecError, match="another teacher"):
         make_trainer(taught(place, tmp_path))
     (folder / module.NOTE_FILE).write_text(json.dumps(note))
-    array = np.load(folder / module.ARRAY_FILE)
-    for other in (array[::-1], np.zeros_like(array)):
-        np.save(folder / module.ARRAY_FILE, other)
-        with pytest.raises(FacerecError, match="images are others"):
-            make_trainer(taught(place, tmp_path))
     (folder / module.ARRAY_FILE).write_bytes(b"\x93NUMPY")
     with pytest.raises(FacerecError, match="delete"):
         make_trainer(taught(place, tmp_path))
@@ -583,11 +501,6 @@ def test_teachers_that_cannot_be_read_or_want_other_sizes_are_refused(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_recipe_without_margin_and_teacher_is_refused(place: Path) -> None:
-    with pytest.raises(RecipeError, match="nothing to learn"):
-        noisy_recipe(place / "data", margin=None)
-
-
 @pytest.mark.parametrize("size", [8, 16])
 def test_nothing_that_learns_is_refused(place: Path, tmp_path: Path, size: int) -> None:
     """With a size other than the teacher's 8 there is a map that could learn."""
@@ -599,25 +512,17 @@ def test_nothing_that_learns_is_refused(place: Path, tmp_path: Path, size: int) 
         with pytest.raises(RecipeError, match=r"freeze_layers.*nothing"):
             make_trainer(recipe)
     else:
-        assert make_trainer(recipe).distiller.map is not None
-
-
-def test_the_summary_tells_of_no_head_where_there_is_none(place: Path, tmp_path: Path) -> None:
-    for margin in (None, ArcFace()):
-        changes = {"margin": margin, "head": Head(sample_rate=0.5)}
-        trainer = make_trainer(taught(place, tmp_path, changes))
-        headings = [name for name, _ in _summary(trainer, tmp_path, trainer.processes)]
-        assert ("head" in headings) == (margin is not None)
+        assert make_trainer(recipe).learner.terms[-1].module.map is not None
 
 
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:
     recipe = taught(place, tmp_path)
     trainer: Trainer = make_trainer(recipe)
     write_recipe(tmp_path, recipe)
-    write_manifest(tmp_path, recipe, trainer.dataset, trainer.processes, teacher="a" * 64)
+    write_manifest(tmp_path, recipe, trainer.learner.dataset, trainer.processes, teacher="a" * 64)
     moved = replace(
         recipe, distillation=replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
     )
-    check_same_run(tmp_path, moved, trainer.dataset, "a" * 64)
+    check_same_run(tmp_path, moved, trainer.learner.dataset, "a" * 64)
     with pytest.raises(CheckpointError, match="another teacher"):
-        check_same_run(tmp_path, moved, trainer.dataset, "b" * 64)
+        check_same_run(tmp_path, moved, trainer.learner.dataset, "b" * 64)

@@ -54,18 +54,20 @@ def test_the_average_is_the_model_and_the_weights_are_kept(
     recipe = noisy_recipe(data, ema=0.9, recompute=recompute)
     trainer = trained(recipe, folder=tmp_path)
     plain = trained(replace(recipe, ema=None))
-    assert_same(plain.backbone.state_dict(), trainer.backbone.state_dict())  # a bystander
-    assert trainer.average is not None
+    assert_same(
+        plain.learner.backbone.state_dict(), trainer.learner.backbone.state_dict()
+    )  # a bystander
+    assert trainer.learner.average is not None
     for name, backbone, holds in (
-        ("model.safetensors", trainer.average.module, '"weights": "ema"'),
-        ("raw.safetensors", trainer.backbone, '"weights": "raw"'),
+        ("model.safetensors", trainer.learner.average.module, '"weights": "ema"'),
+        ("raw.safetensors", trainer.learner.backbone, '"weights": "raw"'),
     ):
         saved = load_model(tmp_path / name).backbone  # type: ignore[attr-defined]
         assert_same(saved.state_dict(), dict(backbone.state_dict()))
         with safe_open(tmp_path / name, framework="pt") as file:
             assert holds in file.metadata()["facerec"]
-    averaged = dict(trainer.average.module.named_parameters())
-    same = [n for n, p in plain.backbone.named_parameters() if torch.equal(p, averaged[n])]
+    averaged = dict(trainer.learner.average.module.named_parameters())
+    same = [n for n, p in plain.learner.backbone.named_parameters() if torch.equal(p, averaged[n])]
     assert same == []
 
 
@@ -76,7 +78,7 @@ def test_the_average_is_what_is_validated(data: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(PackValidator, "__call__", lambda self, x: seen.append(x) or {})
     trainer.validator = PackValidator()  # type: ignore[call-arg]
     trainer.validate(1)
-    assert trainer.average is not None and seen == [trainer.average.module]
+    assert trainer.learner.average is not None and seen == [trainer.learner.average.module]
 
 
 @pytest.mark.parametrize("stop", [1, 5])
@@ -93,9 +95,9 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
 
 def test_the_plan_counts_the_average(data: Path) -> None:
     recipe = noisy_recipe(data, ema=0.9)
-    average = make_trainer(recipe).average
+    average = make_trainer(recipe).learner.average
     assert average is not None
-    planned = {part.name: part.update for part in plan_step(recipe, 7, device="cpu").uses}
+    planned = {name: use.update for name, use in plan_step(recipe, 7, device="cpu").uses.items()}
     tensors = average.module.state_dict().values()
     assert planned["backbone: moving average"] == sum(tensor.nbytes for tensor in tensors)
 

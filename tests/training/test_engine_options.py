@@ -63,13 +63,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_only_drawn_classes_change(many: Path) -> None:
     trainer = make_trainer(tiny_recipe(many, head=Head(sample_rate=0.3)))
-    before = trainer.head.weight.detach().clone()
-    batch = next(trainer._batches())
-    trainer.train_step(batch)
-    drawn = trainer.head.classes
+    before = trainer.learner.head.weight.detach().clone()
+    batch = next(trainer.batches())
+    trainer.learner.train_step(batch)
+    drawn = trainer.learner.head.classes
     assert drawn is not None and len(drawn) == 13
     assert set(batch.labels.tolist()) <= set(drawn.tolist())
-    changed = (trainer.head.weight != before).any(dim=1).nonzero()[:, 0]
+    changed = (trainer.learner.head.weight != before).any(dim=1).nonzero()[:, 0]
     assert torch.equal(changed, drawn)
 
 
@@ -77,8 +77,8 @@ def test_a_rate_that_takes_all_classes_is_the_dense_head(many: Path) -> None:
     # There is always room for a batch of different people.
     sampled = trained(tiny_recipe(many, batch_size=45, head=Head(sample_rate=0.1)))
     whole = trained(tiny_recipe(many, batch_size=45))
-    assert sampled.head.classes is not None and len(sampled.head.classes) == 45
-    assert whole.head.classes is None
+    assert sampled.learner.head.classes is not None and len(sampled.learner.head.classes) == 45
+    assert whole.learner.head.classes is None
     assert_close(weights(whole), weights(sampled))
 
 
@@ -134,12 +134,12 @@ def test_the_sample_rate_follows_its_schedule(many: Path, tmp_path: Path) -> Non
     recipe = tiny_recipe(many, head=SCHEDULED)  # 7 steps of 12 in an epoch of 90 images
     whole = make_trainer(recipe)
     visited = []
-    batches = whole._batches()
+    batches = whole.batches()
     for _ in range(14):
-        before = whole.head.weight.detach().clone()
-        whole.train_step(next(batches))
-        visited.append(whole.head.num_visited)
-        assert int((whole.head.weight != before).any(dim=1).sum()) == visited[-1]
+        before = whole.learner.head.weight.detach().clone()
+        whole.learner.train_step(next(batches))
+        visited.append(whole.learner.head.num_visited)
+        assert int((whole.learner.head.weight != before).any(dim=1).sum()) == visited[-1]
     # Epochs 0 to 0.43, 0.57 to 1.14, and from 1.29 on.
     assert visited == [13] * 4 + [45] * 5 + [22] * 5
     for stop in (3, 6, 11):
@@ -301,9 +301,12 @@ def test_a_compiled_step_gives_the_same_loss(many: Path) -> None:
     plain, compiled = (
         make_trainer(tiny_recipe(many, backbone=backbone, compile=c)) for c in (False, True)
     )
-    batch = next(plain._batches())
+    batch = next(plain.batches())
     for _ in range(2):  # the second one shows the first one's update
-        found, expected = compiled.train_step(batch)["loss"], plain.train_step(batch)["loss"]
+        found, expected = (
+            compiled.learner.train_step(batch)["loss"],
+            plain.learner.train_step(batch)["loss"],
+        )
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 

@@ -26,7 +26,7 @@ from helpers.tiny_training import write_training_set
 from safetensors.torch import load_file
 
 from facerec.backbones import create_backbone
-from facerec.embedding.model import save_model
+from facerec.embedding.torch_model import save_model
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
 from facerec.training.distributed import own_space

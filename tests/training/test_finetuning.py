@@ -76,19 +76,23 @@ def test_a_network_without_blocks_has_no_depth(data: Path) -> None:
 def test_schedules_and_factors_multiply(data: Path, optimizer: Any) -> None:
     config = Finetune(rate_factor=0.5, layer_decay=0.7)
     trainer = make_trainer(noisy_recipe(data, optimizer=optimizer, finetune=config))
-    wanted = rate_factors(trainer.backbone, config)
-    batches = trainer._batches()
+    wanted = rate_factors(trainer.learner.backbone, config)
+    batches = trainer.batches()
     for _ in range(3):
-        step = trainer.step
+        step = trainer.learner.step
         factor = trainer.recipe.schedule.factor(step, 8, 4)
-        trainer.train_step(next(batches))
-        assert trainer.lr == pytest.approx(0.2 * factor)
+        trainer.learner.train_step(next(batches))
+        assert trainer.learner.lr == pytest.approx(0.2 * factor)
         seen = 0
-        for group in trainer.optimizer.param_groups:
+        for group in trainer.learner.optimizer.param_groups:
             for parameter in group["params"]:
-                assert group["lr"] == pytest.approx(trainer.lr * wanted.get(id(parameter), 1.0))
+                assert group["lr"] == pytest.approx(
+                    trainer.learner.lr * wanted.get(id(parameter), 1.0)
+                )
                 seen += 1
-        assert seen == len([p for p in trainer.backbone.parameters() if p.requires_grad]) + 1
+        assert (
+            seen == len([p for p in trainer.learner.backbone.parameters() if p.requires_grad]) + 1
+        )
 
 
 def test_a_step_of_plain_sgd_moves_each_tensor_by_its_factor(data: Path) -> None:
@@ -103,12 +107,12 @@ def test_a_step_of_plain_sgd_moves_each_tensor_by_its_factor(data: Path) -> None
             finetune=finetune,
         )
         trainer = make_trainer(recipe)
-        before = {n: p.detach().clone() for n, p in trainer.backbone.named_parameters()}
-        trainer.train_step(next(trainer._batches()))
+        before = {n: p.detach().clone() for n, p in trainer.learner.backbone.named_parameters()}
+        trainer.learner.train_step(next(trainer.batches()))
         moved[finetune] = {
-            n: p.detach() - before[n] for n, p in trainer.backbone.named_parameters()
+            n: p.detach() - before[n] for n, p in trainer.learner.backbone.named_parameters()
         }
-    for name, factor in factors_by_name(trainer.backbone, config).items():
+    for name, factor in factors_by_name(trainer.learner.backbone, config).items():
         torch.testing.assert_close(
             moved[config][name], factor * moved[Finetune()][name], rtol=0.02, atol=2e-7, msg=name
         )
@@ -130,33 +134,35 @@ def test_what_rests_stays_bit_for_bit(data: Path, optimizer: Any) -> None:
         data, optimizer=optimizer, finetune=Finetune(freeze_steps=3), accumulation=2
     )
     trainer = make_trainer(recipe)
-    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
-    head = trainer.head.weight.detach().clone()
-    batches = trainer._batches()
+    before = {name: value.clone() for name, value in trainer.learner.backbone.state_dict().items()}
+    head = trainer.learner.head.weight.detach().clone()
+    batches = trainer.batches()
     for _ in range(3):
-        trainer.train_step(next(batches))
-        assert trainer.freezing.whole
-        assert_same(before, trainer.backbone.state_dict())  # statistics too
-        assert not torch.equal(head, trainer.head.weight)
-    state = [trainer.optimizer.state[p] for p in trainer.backbone.parameters()]
+        trainer.learner.train_step(next(batches))
+        assert trainer.learner.freezing.whole
+        assert_same(before, trainer.learner.backbone.state_dict())  # statistics too
+        assert not torch.equal(head, trainer.learner.head.weight)
+    state = [trainer.learner.optimizer.state[p] for p in trainer.learner.backbone.parameters()]
     assert not any(v.any() for values in state for v in values.values())  # no momentum either
-    trainer.train_step(next(batches))
-    still = [n for n, v in trainer.backbone.state_dict().items() if torch.equal(v, before[n])]
+    trainer.learner.train_step(next(batches))
+    still = [
+        n for n, v in trainer.learner.backbone.state_dict().items() if torch.equal(v, before[n])
+    ]
     assert still == []
 
 
 def test_layers_can_rest_alone(data: Path) -> None:
     config = Finetune(freeze_steps=2, freeze_layers=("layers.0", "layers.1"))
     trainer = make_trainer(noisy_recipe(data, finetune=config))
-    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
-    batches = trainer._batches()
+    before = {name: value.clone() for name, value in trainer.learner.backbone.state_dict().items()}
+    batches = trainer.batches()
     for step in range(3):
-        trainer.train_step(next(batches))
-        assert not trainer.freezing.whole
-        for name, value in trainer.backbone.state_dict().items():
+        trainer.learner.train_step(next(batches))
+        assert not trainer.learner.freezing.whole
+        for name, value in trainer.learner.backbone.state_dict().items():
             rests = step < 2 and name.startswith(("layers.0.", "layers.1."))
             assert torch.equal(value, before[name]) == rests, name
-    assert all(module.training for module in trainer.backbone.modules())
+    assert all(module.training for module in trainer.learner.backbone.modules())
     wrong = Finetune(freeze_steps=1, freeze_layers=("layers.00",))
     with pytest.raises(RecipeError, match=r"freeze_layers.*'layers.00'.*did you mean"):
         make_trainer(noisy_recipe(data, finetune=wrong))
@@ -174,7 +180,7 @@ def test_frozen_for_good_is_resting_to_the_end_without_a_backward_pass(
     own = weights(trainer)
     assert own.keys() >= {name for name in end if name.startswith(("backbone.", "head."))}
     assert_same({name: end[name] for name in own}, own)
-    learns = [name for name, p in trainer.backbone.named_parameters() if p.requires_grad]
+    learns = [name for name, p in trainer.learner.backbone.named_parameters() if p.requires_grad]
     assert bool(learns) == bool(layers)
     assert not any(name.startswith(layers or ("",)) for name in learns)
 
@@ -182,8 +188,8 @@ def test_frozen_for_good_is_resting_to_the_end_without_a_backward_pass(
 def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
     trainer = trained(noisy_recipe(data, finetune=Finetune(batch_norm="frozen")))
     fresh = make_trainer(noisy_recipe(data))
-    for name, value in trainer.backbone.state_dict().items():
-        first = fresh.backbone.state_dict()[name]
+    for name, value in trainer.learner.backbone.state_dict().items():
+        first = fresh.learner.backbone.state_dict()[name]
         fixed = name.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked")
         assert torch.equal(value, first) == fixed, name
 
@@ -200,7 +206,7 @@ def test_single_images_are_refused_where_the_last_batch_norm_averages(data: Path
         assert plan_step(recipe, 7).memory > 0
         trainer = make_trainer(recipe)
         trainer.fit(max_steps=1)
-        assert trainer.step == 1
+        assert trainer.learner.step == 1
     make_trainer(tiny_recipe(data, **single))  # has no batch norm
 
 
@@ -209,10 +215,10 @@ def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> 
     frozen = Finetune(batch_norm="frozen")
     trainer = make_trainer(tiny_recipe(data, backbone=backbone, finetune=frozen))
     images = torch.randn(4, 3, 112, 112)
-    trainer.freezing.begin(0)
-    inside = trainer.backbone(images)
-    trainer.backbone.eval()
-    assert torch.equal(inside, trainer.backbone(images))
+    trainer.learner.freezing.begin(0)
+    inside = trainer.learner.backbone(images)
+    trainer.learner.backbone.eval()
+    assert torch.equal(inside, trainer.learner.backbone(images))
 
 
 @pytest.mark.integration
@@ -266,9 +272,9 @@ def test_class_centres_learn_alone_on_two_ranks_as_on_one(data: Path, tmp_path: 
 def test_a_compiled_backbone_rests_and_learns(data: Path, layers: tuple[str, ...]) -> None:
     config = Finetune(freeze_steps=2, freeze_layers=layers)
     trainer = make_trainer(noisy_recipe(data, compile=True, finetune=config))
-    first = trainer.backbone.get_parameter("layers.0.weight")
+    first = trainer.learner.backbone.get_parameter("layers.0.weight")
     before = first.detach().clone()
-    batches = trainer._batches()
+    batches = trainer.batches()
     for step in range(4):
-        trainer.train_step(next(batches))
+        trainer.learner.train_step(next(batches))
         assert torch.equal(before, first) == (step < 2)

@@ -72,7 +72,7 @@ def refused(call: Callable[[], object], *words: str) -> str:
 
 def start(recipe: Recipe) -> Any:
     trainer = make_trainer(recipe)
-    trainer.initialize()
+    trainer.learner.initialize()
     return trainer
 
 
@@ -116,13 +116,13 @@ def test_a_pth_of_insightface_embeds_as_its_source(data: Path, tmp_path: Path) -
     pixels = np.random.default_rng(0).integers(0, 256, (3, 112, 112, 3), dtype=np.uint8)
     images = normalize(torch.from_numpy(pixels), Preprocessing())
     exact = insightface_iresnet18({n: v.double() for n, v in tensors.items()}, images.double())
-    trainer.backbone.eval()
+    trainer.learner.backbone.eval()
     with torch.no_grad():
-        ours = trainer.backbone(images)
+        ours = trainer.learner.backbone(images)
     torch.testing.assert_close(
         ours.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max())
     )
-    assert trainer.start.loaded == len(tensors) and not trainer.start.new
+    assert trainer.learner.start.loaded == len(tensors) and not trainer.learner.start.new
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -135,9 +135,9 @@ def test_weights_of_others_start_training_whatever_is_around_them(
     head = {"module.fc.weight": torch.full((3, 16), torch.nan)}
     torch.save({"state_dict": {**own, **head}, "optimizer": {"lr": 0.1}}, path)
     trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(path, strict=strict)))
-    for name, tensor in trainer.backbone.state_dict().items():
+    for name, tensor in trainer.learner.backbone.state_dict().items():
         assert torch.equal(tensor, tensors[name]) or "batches" in name
-    rows = dict(trainer.start.rows()[2:])
+    rows = dict(trainer.learner.start.rows()[2:])
     assert rows[""] == "1 left out: state_dict.module"
 
 
@@ -145,19 +145,22 @@ def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Pat
     recipe = noisy_recipe(data)
     write_recipe(tmp_path, recipe)
     source = trained(recipe, steps=3, folder=tmp_path)
-    kept = {n: t.clone() for n, t in source.backbone.state_dict().items()}
+    kept = {n: t.clone() for n, t in source.learner.backbone.state_dict().items()}
     newest = tmp_path / "checkpoints" / "step-00000003"
     for path in (newest, tmp_path):
         trainer = start(replace(recipe, seed=1, init=Init(path)))
-        assert_same(kept, trainer.backbone.state_dict())
-        assert trainer.start.path == str(newest) and trainer.start.weights == "backbone"
-        assert "average" not in str(trainer.start.rows())
+        assert_same(kept, trainer.learner.backbone.state_dict())
+        assert (
+            trainer.learner.start.path == str(newest)
+            and trainer.learner.start.weights == "backbone"
+        )
+        assert "average" not in str(trainer.learner.start.rows())
     source._stopping = lambda: False  # type: ignore[method-assign]
     source.fit()
     for path in (tmp_path, tmp_path / "model.safetensors"):
         trainer = start(replace(recipe, seed=1, init=Init(path)))
-        assert_same(source.backbone.state_dict(), trainer.backbone.state_dict())
-        assert trainer.start.path == str(tmp_path / "model.safetensors")
+        assert_same(source.learner.backbone.state_dict(), trainer.learner.backbone.state_dict())
+        assert trainer.learner.start.path == str(tmp_path / "model.safetensors")
 
 
 def test_the_average_of_a_checkpoint_is_what_its_model_would_be(data: Path, tmp_path: Path) -> None:
@@ -165,9 +168,9 @@ def test_the_average_of_a_checkpoint_is_what_its_model_would_be(data: Path, tmp_
     write_recipe(tmp_path, recipe)
     source = trained(recipe, steps=3, folder=tmp_path)
     trainer = start(replace(recipe, seed=1, init=Init(tmp_path)))
-    assert trainer.start.weights == "ema" and "average" in str(trainer.start.rows())
-    assert_same(source.final_backbone.state_dict(), trainer.backbone.state_dict())
-    assert_same(source.final_backbone.state_dict(), trainer.average.module.state_dict())
+    assert trainer.learner.start.weights == "ema" and "average" in str(trainer.learner.start.rows())
+    assert_same(source.final_backbone.state_dict(), trainer.learner.backbone.state_dict())
+    assert_same(source.final_backbone.state_dict(), trainer.learner.average.module.state_dict())
 
 
 def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> None:
@@ -176,21 +179,23 @@ def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> No
     init = Init(tmp_path / "wide.pth", strict=False)
     trainer = start(tiny_recipe(data, backbone=NARROW, init=init))
     drawn = create_backbone(NARROW, seed=0).state_dict()
-    for name, tensor in trainer.backbone.state_dict().items():
+    for name, tensor in trainer.learner.backbone.state_dict().items():
         other = name.startswith(("fc.", "features.")) and name != "features.num_batches_tracked"
         assert torch.equal(tensor, (drawn if other else tensors)[name]), name
-        assert (name in trainer.start.new) == (name in trainer.start.left_out) == other
+        assert (
+            (name in trainer.learner.start.new) == (name in trainer.learner.start.left_out) == other
+        )
     some = start(
         tiny_recipe(data, backbone=NARROW, init=replace(init, layers=("conv1", "layer2.0")))
     )
-    for name, tensor in some.backbone.state_dict().items():
+    for name, tensor in some.learner.backbone.state_dict().items():
         taken = name.startswith(("conv1.", "layer2.0."))
         assert torch.equal(tensor, (tensors if taken else drawn)[name]), name
-    assert 0 < some.start.loaded < trainer.start.loaded
-    texts = " ".join(text for _, text in some.start.rows())
+    assert 0 < some.learner.start.loaded < trainer.learner.start.loaded
+    texts = " ".join(text for _, text in some.learner.start.rows())
     assert "layer3.0" in texts and "drawn anew" in texts
-    assert dict(some.start.rows())["class centres"] == "drawn from the seed"
-    assert "class centres" not in dict(replace(some.start, head="").rows())
+    assert dict(some.learner.start.rows())["class centres"] == "drawn from the seed"
+    assert "class centres" not in dict(replace(some.learner.start, head="").rows())
 
 
 # ---------------------------------------------------------------- what is refused
@@ -268,11 +273,11 @@ def test_sections_that_contradict_themselves(section: dict[str, Any]) -> None:
 def naive_class_means(trainer: Any, data: Path) -> torch.Tensor:
     dataset = open_dataset(trainer.recipe.data, 0)
     network = create_backbone(trainer.recipe.backbone)
-    network.load_state_dict(trainer.backbone.state_dict())
+    network.load_state_dict(trainer.learner.backbone.state_dict())
     network.eval()
     rows = []
     for person in range(dataset.num_classes):
-        total = torch.zeros(trainer.head.embedding_size, dtype=torch.float64)
+        total = torch.zeros(trainer.learner.head.embedding_size, dtype=torch.float64)
         for index in np.flatnonzero(dataset.labels == person):
             image = torch.from_numpy(dataset[int(index)][0])[None]
             with torch.no_grad():
@@ -289,24 +294,24 @@ def test_centres_point_along_the_class_means(data: Path, tmp_path: Path, center_
     save_model(path, used_network(config), config, Preprocessing(), {})
     recipe = noisy_recipe(data, init=Init(path, head="class_means"), head=Head(center_init))
     trainer = make_trainer(recipe)
-    drawn = trainer.head.weight.detach().norm(dim=1, keepdim=True)
+    drawn = trainer.learner.head.weight.detach().norm(dim=1, keepdim=True)
     told: list[tuple[str, int, int]] = []
-    trainer.initialize(lambda *told_now: told.append(told_now))
+    trainer.learner.initialize(lambda *told_now: told.append(told_now))
     wanted = naive_class_means(trainer, data) * drawn
-    torch.testing.assert_close(trainer.head.weight.double(), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(trainer.learner.head.weight.double(), wanted, rtol=1e-5, atol=1e-6)
     assert told[-1] == ("class means", 56, 56)
-    assert "56 images" in dict(trainer.start.rows())["class centres"]
-    assert all(module.training for module in trainer.backbone.modules())
+    assert "56 images" in dict(trainer.learner.start.rows())["class centres"]
+    assert all(module.training for module in trainer.learner.backbone.modules())
 
 
 def test_centres_of_one_class_begin_about_its_mean(data: Path, model: Path) -> None:
     init = Init(model, head="class_means")
     one = make_trainer(tiny_recipe(data, init=init))
     three = make_trainer(tiny_recipe(data, init=init, head=Head(centers_per_class=3)))
-    one.initialize()
-    three.initialize()
-    means = one.head.weight.detach()
-    centers = three.head.weight.detach().view(7, 3, -1)
+    one.learner.initialize()
+    three.learner.initialize()
+    means = one.learner.head.weight.detach()
+    centers = three.learner.head.weight.detach().view(7, 3, -1)
     torch.testing.assert_close(centers[:, 0], means, rtol=1e-5, atol=1e-6)
     cosines = torch.cosine_similarity(centers[:, 1:], means[:, None], dim=2)
     assert (cosines > 0.97).all() and (cosines < 0.9999).all()
@@ -318,12 +323,12 @@ def test_a_class_without_an_image_keeps_its_centre(
 ) -> None:
     recipe = tiny_recipe(data, init=Init(model, head="class_means"))
     trainer = make_trainer(recipe)
-    drawn = trainer.head.weight.detach().clone()
-    labels = trainer.dataset.labels.copy()
+    drawn = trainer.learner.head.weight.detach().clone()
+    labels = trainer.learner.dataset.labels.copy()
     labels[labels == 2] = -1
-    monkeypatch.setattr(trainer.dataset, "_labels", labels)
-    trainer.initialize()
-    kept = [torch.equal(a, b) for a, b in zip(trainer.head.weight, drawn, strict=True)]
+    monkeypatch.setattr(trainer.learner.dataset, "_labels", labels)
+    trainer.learner.initialize()
+    kept = [torch.equal(a, b) for a, b in zip(trainer.learner.head.weight, drawn, strict=True)]
     assert kept == [person == 2 for person in range(7)]
 
 

@@ -305,14 +305,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_trainer_follows_the_recipe(data: Path) -> None:
     recipe = tiny_recipe(data, sampling=ClassBatches(4, 3))
     trainer = make_trainer(recipe)
-    batch = next(trainer._batches())
+    batch = next(trainer.batches())
     assert [len(set(group)) for group in batch.labels.reshape(4, 3).tolist()] == [1] * 4
     assert len(set(batch.labels.tolist())) == 4
     heavy = Data(data, also=(Part(data, weight=2.0, shared_classes=True),))
     trainer = make_trainer(replace(tiny_recipe(data), data=heavy))
-    assert trainer.steps_per_epoch == 3 * 56 // 12
-    every = [i for batch in trainer._batches() for i in batch.indices.tolist()]
-    counts = np.bincount(every[: 12 * trainer.steps_per_epoch], minlength=112)
+    assert trainer.learner.steps_per_epoch == 3 * 56 // 12
+    every = [i for batch in trainer.batches() for i in batch.indices.tolist()]
+    counts = np.bincount(every[: 12 * trainer.learner.steps_per_epoch], minlength=112)
     assert counts[:56].max() == 1 and counts[56:].max() == 2 and counts.sum() == 168
 
 

@@ -47,7 +47,7 @@ from facerec.heads import (
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint, learner
 from facerec.training.distributed import Processes
-from facerec.training.monitor import Figures, Monitor
+from facerec.training.monitor import Figures
 from facerec.training.trainer import Trainer
 
 
@@ -59,15 +59,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:
     trainer = make_trainer(tiny_recipe(data, epochs=20))
     history = []
-    step = trainer.train_step
-    trainer.train_step = lambda batch: history.append(step(batch)) or history[-1]  # type: ignore
+    step = trainer.learner.train_step
+    trainer.learner.train_step = lambda batch: history.append(step(batch)) or history[-1]  # type: ignore
     trainer.fit()
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
     assert history[-1]["target_cosine"] > history[0]["target_cosine"] + 0.3
     without = make_trainer(tiny_recipe(data, epochs=20, regularizer=None))
     last: dict[str, torch.Tensor] = {}
-    step_without = without.train_step
-    without.train_step = lambda batch: last.update(step_without(batch)) or last  # type: ignore
+    step_without = without.learner.train_step
+    without.learner.train_step = lambda batch: last.update(step_without(batch)) or last  # type: ignore
     without.fit()
     cv = [f["norm_variance"].sqrt() / f["norm_mean"] for f in (history[-1], last)]
     assert cv[0] < 0.5 * cv[1]
@@ -98,15 +98,15 @@ def test_one_identity_is_nothing_to_tell_apart(tmp_path: Path) -> None:
 
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     trainer = make_trainer(narrow_recipe(data, accumulation=2))
-    batch = next(trainer._batches())
+    batch = next(trainer.batches())
     images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
-    mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
+    whole = trainer.learner._whole_batch([images[:3], images[3:]])
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
-    seen = torch.cat([trainer.model(images[:3]), trainer.model(images[3:])])
-    torch.testing.assert_close(mean, seen.norm(dim=1).mean())  # the same dropout masks
-    assert trainer.train_step(batch)["loss"].isfinite()
+    seen = torch.cat([trainer.learner.model(images[:3]), trainer.learner.model(images[3:])])
+    torch.testing.assert_close(whole, seen)  # the same dropout masks
+    assert trainer.learner.train_step(batch)["loss"].isfinite()
 
 
 # ---------------------------------------------------------------- interruptions
@@ -116,12 +116,12 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
 def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, stop: int) -> None:
     recipe = narrow_recipe(data, epochs=3)
     whole = trained(recipe)
-    assert whole.total_steps == 12
+    assert whole.learner.total_steps == 12
     interrupted = trained(recipe, steps=stop, folder=tmp_path)
-    assert interrupted.interrupted and interrupted.step == stop
+    assert interrupted.interrupted and interrupted.learner.step == stop
     resumed = make_trainer(recipe, tmp_path)
     resumed.resume()
-    assert resumed.step == stop
+    assert resumed.learner.step == stop
     assert_same(weights(interrupted), weights(resumed))
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
@@ -161,7 +161,7 @@ def test_every_kind_of_state_is_resumed(
     resumed.resume()
     resumed.fit()
     assert_same(weights(whole), weights(resumed))
-    assert resumed.scaler.state_dict() == whole.scaler.state_dict()
+    assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
 
 
 def test_another_precision_by_auto_is_told(
@@ -185,14 +185,6 @@ def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Pat
         trainer = make_trainer(recipe, tmp_path)
         if resume:
             trainer.resume()
-        trainer.monitor = Monitor(
-            tmp_path,
-            recipe,
-            trainer.processes,
-            total_steps=trainer.total_steps,
-            steps_per_epoch=trainer.steps_per_epoch,
-            start=trainer.step,
-        )
         if stop:
             crash_at(trainer, stop)
             with pytest.raises(KeyboardInterrupt):
@@ -231,14 +223,14 @@ def test_a_signal_stops_with_what_can_be_resumed(
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     recipe = narrow_recipe(data, epochs=3)
     trainer = make_trainer(recipe, tmp_path)
-    original = trainer.train_step
+    original = trainer.learner.train_step
 
     def train_step(batch: Batch) -> Figures:
-        for _ in range(times * (trainer.step + 1 == step)):
+        for _ in range(times * (trainer.learner.step + 1 == step)):
             os.kill(os.getpid(), number)
         return original(batch)
 
-    trainer.train_step = train_step  # type: ignore[method-assign]
+    trainer.learner.train_step = train_step  # type: ignore[method-assign]
     with pytest.raises(raised) if raised else contextlib.nullcontext():
         trainer.fit()
     assert trainer.interrupted and trainer.stop_signal == number
@@ -276,7 +268,7 @@ def crash_at(trainer: Trainer, step: int) -> None:
     original = trainer._stopping
 
     def stopping() -> bool:
-        if trainer.step == step:
+        if trainer.learner.step == step:
             raise KeyboardInterrupt
         return original()
 
@@ -295,15 +287,15 @@ def test_the_last_checkpoints_are_kept(data: Path, tmp_path: Path) -> None:
 def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=5))
     trainer = make_trainer(recipe, tmp_path)
-    step = trainer.train_step
+    step = trainer.learner.train_step
 
     def poisoned(batch: object) -> object:
-        if trainer.step == 4:
+        if trainer.learner.step == 4:
             with torch.no_grad():
-                trainer.backbone.fc.weight.fill_(float("nan"))
+                trainer.learner.backbone.fc.weight.fill_(float("nan"))
         return step(batch)  # type: ignore[arg-type]
 
-    trainer.train_step = poisoned  # type: ignore
+    trainer.learner.train_step = poisoned  # type: ignore
     with pytest.raises(
         TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"
     ):
@@ -328,6 +320,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    (tmp_path / "metrics.jsonl").unlink()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"step-00000004: the disk is full.*step-00000002"):
         resumed.fit()
@@ -405,7 +398,7 @@ def test_centres_that_find_no_room_are_one_sentence(
     def full(*arguments: object, **options: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
 
-    monkeypatch.setattr("facerec.training.head.MarginClassifier", full)
+    monkeypatch.setattr("facerec.training.terms.MarginClassifier", full)
     with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
         make_trainer(tiny_recipe(data))
 
@@ -428,7 +421,9 @@ def test_a_loader_process_that_dies_is_one_sentence(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(tiny_recipe(data, workers=1))
-    monkeypatch.setattr(type(trainer.dataset), "__getitems__", lambda self, request: os._exit(7))
+    monkeypatch.setattr(
+        type(trainer.learner.dataset), "__getitems__", lambda self, request: os._exit(7)
+    )
     with pytest.raises(TrainingError, match="a loader process died"):
         trainer.fit()
 
@@ -450,7 +445,7 @@ def test_a_loader_process_that_is_killed_in_a_step(
         time.sleep(60)  # torch raises from its handler of SIGCHLD
         raise AssertionError
 
-    monkeypatch.setattr(trainer, "train_step", train_step)
+    monkeypatch.setattr(trainer.learner, "train_step", train_step)
     with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
         trainer.fit()
     assert "\n" not in str(caught.value)
@@ -465,14 +460,14 @@ def test_a_record_file_that_is_cut_short_while_training_is_one_sentence(
     recipe = tiny_recipe(tmp_path / "records", workers=workers, epochs=20)
     recipe = replace(recipe, data=replace(recipe.data, on_error=on_error))
     trainer = make_trainer(recipe)
-    step = trainer.train_step
+    step = trainer.learner.train_step
 
     def train_step(batch: Batch) -> Figures:
-        if trainer.step == 2:
+        if trainer.learner.step == 2:
             os.truncate(tmp_path / "records" / "train.rec", 100)
         return step(batch)
 
-    trainer.train_step = train_step  # type: ignore[method-assign]
+    trainer.learner.train_step = train_step  # type: ignore[method-assign]
     with pytest.raises(FacerecError, match=r"train\.rec: the file was cut short while it was read"):
         trainer.fit()
 
@@ -512,13 +507,6 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
 def skipped_by_ranks(group: object, recipe: Recipe, folder: Path) -> int:
     processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     trainer = make_trainer(recipe, folder, processes)
-    trainer.monitor = Monitor(
-        folder,
-        recipe,
-        processes,
-        total_steps=trainer.total_steps,
-        steps_per_epoch=trainer.steps_per_epoch,
-    )
     trainer.fit()
     return len(trainer.skipped)
 

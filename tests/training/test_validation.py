@@ -29,6 +29,7 @@ from facerec.records.packs import read_pack, write_pack
 from facerec.training import Checkpoints, Recipe, Validation
 from facerec.training.checkpoint import CheckpointWriter, complete
 from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
 from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator, without_missing
@@ -147,20 +148,12 @@ def json_of(value: object) -> object:
 def train(recipe: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Trainer:
     """Train as the command does; ``stop`` ends the run there as SIGTERM would."""
     validator = PackValidator(recipe, ALONE)
-    trainer = Trainer(recipe, open_dataset(recipe.data, recipe.seed), ALONE, folder, validator)
+    learner = Learner(recipe, open_dataset(recipe.data, recipe.seed), ALONE)
+    trainer = Trainer(learner, folder, validator)
     if resume:
         trainer.resume()
-    trainer.monitor = Monitor(
-        folder,
-        recipe,
-        ALONE,
-        total_steps=trainer.total_steps,
-        steps_per_epoch=trainer.steps_per_epoch,
-        start=trainer.step,
-        validated=trainer.validated,
-    )
     if stop is not None:
-        trainer._stopping = lambda: trainer.step == stop  # type: ignore[method-assign]
+        trainer._stopping = lambda: trainer.learner.step == stop  # type: ignore[method-assign]
     trainer.fit()
     return trainer
 
@@ -219,7 +212,7 @@ def test_the_best_weights_are_kept(
     assert [(line["step"], line["epoch"]) for line in lines] == [(4, 1), (8, 2), (12, 3), (16, 4)]
     assert all(line["bench"] == "toy" and line["pairs"]["same"] == 20 for line in lines)  # type: ignore[index]
     last, kept = (load_file(tmp_path / name) for name in ("model.safetensors", "best.safetensors"))
-    assert torch.equal(last["fc.weight"], trainer.backbone.fc.weight.detach())
+    assert torch.equal(last["fc.weight"], trainer.learner.backbone.fc.weight.detach())
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])
 
 

@@ -11,36 +11,36 @@ contrastive one of 2006. `reality_check_sec.py` puts SEC on each, `reality_check
 losses that the table lacks, `reality_check_photos.py` trains whole networks.
 """
 
-from facerec.comparison import Arm, Comparison, losses
+from facerec.comparison import Arm, Comparison, MetricLoss
 from facerec.recipes.papers._protocols import classes_alone, features, reality_check
 
 BASE = "Contrastive"
 
 table = {
-    BASE: losses.Contrastive(),
-    "Triplet": losses.Triplet(),
-    "NT-Xent": losses.NTXent(),
-    "ProxyNCA": losses.ProxyNCA(),
-    "Margin": losses.Margin(),
-    "Margin-class": losses.MarginPerClass(),
-    "N.Softmax": losses.NormalizedSoftmax(),
-    "CosFace": losses.PmlCosFace(),
-    "ArcFace": losses.PmlArcFace(),
-    "FastAP": losses.FastAP(),
-    "SNR": losses.SNRContrastive(),
-    "MS": losses.MultiSimilarity(),
-    "MS+Miner": losses.MultiSimilarityMined(),
-    "SoftTriple": losses.SoftTriple(),
+    BASE: MetricLoss("Contrastive"),
+    "Triplet": MetricLoss("Triplet"),
+    "NT-Xent": MetricLoss("NTXent"),
+    "ProxyNCA": MetricLoss("ProxyNCA"),
+    "Margin": MetricLoss("Margin"),
+    "Margin-class": MetricLoss("MarginPerClass"),
+    "N.Softmax": MetricLoss("NormalizedSoftmax"),
+    "CosFace": MetricLoss("PmlCosFace"),
+    "ArcFace": MetricLoss("PmlArcFace"),
+    "FastAP": MetricLoss("FastAP"),
+    "SNR": MetricLoss("SNRContrastive"),
+    "MS": MetricLoss("MultiSimilarity"),
+    "MS+Miner": MetricLoss("MultiSimilarityMined"),
+    "SoftTriple": MetricLoss("SoftTriple"),
 }
 
 
-def plain(name: str, loss: losses.Loss) -> Arm:
+def plain(name: str, loss: MetricLoss) -> Arm:
     """Return a loss as the paper trains it."""
     return Arm(
         name,
         loss,
         against=None if name == BASE else BASE,
-        protocol=classes_alone(reality_check) if loss.classification else None,
+        protocol=classes_alone(reality_check) if loss.entry.classification else None,
     )
 
 

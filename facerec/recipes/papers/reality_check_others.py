@@ -9,25 +9,25 @@ contrastive loss, as in `reality_check.py`.
 
 from dataclasses import replace
 
-from facerec.comparison import losses
+from facerec.comparison import MetricLoss
 from facerec.recipes.papers.reality_check import BASE, plain, table
 from facerec.recipes.papers.reality_check import recipe as reality_check
 
 others = {
-    "Angular": losses.Angular(),
-    "Lifted": losses.LiftedStructure(),
-    "Lifted-general": losses.GeneralizedLiftedStructure(),
-    "N-pairs": losses.NPairs(),
-    "N-pairs-normalised": losses.NPairNormalized(),
-    "N-pairs-L2": losses.NPairInnerProductL2(),
-    "SupCon": losses.SupCon(),
-    "Circle": losses.Circle(),
-    "ProxyAnchor": losses.ProxyAnchor(),
-    "TupletMargin": losses.TupletMargin(),
-    "SphereFace": losses.PmlSphereFace(),
-    "Triplet-all": losses.TripletAll(),
-    "Semihard": losses.SemihardTriplet(),
-    "MS-SEC-authors": losses.MultiSimilaritySEC(),
+    "Angular": MetricLoss("Angular"),
+    "Lifted": MetricLoss("LiftedStructure"),
+    "Lifted-general": MetricLoss("GeneralizedLiftedStructure"),
+    "N-pairs": MetricLoss("NPairs"),
+    "N-pairs-normalised": MetricLoss("NPairNormalized"),
+    "N-pairs-L2": MetricLoss("NPairInnerProductL2"),
+    "SupCon": MetricLoss("SupCon"),
+    "Circle": MetricLoss("Circle"),
+    "ProxyAnchor": MetricLoss("ProxyAnchor"),
+    "TupletMargin": MetricLoss("TupletMargin"),
+    "SphereFace": MetricLoss("PmlSphereFace"),
+    "Triplet-all": MetricLoss("TripletAll"),
+    "Semihard": MetricLoss("SemihardTriplet"),
+    "MS-SEC-authors": MetricLoss("MultiSimilaritySEC"),
 }
 
 recipe = replace(

@@ -7,17 +7,21 @@ that differs. The report's scatter sets the gain of each arm against the reducti
 variance, with Spearman's correlation, resampled over the losses.
 """
 
-from facerec.comparison import Arm, Comparison, losses
+from facerec.comparison import Arm, Comparison, MetricLoss
 from facerec.heads import SEC
 from facerec.recipes.papers._protocols import classes_alone, features, reality_check, with_penalty
 from facerec.recipes.papers.sec import four
 
-six = {**four, "Contrastive": losses.Contrastive(), "N.Softmax": losses.NormalizedSoftmax()}
+six = {
+    **four,
+    "Contrastive": MetricLoss("Contrastive"),
+    "N.Softmax": MetricLoss("NormalizedSoftmax"),
+}
 
 
-def plain(name: str, loss: losses.Loss) -> Arm:
+def plain(name: str, loss: MetricLoss) -> Arm:
     """Return a loss with its own settings."""
-    alone = classes_alone(reality_check) if loss.classification else None
+    alone = classes_alone(reality_check) if loss.entry.classification else None
     return Arm(name, loss, search=(), protocol=alone)
 
 

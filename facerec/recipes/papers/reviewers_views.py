@@ -10,7 +10,7 @@ penalty's weight grows linearly, as in the authors' code.
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, losses
+from facerec.comparison import Arm, Comparison, MetricLoss
 from facerec.heads import SEC, L2Norm
 from facerec.recipes.papers._protocols import (
     classes_alone,
@@ -21,8 +21,8 @@ from facerec.recipes.papers._protocols import (
 )
 
 contestants = (
-    Arm("SimCLR", losses.NTXent(views=2)),
-    Arm("SupCon", losses.SupCon(views=2), protocol=reality_check),
+    Arm("SimCLR", MetricLoss("NTXent", views=2)),
+    Arm("SupCon", MetricLoss("SupCon", views=2), protocol=reality_check),
 )
 
 recipe = Comparison(

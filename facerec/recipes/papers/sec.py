@@ -11,20 +11,20 @@ a penalty that only ever loses can be told from a search without luck. The publi
 arms that differ in more than the penalty; here only the penalty differs.
 """
 
-from facerec.comparison import Arm, Comparison, losses
+from facerec.comparison import Arm, Comparison, MetricLoss
 from facerec.heads import SEC, L2Norm, NormPenalty
 from facerec.recipes.papers._protocols import features, reality_check, weight, with_penalty
 
 four = {
-    "Triplet": losses.TripletAll(),
-    "Semihard": losses.SemihardTriplet(),
-    "N-pair": losses.NPairNormalized(),
-    "MS": losses.MultiSimilaritySEC(),
+    "Triplet": MetricLoss("TripletAll"),
+    "Semihard": MetricLoss("SemihardTriplet"),
+    "N-pair": MetricLoss("NPairNormalized"),
+    "MS": MetricLoss("MultiSimilaritySEC"),
 }
 authors: dict[str, NormPenalty] = {"SEC": SEC(weight=1.0), "L2": L2Norm(weight=1e-4)}
 
 
-def family(name: str, loss: losses.Loss) -> tuple[Arm, ...]:
+def family(name: str, loss: MetricLoss) -> tuple[Arm, ...]:
     """Return a loss plain, and with each penalty at the authors' weight and at searched ones."""
     base = Arm(name, loss)
     arms = [base]

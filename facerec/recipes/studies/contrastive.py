@@ -8,14 +8,14 @@ only positive. Norms are those of the embeddings that the loss sees. L2 is the p
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Batch, Comparison, FaceTransform, Range, losses
+from facerec.comparison import Arm, Batch, Comparison, FaceTransform, MetricLoss, Range
 from facerec.heads import SEC, L2Norm
 from facerec.recipes.studies._generated import faces, protocol, repetitions, trials, weight
 from facerec.records import Augmentation
 
 contestants = {
-    "SimCLR": losses.NTXent(temperature=0.2, views=2),
-    "SupCon": losses.SupCon(temperature=0.2, views=2),
+    "SimCLR": MetricLoss("NTXent", temperature=0.2, views=2),
+    "SupCon": MetricLoss("SupCon", temperature=0.2, views=2),
 }
 temperature = Range("loss.temperature", 0.05, 1.0, "log")
 views = Augmentation(flip=0.5, crop=0.8, low_resolution=0.2, photometric=0.8)

@@ -7,16 +7,16 @@ the gain of each arm against the reduction of its norm variance, with Spearman's
 interval, resampled over losses.
 """
 
-from facerec.comparison import Arm, Comparison, MarginHead, losses
+from facerec.comparison import Arm, Comparison, MarginHead, MetricLoss
 from facerec.heads import SEC, ArcFace, CosFace
 from facerec.recipes.studies._generated import faces, protocol, repetitions
 
 contestants = {
     "CosFace": MarginHead(CosFace(scale=32.0, margin=0.2)),
     "ArcFace": MarginHead(ArcFace(scale=32.0, margin=0.3)),
-    "Triplet": losses.Triplet(),
-    "Contrastive": losses.Contrastive(),
-    "MS": losses.MultiSimilarity(),
+    "Triplet": MetricLoss("Triplet"),
+    "Contrastive": MetricLoss("Contrastive"),
+    "MS": MetricLoss("MultiSimilarity"),
 }
 
 recipe = Comparison(

@@ -9,11 +9,11 @@ searched: with the weight left to a search, most arms end at weight 0 on these f
 of their centre. The last layer is plain linear, so that the norms are free.
 """
 
-from facerec.comparison import Arm, Comparison, MarginHead, losses
+from facerec.comparison import Arm, Comparison, MarginHead, MetricLoss
 from facerec.heads import SEC, CosFace, FixedNorm, L2Norm, RingLoss
 from facerec.recipes.studies._generated import faces, protocol, repetitions
 
-bases = {"CosFace": MarginHead(CosFace(scale=8.0, margin=0.2)), "Triplet": losses.Triplet()}
+bases = {"CosFace": MarginHead(CosFace(scale=8.0, margin=0.2)), "Triplet": MetricLoss("Triplet")}
 weights = (0.1, 1.0)
 gentle = 1e-4  # of zero
 

@@ -1,0 +1,36 @@
+"""Normalisation of pixels as a part of a network, on whatever device they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from facerec.backbones.preprocessing import Preprocessing
+from facerec.errors import ImageError
+
+
+def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn RGB pixels into the backbone's input.
+
+    The result is channels-last in memory, which is how the pixels already lie: no copy beyond the
+    one from uint8 to float32.
+
+    Args:
+        images: uint8 RGB, ``(B, H, W, 3)``.
+        preprocessing: channel order, mean and standard deviation.
+
+    Returns:
+        float32, ``(B, 3, H, W)``.
+
+    Raises:
+        ImageError: another shape or type, for example images that were normalised before.
+    """
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
+        raise ImageError(
+            f"images must be uint8 RGB of shape (B, H, W, 3), found {images.dtype} of shape "
+            f"{tuple(images.shape)}; give decoded pixels, not normalised ones"
+        )
+    if preprocessing.channels == "bgr":
+        images = images.flip(3)
+    x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
+    return x.sub_(preprocessing.mean).div_(preprocessing.std)

@@ -1,0 +1,311 @@
+"""The losses whose sum a run learns, as terms that a learner goes through one by one.
+
+To add one, write its class here, list it in `TERMS`, and give the recipe a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from facerec.errors import DatasetError
+from facerec.heads.class_sampling import sample_size
+from facerec.heads.classifier import MarginClassifier
+from facerec.heads.distillation_loss import DistillationLoss
+from facerec.heads.norm_regularizer import NormRegularizer, combination_warnings, create_regularizer
+from facerec.heads.output import LossOutput
+from facerec.records.dataset import FaceDataset
+from facerec.training.distillation import TeacherTargets, distillation_warnings
+from facerec.training.recipe import Recipe
+from facerec.training.row_update import RowUpdate
+
+
+@dataclass(frozen=True)
+class Step:
+    """What terms are told of an optimizer step before its first micro-batch."""
+
+    number: int
+    """From 0."""
+    epoch: float
+    """Epochs that are done."""
+    progress: float
+    """Share of the run that is done."""
+    labels: Tensor
+    """Of this rank's images, ``(k·B,)``."""
+    embeddings: Tensor | None
+    """Of this rank, ``(k·B, D)``, without gradient; None with a single micro-batch, and where no
+    term couples the samples."""
+    targets: Tensor | None
+    """The teacher's raw embeddings, ``(k·B, T)``."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A rank's share of a step that goes through the network together."""
+
+    embeddings: Tensor
+    """Raw, ``(B, D)``."""
+    labels: Tensor
+    targets: Tensor | None
+    first: bool
+    last: bool
+    """Of the step's micro-batches."""
+
+
+class Term:
+    """One of the losses.
+
+    Attributes:
+        name: first part of the names of its tensors in a checkpoint.
+        module: parameters and buffers; parameters' gradients are complete on every rank.
+    """
+
+    name: ClassVar[str]
+    module: nn.Module
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
+    ) -> Term | None:
+        """Make the term that a recipe asks for, or None where it asks for none.
+
+        Args:
+            recipe: the whole configuration.
+            dataset: the training images.
+            targets: the teacher's embeddings, if there is a teacher.
+        """
+        raise NotImplementedError
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether a sample's loss depends on the others, so that micro-batches need the whole."""
+        return False
+
+    @property
+    def plain(self) -> list[nn.Parameter]:
+        """Parameters that get neither weight decay nor momentum, and change in a forward pass."""
+        return []
+
+    def warnings(self, recipe: Recipe) -> Iterable[str]:
+        """Yield a sentence for everything of the recipe that looks odd."""
+        return ()
+
+    def begin(self, step: Step) -> None:
+        """Prepare for the micro-batches of a step; all ranks call this together."""
+
+    def forward(self, batch: MicroBatch) -> LossOutput:
+        """Return the loss of a micro-batch, averaged over all ranks'; may be a collective."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Take note that the optimizer has taken the step."""
+
+
+class MarginTerm(Term):
+    """The margin softmax over the global batch, whose class centres the ranks share.
+
+    Attributes:
+        update: takes the gradients of the centres, once there is an optimizer.
+    """
+
+    name = "head"
+    module: MarginClassifier
+
+    def __init__(self, module: MarginClassifier, recipe: Recipe) -> None:
+        self.module, self.config = module, recipe.head
+        self.update: RowUpdate | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
+    ) -> MarginTerm | None:
+        """Draw this rank's class centres.
+
+        Raises:
+            DatasetError: there is one identity, of which a softmax learns nothing.
+        """
+        if recipe.margin is None:
+            return None
+        if dataset.num_classes == 1:
+            raise DatasetError(
+                f"{recipe.data.path}: all {len(dataset):,} images are of one identity, and a "
+                "margin learns to tell identities apart; give images of two or more, each in a "
+                "folder or under a label of its own"
+            )
+        module = MarginClassifier(
+            dataset.num_classes,
+            recipe.backbone.embedding_size,
+            recipe.margin,
+            seed=recipe.seed,
+            center_init=recipe.head.center_init,
+            precision=recipe.head.precision,
+            interclass_filter=recipe.head.interclass_filter,
+            sample_rate=recipe.head.sample_rate_at(0),
+            unlabelled=dataset.has_unlabelled,
+            centers_per_class=recipe.head.centers_per_class,
+        )
+        return cls(module, recipe)
+
+    def warnings(self, recipe: Recipe) -> Iterator[str]:
+        """Say which sample rates do nothing."""
+        (_, before), *later = recipe.head.rates
+        for epoch, rate in later:
+            pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
+            if epoch >= recipe.epochs:
+                epochs = f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
+                yield f"{pair} never holds, since the run has {epochs}"
+            elif rate == before:
+                yield f"{pair} changes nothing, since that rate holds already"
+            before = rate
+        local = self.module.num_local
+        for rate in sorted({rate for _, rate in recipe.head.rates} - {1.0}):
+            visited = sample_size(rate, local, recipe.batch_size)
+            if visited > max(int(rate * local), 1):
+                yield (
+                    f"at sample rate {rate:g} a process visits {visited:,} of its {local:,} "
+                    f"classes all the same, since a batch of {recipe.batch_size:,} may need so many"
+                )
+
+    def begin(self, step: Step) -> None:
+        """Draw the classes that take part."""
+        self.module.sample_rate = self.config.sample_rate_at(step.epoch)
+        self.module.draw(step.labels, step.number)
+
+    def forward(self, batch: MicroBatch) -> LossOutput:
+        """Return the cross-entropy with the cosines and norms that it is made of."""
+        update = self.update and self.update.gradients(batch.last)
+        output = self.module(batch.embeddings, batch.labels, update)
+        figures = {"loss": output.loss.detach(), **output.figures}
+        if self.config.interclass_filter is None:
+            del figures["filtered"]
+        return LossOutput(output.loss, figures)
+
+    def end(self) -> None:
+        """Count the step for margins that anneal or average."""
+        self.module.advance()
+
+
+class NormTerm(Term):
+    """The penalty on the norms of the embeddings."""
+
+    name = "regularizer"
+    module: NormRegularizer
+
+    def __init__(self, recipe: Recipe) -> None:
+        assert recipe.regularizer is not None
+        scale = 1.0 if recipe.margin is None else recipe.margin.scale
+        self.module = create_regularizer(recipe.regularizer, scale=scale)
+        self._progress = 0.0
+        self._mean_norm: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
+    ) -> NormTerm | None:
+        """Make the penalty, scaled as the margin's logits are."""
+        return None if recipe.regularizer is None else cls(recipe)
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether its centre is the mean norm of the batch."""
+        return self.module.couples_samples
+
+    @property
+    def plain(self) -> list[nn.Parameter]:
+        """The radius of Ring loss."""
+        return list(self.module.parameters())
+
+    def warnings(self, recipe: Recipe) -> list[str]:
+        """Say where penalty, margin and last batch norm do not go together."""
+        return combination_warnings(recipe.regularizer, recipe.margin, recipe.backbone.embedding_bn)
+
+    def begin(self, step: Step) -> None:
+        """Take the mean norm of all micro-batches."""
+        self._progress = step.progress
+        self._mean_norm = None
+        if step.embeddings is not None:
+            self._mean_norm = self.module.global_mean_norm(step.embeddings)
+
+    def forward(self, batch: MicroBatch) -> LossOutput:
+        """Return the penalty with its centre."""
+        output = self.module(
+            batch.embeddings,
+            mean_norm=self._mean_norm,
+            progress=self._progress,
+            update=batch.first,
+        )
+        names = ("penalty", "center")
+        return LossOutput(output.loss, {name: output.figures[name] for name in names})
+
+
+class DistillationTerm(Term):
+    """The distance to a teacher's embeddings."""
+
+    name = "distiller"
+    module: DistillationLoss
+
+    def __init__(self, recipe: Recipe, targets: TeacherTargets) -> None:
+        assert recipe.distillation is not None
+        self.module = DistillationLoss(
+            recipe.distillation.loss,
+            recipe.distillation.weight,
+            recipe.backbone.embedding_size,
+            targets.size,
+            target_scale=targets.scale,
+            seed=recipe.seed,
+        )
+        self.targets, self.alone = targets, recipe.margin is None
+        self._whole: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
+    ) -> DistillationTerm | None:
+        """Make the distance, with its linear map where the sizes differ."""
+        return None if targets is None else cls(recipe, targets)
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether it compares the cosines of pairs."""
+        return self.module.couples_samples
+
+    def warnings(self, recipe: Recipe) -> list[str]:
+        """Say where student and teacher do not go together."""
+        assert recipe.distillation is not None
+        return distillation_warnings(recipe.distillation, recipe.backbone, self.targets)
+
+    def begin(self, step: Step) -> None:
+        """Take the embeddings of all micro-batches."""
+        self._whole = None
+        if step.embeddings is not None and step.targets is not None:
+            self._whole = step.embeddings, step.targets
+
+    def forward(self, batch: MicroBatch) -> LossOutput:
+        """Return the weighted distance; alone, it is the loss that a run shows."""
+        assert batch.targets is not None
+        output = self.module(batch.embeddings, batch.targets, self._whole)
+        figures = {"distillation": output.figures["distance"]}
+        if "cosine" in output.figures:
+            figures["teacher_cosine"] = output.figures["cosine"]
+        if self.alone:
+            figures["loss"] = figures["distillation"]
+        return LossOutput(output.loss, figures)
+
+
+TERMS: tuple[type[Term], ...] = (MarginTerm, NormTerm, DistillationTerm)
+"""In the order in which their losses are added."""
+
+
+def create_terms(
+    recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
+) -> list[Term]:
+    """Make the terms of a recipe, on the CPU.
+
+    Raises:
+        DatasetError: nothing can be learned of these images.
+    """
+    terms = (kind.of(recipe, dataset, targets) for kind in TERMS)
+    return [term for term in terms if term is not None]

@@ -1,0 +1,355 @@
+"""All that the frozen figures know of facerec: each function returns name → value, flat.
+
+A name that ends in ``low`` or ``high`` is a limit of an interval.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from golden.people import People
+
+Figures = dict[str, Any]
+"""Numbers, and lists of names; None for what cannot be resolved."""
+
+ESTIMATED = "≈ "
+"""Begins the names of what is no limit of an interval but rests on the same resampled subjects or
+on a fitted tail."""
+
+
+def command(name: str, *arguments: object) -> None:
+    """Run ``facerec NAME ARGUMENTS`` in this process."""
+    module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
+    module.main([str(argument) for argument in arguments])
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_people(people: People, path: Path, attribute: str = "tone") -> None:
+    """Write embeddings as ``PATH.npz``, and who is on the images as ``PATH.csv``."""
+    np.savez(
+        path.with_suffix(".npz"), vectors=people.vectors, ids=people.ids, subjects=people.subjects
+    )
+    header = ["image_id", "subject_id", attribute, "label_source"]
+    rows = zip(people.ids, people.subjects, people.groups, strict=True)
+    write_csv(path.with_suffix(".csv"), header, [[*row, "curator"] for row in rows])
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def limits(name: str, interval: Mapping[str, Any] | list[float] | None) -> Figures:
+    """Return both ends of an interval, however it is written down."""
+    if interval is None:
+        return {f"{name} low": None, f"{name} high": None}
+    low, high = interval if isinstance(interval, list) else (interval["low"], interval["high"])
+    return {f"{name} low": low, f"{name} high": high}
+
+
+# --- verification ----------------------------------------------------------------------------
+
+
+def verification(path: Path) -> Figures:
+    """Read what ``verify --json`` wrote of one bench."""
+    (result,) = read_json(path)["results"]
+    figures: Figures = {"d'": result["d_prime"], "EER step": result["eer_step"]["value"]}
+    for name in ("auc", "eer"):
+        figures[name.upper()] = result[name]["value"]
+        figures |= limits(name.upper(), result[name]["interval"])
+    for name in ("accuracy", "insightface"):
+        if found := result.get(name):
+            figures |= {f"{name} {key}": found[key] for key in ("mean", "std", "correct")}
+            figures |= limits(name, found["interval"])
+    for point in result["tpr_at_fpr"]:
+        at = f"at FPR {point['target']}"
+        figures |= {
+            f"TPR {at}": point["tpr"],
+            f"true accepts {at}": point["true_accepts"],
+            f"false accepts {at}": point["false_accepts"],
+            f"threshold {at}": point["threshold"],
+        }
+        figures |= limits(f"TPR {at}", point["tpr_interval"])
+    if norms := result["norms"]:
+        figures |= {"norm mean": norms["mean"], "norm std": norms["std"]}
+        figures |= limits("norm mean", norms["interval"])
+    return figures | {name: found["value"] for name, found in result.get("metrics", {}).items()}
+
+
+def difference(path: Path) -> Figures:
+    """Read the paired differences of ``verify --compare --json``."""
+    figures: Figures = {}
+    for row in read_json(path)["comparisons"][0]["differences"]:
+        figures[f"difference of {row['figure']}"] = row["difference"]
+        figures |= limits(f"difference of {row['figure']}", row["interval"])
+    return figures
+
+
+def all_pairs(path: Path) -> Figures:
+    """Read what ``all-pairs --json`` wrote."""
+    result = read_json(path)
+    figures: Figures = {f"{side} pairs": result["pairs"][side] for side in ("mated", "non_mated")}
+    for point in result["operating_points"]:
+        at = f"at FPR {point['target']}"
+        figures |= {
+            f"true accepts {at}": point["true_accepts"],
+            f"false accepts {at}": point["false_accepts"],
+            f"threshold {at}": point["threshold"],
+        }
+        figures |= limits(f"TPR {at}", point["tpr_interval"])
+    for cut in result["thresholds"]:
+        for rate in ("fmr", "fnmr"):
+            name = f"{rate.upper()} at {cut['threshold']}"
+            figures[f"{name}, errors"] = cut[rate]["errors"]
+            figures |= limits(name, cut[rate]["interval"])
+        for row in cut["groups"]:
+            name = f"{row['error']} at {cut['threshold']}, {' × '.join(row['groups'])}"
+            figures[f"{name}, errors"] = row["errors"]
+            figures[f"{name}, comparisons"] = row["comparisons"]
+    return figures
+
+
+# --- audit -----------------------------------------------------------------------------------
+
+DIFFERENTIALS = {"max/min", "max/geomean", "max−min", "Gini"}
+
+
+def audit(folder: Path) -> Figures:
+    """Read what ``audit`` wrote into a folder, of one grouping."""
+    found = read_json(folder / "audit.json")
+    (norm,) = found["association"]
+    figures: Figures = {
+        "η²": norm["eta2"]["value"],
+        "Welch's F": norm["welch_f"],
+        "permuted p": norm["p_perm"],
+        "detectable η²": norm["mde_eta2"],
+    }
+    figures |= limits("η²", norm["eta2"]["ci"])
+    for pair in norm["pairs"]:
+        name = f"δ {pair['first']} − {pair['second']}"
+        figures |= {name: pair["delta"]["value"]} | limits(name, pair["delta"]["ci"])
+    for row in found["norms"]:
+        for figure in ("subject_mean", "between_sd", "within_sd"):
+            name = f"norm {figure}, {row['name']}"
+            figures |= {name: row[figure]["value"]} | limits(name, row[figure]["ci"])
+    for row in found["thresholds"]:
+        figures[f"threshold at {row['fmr_nominal']}"] = row["value"]
+    for row in found["rates"]:
+        for figure in ("fmr", "fnmr"):
+            name = f"{figure.upper()} {row['name']} at {row['fmr_nominal']}"
+            figures |= {f"{name}, errors": row[figure]["k"], f"{name}, of": row[figure]["n"]}
+            figures |= limits(name, row[figure]["ci"])
+    for row in found["differentials"]:
+        if row["measure"] in DIFFERENTIALS:
+            name = f"{row['measure']} of {row['of']} at {row['fmr_nominal']}"
+            figures |= {name: row["value"], f"{ESTIMATED}p, {name}": row["p_value"]}
+            figures |= limits(name, row["ci"])
+    return figures | one_to_many(found["one_to_many"]["groupings"][0])
+
+
+def one_to_many(grouping: Mapping[str, Any]) -> Figures:
+    """Read FPIR, FNIR and rank 1 by group."""
+    figures: Figures = {}
+    for row in grouping["thresholds"]:
+        figures[f"1:N threshold of {row['basis']} at FPIR {row['target']}"] = row["value"]
+    for row in grouping["rates"]:
+        if row["stratum"] is None:
+            where = f"of {row['basis']} at {row['target']}" if row["target"] else ""
+            name = f"1:N {row['figure']}, {row['group'] or 'everybody'} {where}".strip()
+            figures |= {f"{name}, errors": row["k"], f"{name}, of": row["n"]}
+    return figures
+
+
+# --- galleries -------------------------------------------------------------------------------
+
+
+def overlap(path: Path) -> Figures:
+    """Read the list of ``overlap --csv``."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        "people in both": sorted(f"{row['subject_id']} = {row['other']}" for row in rows),
+        "sum of cosines": sum(float(row["cosine"]) for row in rows),
+    }
+
+
+def proposals(path: Path) -> Figures:
+    """Read the proposals of ``clean``."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = "image_id", "label", "proposed_label", "other_id"
+    figures: Figures = {kind: [] for kind in ("wrong_label", "merge", "mixture", "duplicate")}
+    for row in rows:
+        figures[row["kind"]].append(" ".join(row[name] for name in columns if row[name]))
+    return {kind: sorted(found) for kind, found in figures.items()}
+
+
+def identified_fixed(path: Path) -> Figures:
+    """Read the answers of ``identify --json`` at a threshold that was given."""
+    found = read_json(path)
+    answers = found["answers"]
+    return {
+        "people": found["gallery"]["people"],
+        "identified": sum(answer["subject"] is not None for answer in answers),
+        "scores": float(np.sum([answer["score"] for answer in answers])),
+        "margins": float(np.sum([answer["margin"] for answer in answers])),
+        "right": sum(
+            answer["candidates"][0]["subject"] in answer["image_id"] for answer in answers
+        ),
+    }
+
+
+def identified_estimated(path: Path) -> Figures:
+    """Read the threshold that ``identify`` took for an FPIR."""
+    found = read_json(path)
+    return {f"{ESTIMATED}threshold": found["threshold"]} | limits("FPIR", found["fpir"])
+
+
+# --- comparison ------------------------------------------------------------------------------
+
+
+def retrieval(vectors: ArrayLike, labels: ArrayLike) -> Figures:
+    """Return means over queries of what a search among all others finds."""
+    from facerec.comparison.retrieval import retrieve
+
+    return dict(retrieve(vectors, labels).means())
+
+
+def clusters(vectors: ArrayLike, labels: ArrayLike) -> Figures:
+    from facerec.comparison.retrieval import clustering
+
+    return dict(vars(clustering(vectors, labels, seed=0)))
+
+
+def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:
+    """Return the mean paired difference over seeds and the p-value of the sign-flip test."""
+    from facerec.comparison.significance import compare_paired
+
+    found = compare_paired(arm, base)
+    return {"difference": found.value, "p": found.p} | limits("difference", vars(found.interval))
+
+
+def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
+    """Return value and gradient of every loss that a comparison may hold, at its defaults."""
+    from typing import get_args
+
+    from facerec.comparison import losses
+
+    figures: Figures = {}
+    for kind in get_args(losses.Loss):
+        if kind is losses.OwnLoss:
+            continue
+        loss = losses.create_loss(kind(), int(labels.max()) + 1, embeddings.shape[1], seed=0)
+        figures |= value_and_gradient(kind.__name__, loss.double(), embeddings, labels)
+    return figures
+
+
+# --- heads -----------------------------------------------------------------------------------
+
+
+def value_and_gradient(name: str, loss: Any, embeddings: Tensor, *rest: Tensor) -> Figures:
+    """Return a loss, and its gradient as one number: its length and its part along a vector."""
+    raw = embeddings.clone().requires_grad_()
+    value = loss(raw, *rest)
+    (gradient,) = torch.autograd.grad(value, raw)
+    ramp = torch.linspace(-1, 1, gradient.numel(), dtype=torch.float64)
+    return {
+        name: value.item(),
+        f"{name}, gradient": gradient.norm().item() + (gradient.flatten() @ ramp).item(),
+    }
+
+
+def margin_losses(embeddings: Tensor, centers: Tensor, labels: Tensor) -> Figures:
+    """Return the margin softmax with every margin, at its defaults."""
+    from facerec import heads
+    from facerec.heads.margin_softmax import margin_softmax
+
+    names = ("Softmax", "CosFace", "ArcFace", "CombinedMargin", "SphereFace", "SphereFace2017")
+    figures: Figures = {}
+    for name in (*names, "SphereFaceR", "AdaFace", "MagFace"):
+        margin = getattr(heads, name)()
+
+        def loss(raw: Tensor, margin: Any = margin) -> Tensor:
+            return margin_softmax(raw, centers, labels, margin).loss
+
+        figures |= value_and_gradient(name, loss, embeddings)
+    for wrap in ("fold", "linear", "clamp", "none", "easy"):
+        cosines = torch.linspace(-1, 1, 9, dtype=torch.float64)
+        target = heads.ArcFace(wrap=wrap).target_cosine(cosines)  # type: ignore[arg-type]
+        figures[f"ArcFace, {wrap}"] = target.square().sum().item()
+    return figures
+
+
+def norm_penalties(first: Tensor, second: Tensor) -> Figures:
+    """Return every norm penalty of a second batch after a first, which a moving mean remembers."""
+    from facerec.heads import SEC, FixedNorm, L2Norm, RingLoss, create_regularizer
+
+    figures: Figures = {}
+    for name, config in {
+        "SEC": SEC(weight=0.5),
+        "SEC, moving mean": SEC(weight=0.5, rho=0.25),
+        "SEC, absolute": SEC(weight=0.5, p=1),
+        "SEC, scale-free": SEC(weight=0.5, scale_free=True),
+        "L2": L2Norm(weight=0.5),
+        "fixed norm": FixedNorm(weight=0.5, radius=20.0),
+        "ring loss": RingLoss(weight=0.5),
+    }.items():
+        penalty = create_regularizer(config, scale=32.0).double()
+        penalty(first)
+        figures |= value_and_gradient(name, lambda raw, at=penalty: at(raw).loss, second)
+    return figures
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def train(data: Path, runs: Path, name: str, *more: object) -> None:
+    """Train a narrow network on a folder of images: 8 steps, a checkpoint every 3."""
+    given = {
+        "--data.path": data,
+        "--runs": runs,
+        "--name": name,
+        "--device": "cpu",
+        "--backbone.width": 0.125,
+        "--backbone.embedding-size": 16,
+        "--batch-size": 12,
+        "--epochs": 2,
+        "--precision": "fp32",
+        "--workers": 0,
+        "--log-every": 1,
+        "--checkpoints.every-steps": 3,
+    }
+    command("train", "demo", *(word for pair in given.items() for word in pair), *more)
+
+
+def losses(run: Path) -> list[float]:
+    """Return the loss of every step of a run."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+
+
+def weights(run: Path) -> dict[str, NDArray[Any]]:
+    """Return the weights that a run ended with."""
+    from safetensors.numpy import load_file
+
+    return load_file(run / "model.safetensors")
+
+
+def embed(model: Path, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the raw embeddings of aligned images by a run or a bundle."""
+    import facerec
+
+    return facerec.load(model).embed(images)

@@ -1,6 +1,0 @@
-"""See `python tools/repair_records.py --help`."""
-
-from facerec.commands.main import run
-
-if __name__ == "__main__":
-    run("repair-records")

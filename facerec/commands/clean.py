@@ -154,7 +154,7 @@ def clean(
         from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
 
         assert dataset is not None
-        first = {}  # stands for its label where no image is named
+        first: dict[str, str] = {}  # stands for its label where no image is named
         for name, label in zip(dataset.titles.tolist(), labels.tolist(), strict=True):
             first.setdefault(label, name)
         sheet = proposal_tables(cleaning.proposals, SHOWN, faces_of(dataset), first)

@@ -193,7 +193,7 @@ def _table(
         count = words.counted(int(side.images[subject]), "image")
         return Cell(str(side.names[subject]), count, face(str(side.ids[image])))
 
-    rows = [
+    rows: list[Sequence[Cell | str]] = [
         (
             cell(overlap.a, match.subject, match.images[0], faces[0]),
             cell(overlap.b, match.other, match.images[1], faces[1]),

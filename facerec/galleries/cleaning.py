@@ -126,10 +126,11 @@ def clean_set(
             yield Proposal("mixture", str(images[row]), old, new, "", score)
         sizes, seen = np.bincount(split, minlength=len(titles)), set()
         for one in _surest(same):
-            pair = tuple(sorted((one, int(partner[one])), key=lambda each: (sizes[each], -each)))
-            if pair not in seen:  # each pair once; the label with fewer images goes
-                yield Proposal("merge", "", *(titles[each] for each in pair), "", float(same[one]))
-            seen.add(pair)
+            pair = [one, int(partner[one])]
+            goes, stays = sorted(pair, key=lambda each: (sizes[each], -each))  # the smaller one
+            if (goes, stays) not in seen:
+                yield Proposal("merge", "", titles[goes], titles[stays], "", float(same[one]))
+            seen.add((goes, stays))
         for (gone, kept), score in zip(twice.tolist(), cosine.tolist(), strict=True):
             going, staying = str(images[gone]), str(images[kept])
             yield Proposal("duplicate", going, titles[label[gone]], "", staying, score)

@@ -19,10 +19,12 @@ Floats = NDArray[np.float64]
 
 Ints = NDArray[np.int64]
 
-FALSE_SHARE = 0.05
+FALSE_SHARE = 0.02
 """Of a list of proposals, how many may be false, in expectation."""
 
 _ROUNDS = 6
+
+_SHARES = 60
 
 _LEAST_SHARE = 1e-6
 
@@ -40,7 +42,7 @@ def proposed(probability: Floats, false_share: float = FALSE_SHARE) -> NDArray[n
     order = np.argsort(-probability, kind="stable")
     false = np.cumsum(1 - probability[order]) / np.arange(1, len(order) + 1)
     chosen = np.zeros(len(order), bool)
-    chosen[order[: np.count_nonzero(false <= false_share)]] = True
+    chosen[order[: int(np.count_nonzero(false <= false_share))]] = True
     return chosen & (probability > 0.5)
 
 
@@ -50,30 +52,36 @@ def share_beyond(observed: Floats, planted: Floats) -> float:
     A fault that nobody has stays possible, or no single one would ever be seen.
     """
     beyond = np.count_nonzero(observed > np.median(planted))
-    return float(np.clip(2 * max(beyond, 0.5) / max(len(observed), 1), _LEAST_SHARE, 0.45))
+    share = 2 * max(float(beyond), 0.5) / max(len(observed), 1)
+    return min(max(share, _LEAST_SHARE), 0.45)
 
 
-def probability_of(observed: Floats, planted: Floats, asked: Floats | None = None) -> Floats:
+def probability_of(
+    observed: Floats, planted: Floats, asked: Floats | None = None, rows: Ints | None = None
+) -> Floats:
     """Return how probable the fault is, ``(q,)``.
 
     Args:
         observed: features of items, mostly sound, ``(n, F)``.
         planted: features of items with the fault, ``(m, F)``.
         asked: features of the items in question, ``(q, F)``; by default ``observed``.
+        rows: which of those in question the observed ones are, ``(n,)``; by default all.
     """
     asked = observed if asked is None else asked
-    every, ends = np.concatenate([observed, planted, asked]), (len(observed), -len(asked))
-    sound, share, posterior = np.ones(len(observed)), 0.0, np.zeros(len(every))
+    rows = np.arange(len(observed)) if rows is None else rows
+    doubt = np.zeros(len(asked))
     for turn in range(_ROUNDS):
-        ratio = log_ratio(observed, planted, every, sound)
-        share = share or share_beyond(ratio[ends[1] :], ratio[ends[0] : ends[1]])
-        posterior = expit(ratio + logit(share))
-        share = float(np.clip(posterior[ends[1] :].mean(), _LEAST_SHARE, 0.45))
         # What looks faulty is no example of what is sound, and what is doubtful hardly is, or it
-        # would draw the slopes to itself; but in the last round each counts as what it seems.
-        sound = 1 - (1 if turn == _ROUNDS - 2 else 2) * posterior[: ends[0]]
-        sound = np.maximum(sound, 1e-6)
-    return np.asarray(posterior[ends[1] :])
+        # would draw the slopes to itself.
+        sound = np.maximum(1 - 2 * doubt[rows], 1e-6)
+        ratio, known = (log_ratio(observed, planted, each, sound) for each in (asked, planted))
+        share = share_beyond(ratio, known)
+        for _ in range(_SHARES):
+            doubt = expit(ratio + logit(share))
+            share = float(np.clip(doubt.mean(), _LEAST_SHARE, 0.45))
+        if turn == 0:
+            doubt = np.where(ratio < np.quantile(known, 0.05), 0.0, 0.475)
+    return np.asarray(doubt)
 
 
 def log_ratio(

@@ -27,7 +27,7 @@ _LEAST_OF_A_SUBJECT = 3
 
 _TILE = 2048
 
-_ROUNDS = 3
+_ROUNDS = 6
 """Of estimating means and wrong labels from each other."""
 
 
@@ -162,7 +162,7 @@ def wrong_labels(
     count, mine = len(members.label), members.label
     theirs = np.random.default_rng(0).integers(1, max(count, 2), count)
     theirs = (np.arange(count) + theirs) % count
-    probability = np.zeros(count)
+    probability, share = np.zeros(count), 0.0
     for turn in range(_ROUNDS):
         weights = 1 - probability
         sums, lengths, centers, masses = members.means(weights)
@@ -173,23 +173,24 @@ def wrong_labels(
         own, strange, squared = _left_out(members, sums, lengths, weights, theirs)
         mass = masses[mine] - weights
         known = (mass > 0.3) & (squared > 1e-6)
-        borrowed = known[theirs] & (mine[theirs] != mine) & (probability < 0.5)
+        borrowed = known[theirs] & (mine[theirs] != mine)
         if not known.any() or not borrowed.any():
             raise MetricError(
                 "wrong labels are found by comparison, which takes two classes with two images "
                 "each at least; add images"
             )
-        share = share_beyond(-own[known], -strange[borrowed])
-        # What does not look right is no example of what does.
-        low = np.quantile(strange[borrowed], 0.95)
-        sound = known & ((own > low) if turn == 0 else (probability < 0.2))
-        sound = sound if np.count_nonzero(sound) > 1 else known
+        if turn == 0:  # what does not look right is no example of what does
+            share = share_beyond(-own[known], -strange[borrowed])
+            probability = np.where(own > np.quantile(strange[borrowed], 0.99), 0.0, 0.475)
+        last = turn == _ROUNDS - 1
+        sound = np.maximum(1 - (1 if last else 2) * probability[known], 1e-6)
         features = features_of((own, other), mass)
         inside = features_of((strange, np.maximum(own, other)), mass[theirs])[borrowed]
         outside = features_of((strange, other), mass[theirs])[borrowed]
-        ratios = [log_ratio(features[sound], planted, features) for planted in (inside, outside)]
-        ratio = np.logaddexp(*ratios) - np.log(2)
-        probability = np.where(known, expit(ratio + logit(share)), share)
+        ratio = np.logaddexp(
+            *(log_ratio(features[known], planted, features, sound) for planted in (inside, outside))
+        )
+        probability = np.where(known, expit(ratio - np.log(2) + logit(share)), share)
     # Whether its subject is in the set is asked apart, of the likeness to another class alone.
     of_other = [1, 2, 4]
     at_home = log_ratio(outside[:, of_other], inside[:, of_other], features[:, of_other]) > 0
@@ -271,7 +272,7 @@ def twins(
     close = np.maximum(same, other)
     together = features_of((close,), harmonic(left_size, right_size[mate]))[split]
     asked = features_of((cosine,), harmonic(sizes, sizes[partner]))
-    return probability_of(apart, together, asked), partner
+    return probability_of(apart, together, asked, np.flatnonzero(split)), partner
 
 
 def mixtures(

@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from facerec.errors import MetricError
 from facerec.galleries import clean_set
-from facerec.galleries.faults import probability_of, proposed
+from facerec.galleries.faults import log_ratio, proposed
 from facerec.galleries.label_faults import Members, nearest_classes
 
 
@@ -190,17 +190,18 @@ def test_means_of_classes_equal_a_loop():
         assert means.masses[number] == pytest.approx(weights[rows].sum())
 
 
-def test_probabilities_are_those_of_the_closed_form():
-    """Of two normal distributions the posterior has a closed form."""
+def test_how_much_more_frequent_has_a_closed_form_for_two_normal_distributions():
     generator = np.random.default_rng(0)
-    faulty = generator.random(3000) < 0.1
-    items = np.where(faulty, -1.0, 2.0) + generator.standard_normal(3000)
-    planted = -1.0 + generator.standard_normal(3000)
-    found = probability_of(items[:, None], planted[:, None])
-    odds = 0.1 / 0.9 * np.exp(-3 * items + 1.5)
-    assert np.abs(found - odds / (1 + odds)).mean() < 0.03
-    chosen = proposed(found)
-    assert (~faulty[chosen]).mean() < 0.08 and chosen[faulty].mean() > 0.7
+    sound, faulty = generator.standard_normal((2, 20_000, 1)) + np.array([2.0, -1.0])[:, None, None]
+    asked = np.linspace(-2, 3, 11)[:, None]
+    found = log_ratio(sound, faulty, asked)
+    np.testing.assert_allclose(found, -3 * asked[:, 0] + 1.5, atol=0.25)
+
+
+def test_the_longest_list_with_few_false_ones_is_proposed():
+    probability = np.array([0.99, 0.3, 1.0, 0.97, 0.9, 0.6])
+    assert proposed(probability, 0.02).tolist() == [True, False, True, True, False, False]
+    assert proposed(probability, 0.5).tolist() == [True, False, True, True, True, True]
 
 
 def test_duplicates_are_found_and_different_photos_are_not():

@@ -27,7 +27,6 @@ from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
 from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
-from facerec.records.faces import draw_circumstances, draw_identity, encode, render
 from facerec.records.image_record import ImageRecord, pack
 from facerec.records.recordio import RecordIndex, encode_record, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -205,9 +204,7 @@ class _Contiguous(nn.Module):
         return self.backbone(normalize(images, Preprocessing()).contiguous())
 
 
-def training_step(
-    *, batch_size: int = 32, width: float = 1.0, steps: int = 4, compiled: bool = False
-) -> list[Row]:
+def training_step(*, batch_size: int = 32, width: float = 1.0, steps: int = 4) -> list[Row]:
     """Compare the trainer's step in bf16 and channels-last with fp32 in contiguous memory.
 
     Both are whole steps of the same iResNet-18 with ArcFace over 1,000 classes and SEC: forward,
@@ -219,7 +216,6 @@ def training_step(
         batch_size: images.
         width: factor on the channels.
         steps: of each kind.
-        compiled: measure the bf16 step under `torch.compile` on all threads too.
     """
 
     def trainer(**changes: object) -> Learner:
@@ -252,19 +248,13 @@ def training_step(
                 assert torch.isfinite(loss)
                 if step:
                     times[name].append(clock() - start)
-        plain, *others = (statistics.median(values) for values in times.values())
-        return [
-            Row(
-                f"training step, iResNet-18, batch {batch_size}: bf16 + channels_last ({name}) "
-                f"against fp32 contiguous (eager), {kind}",
-                plain / seconds,
-                "×",
-                2.5 if name == "eager" else None,
-                "higher",
-                f"{seconds:.2f} s against {plain:.2f} s, medians of {steps} steps",
-            )
-            for name, seconds in zip(list(contestants)[1:], others, strict=True)
-        ]
+        plain, ours = (statistics.median(values) for values in times.values())
+        name = (
+            f"training step, iResNet-18, batch {batch_size}: bf16 + channels_last against fp32 "
+            f"contiguous, {kind}"
+        )
+        remark = f"{ours:.2f} s against {plain:.2f} s, medians of {steps} steps"
+        return [Row(name, plain / ours, "×", 2.5, "higher", remark)]
 
     threads = torch.get_num_threads()
     try:
@@ -272,34 +262,7 @@ def training_step(
         rows = measure(time.process_time, "one thread, CPU time")
     finally:
         torch.set_num_threads(threads)
-    if compiled:
-        contestants["compiled"] = trainer(precision="bf16", compile=True)
     return rows + measure(time.perf_counter, f"{threads} threads, clock")
-
-
-def faces(*, people: int = 25, photos: int = 20) -> list[Row]:
-    """Count the training faces that one core draws and encodes in a second of CPU time.
-
-    Args:
-        people: each is built once, which takes longer than drawing a photo.
-        photos: of each.
-    """
-
-    def draw(person: int) -> None:
-        generator = np.random.default_rng(person)
-        identity = draw_identity(generator)
-        for _ in range(photos):
-            how = draw_circumstances(identity, "training", generator)
-            encode(render(identity, how, generator), how["quality"])
-
-    cv2.setNumThreads(0)  # as in the processes that write a data set
-    draw(people)  # fills the caches that all people share
-    start = time.process_time()
-    for person in range(people):
-        draw(person)
-    rate = people * photos / (time.process_time() - start)
-    remark = f"{people} people × {photos} photos, CPU time, building the people included"
-    return [Row("generated training faces per core", rate, "1/s", 300, "higher", remark)]
 
 
 def figures(*, pairs: int = 6000, dimensions: int = 512, repeats: int = 7) -> list[Row]:

@@ -7,11 +7,8 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,19 +228,3 @@ def _train_both(
 def _allowance(trials: int) -> float:
     """Return 1.64 binomial standard errors of a share of 5 %, in percent."""
     return 164 * math.sqrt(0.05 * 0.95 / trials)
-
-
-def smoke() -> list[Row]:
-    """Run a smoke comparison of six arms, three trials and four folds as a user does."""
-    root = Path(__file__).resolve().parents[1]
-    recipe = root / "recipes" / "compare" / "sec_on_margins.py"
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        subprocess.run(
-            [sys.executable, root / "tools" / "compare.py", recipe, "--smoke", "--out", folder],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        seconds = time.perf_counter() - started
-    remark = "6 arms × 3 trials × 4 folds, 2 seeds; faces drawn and report written too"
-    return [Row("smoke comparison on generated faces", seconds, "s", 600, remark=remark)]

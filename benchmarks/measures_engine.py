@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import math
-import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import cv2
-import numpy as np
 import torch
 import torch.nn.functional as F
 from clock import peak_memory, product_rate
@@ -22,34 +16,17 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone
 from facerec.devices import has_fast_bf16
-from facerec.files import write_json
 from facerec.heads import SEC, ArcFace, MarginClassifier
 from facerec.heads.margin_softmax import Precision, margin_softmax
-from facerec.records import Data, open_dataset
+from facerec.records import Data
 from facerec.records.dataset import Batch
-from facerec.training import SGD, Distillation, Head, Recipe
-from facerec.training.distillation import ARRAY_FILE, NOTE_FILE, TeacherTargets
+from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.plan import plan_step
 from facerec.training.row_update import RowUpdate
-from facerec.training.trainer import Trainer
 
 _TURN = 4  # passes
-
-_PEAK = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import torch
-from measures_engine import head_step, peak
-
-side, (batch, size, classes) = sys.argv[2], map(int, sys.argv[3:])
-head_step(side, batch, size, 2000)()  # code, threads and work space of the libraries
-step = head_step(side, batch, size, classes)
-before = peak()
-step()
-print(json.dumps({"extra": peak() - before}))
-"""
 
 
 def peak() -> float:
@@ -97,18 +74,6 @@ class _Head:
         return loss.item()
 
 
-def head_step(side: str, batch: int, size: int, classes: int) -> Callable[[], float]:
-    """Return a function that does one step of a head and returns its loss.
-
-    Args:
-        side: ``dense``, or the precision of the chunked head, ``fp32`` or ``bf16``.
-        batch: embeddings.
-        size: their dimensions.
-        classes: of the head.
-    """
-    return _heads([side], batch, size, classes)[0]
-
-
 def _heads(
     sides: list[str], batch: int, size: int, classes: int, kind: type[_Head] = _Head
 ) -> list[_Head]:
@@ -118,75 +83,6 @@ def _heads(
     embeddings = torch.randn(batch, size, generator=generator)
     labels = torch.randint(classes, (batch,), generator=generator)
     return [kind(side, embeddings, weight, labels) for side in sides]
-
-
-def head(
-    *,
-    batch: int = 128,
-    size: int = 512,
-    classes: tuple[int, ...] = (93_431, 360_232),
-    memory_bars: tuple[float, ...] = (0.45, 0.40),
-    repeats: int = 3,
-    threads: tuple[int, ...] = (1, 2),
-) -> list[Row]:
-    """Compare the chunked ArcFace head with a dense one: a forward and backward pass of each.
-
-    They take turns over the same centres, several passes at a time, because a pass finds memory as
-    the one before left it, and in training that is one of its kind. The fastest pass of each counts
-    (the slower ones met another process); one thread is timed by its CPU time, which includes what
-    the system does for it, several by the clock. Memory is the
-    growth of the resident peak over one pass, the gradient of the centres included, of a new
-    process for each side. Products in bf16 are left out where the CPU would emulate them, and the
-    bar of speed is for them alone.
-
-    Args:
-        batch: embeddings in a pass.
-        size: their dimensions.
-        classes: one comparison for each.
-        memory_bars: what share of the dense head's memory each may take.
-        repeats: turns of each side.
-        threads: of PyTorch, one comparison of speed for each.
-    """
-    native = has_fast_bf16(torch.device("cpu"))
-    sides = ["dense", "fp32", "bf16"] if native else ["dense", "fp32"]
-    rows = []
-    for count, bar in zip(classes, memory_bars, strict=True):
-        name = f"ArcFace head, batch {batch}, {size}-d, {count:,} classes, against dense"
-        rows += _speed(name, sides, (batch, size, count), repeats, threads)
-        rows += _memory(name, sides, (batch, size, count), bar)
-    return rows
-
-
-def _speed(
-    name: str,
-    sides: list[str],
-    sizes: tuple[int, int, int],
-    repeats: int,
-    threads: tuple[int, ...],
-) -> list[Row]:
-    heads = _heads(sides, *sizes)
-    expected = heads[0]()
-    before, rows = torch.get_num_threads(), []
-    for number in threads:
-        torch.set_num_threads(number)
-        try:
-            seconds = _fastest(dict(zip(sides, heads, strict=True)), expected, repeats, number)
-        finally:
-            torch.set_num_threads(before)
-        kind = "one thread, CPU time" if number == 1 else f"{number} threads, clock"
-        rows += [
-            Row(
-                f"{name}, products in {side}, {kind}",
-                seconds["dense"] / seconds[side],
-                "×",
-                3.5 if side == "bf16" else None,
-                "higher",
-                f"{seconds[side]:.3f} s against {seconds['dense']:.3f} s, fastest of "
-                f"{repeats * _TURN}",
-            )
-            for side in sides[1:]
-        ]
-    return rows
 
 
 def _fastest(
@@ -204,23 +100,6 @@ def _fastest(
                 # Or the next side would share the room.
                 step.embeddings.grad = step.weight.grad = None
     return seconds
-
-
-def _memory(name: str, sides: list[str], sizes: tuple[int, int, int], bar: float) -> list[Row]:
-    folder = str(Path(__file__).parent)
-    extra = {side: _run(_PEAK, folder, side, *map(str, sizes))["extra"] for side in sides}
-    gradient = sizes[1] * sizes[2] / 2**18
-    return [
-        Row(
-            f"{name}, products in {side}, extra memory",
-            extra[side] / extra["dense"],
-            "×",
-            bar,
-            remark=f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, of which the gradient "
-            f"of the centres takes {gradient:,.0f} MB",
-        )
-        for side in sides[1:]
-    ]
 
 
 _UPDATED = """
@@ -485,146 +364,3 @@ def _fastest_step(learner: Learner, batch: Batch, steps: int, now: Callable[[], 
         if number:
             seconds = min(seconds, now() - start)
     return seconds
-
-
-_ALLOCATOR = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from measures_engine import training_time
-
-print(json.dumps(training_time(sys.argv[2], *map(int, sys.argv[3:]))))
-"""
-
-
-def training_time(backbone: str, batch_size: int, classes: int, steps: int) -> dict[str, float]:
-    """Return CPU time of the fastest training step and the peak memory of this process in MB."""
-    learner, batch = _training(backbone, batch_size, classes)
-    seconds = _fastest_step(learner, batch, steps, time.process_time)
-    return {"seconds": seconds, "peak": peak()}
-
-
-def allocator(
-    *,
-    backbone: str = "iresnet18",
-    batch_size: int = 32,
-    classes: int = 10_000,
-    steps: int = 6,
-    turns: int = 2,
-) -> list[Row]:
-    """Compare training steps in processes that preload tcmalloc with such as use glibc's malloc.
-
-    glibc gives large blocks back to the system as soon as they are free, which then has to clear
-    new pages for the next step; tcmalloc keeps them. The processes take turns; CPU time of the
-    fastest step.
-
-    Args:
-        backbone: a registered name.
-        batch_size: images.
-        classes: of the ArcFace head.
-        steps: of each process, after one that is not timed.
-        turns: processes of each kind.
-    """
-    name = f"{backbone}, batch {batch_size}: training step with tcmalloc, against glibc's malloc"
-    library = ctypes.util.find_library("tcmalloc_minimal")
-    if library is None:
-        return [Row(name, None, "×", remark="tcmalloc_minimal was not found")]
-    arguments = (str(Path(__file__).parent), backbone, *map(str, (batch_size, classes, steps)))
-    found: dict[str, list[dict[str, float]]] = {"": [], library: []}
-    for _ in range(turns):
-        for preload, results in found.items():
-            results.append(_run(_ALLOCATOR, *arguments, preload=preload))
-    seconds, peaks = (
-        [min(result[key] for result in results) for results in found.values()]
-        for key in ("seconds", "peak")
-    )
-    return [
-        Row(
-            f"{name}, CPU time",
-            seconds[0] / seconds[1],
-            "×",
-            None,
-            "higher",
-            f"{seconds[1]:.2f} s against {seconds[0]:.2f} s",
-        ),
-        Row(
-            f"{name}, memory",
-            peaks[1] / peaks[0],
-            "×",
-            remark=f"{peaks[1]:,.0f} MB against {peaks[0]:,.0f} MB, of the whole process",
-        ),
-    ]
-
-
-def distillation(*, batch_size: int = 64, size: int = 512, steps: int = 12) -> list[Row]:
-    """Compare training beside a teacher, whose embeddings are there already, with plain training.
-
-    Reading and decoding count too, in the training process. Both take turns, batch by batch; CPU
-    time of one thread, medians. The network is small, since a teacher weighs more on such, and the
-    sizes differ, so that there is a map.
-
-    Args:
-        batch_size: images.
-        size: dimensions of the teacher's embeddings.
-        steps: that are timed, after one that is not.
-    """
-    generator = np.random.default_rng(0)
-    images = 2 * batch_size
-    threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for person in range(8):
-            (folder / "faces" / str(person)).mkdir(parents=True)
-            for number in range(images // 8):
-                small = generator.integers(0, 256, (14, 14, 3), np.uint8)
-                face = cv2.resize(small, (112, 112), interpolation=cv2.INTER_CUBIC)
-                cv2.imwrite(str(folder / "faces" / str(person) / f"{number}.jpg"), face)
-        array = generator.normal(size=(images, 2, size)).astype(np.float16)
-        np.save(folder / ARRAY_FILE, array)
-        note = {"scale": 1.0, "bytes": (folder / ARRAY_FILE).stat().st_size}
-        write_json(folder / NOTE_FILE, note)
-        plain = Recipe(
-            data=Data(folder / "faces"),
-            backbone=Backbone("iresnet18", embedding_size=128, width=0.25),
-            regularizer=SEC(weight=0.1),
-            batch_size=batch_size,
-            epochs=steps,
-            precision="fp32",
-            workers=0,
-        )
-        taught = replace(plain, distillation=Distillation(folder / "teacher.onnx"))
-        trainers = [
-            Trainer(
-                Learner(
-                    recipe,
-                    open_dataset(recipe.data, recipe.seed),
-                    Processes(0, 1, torch.device("cpu")),
-                    TeacherTargets(folder),
-                )
-            )
-            for recipe in (plain, taught)
-        ]
-        times: list[list[float]] = [[], []]
-        try:
-            torch.set_num_threads(1)
-            batches = [trainer.batches() for trainer in trainers]
-            for step in range(1 + steps):
-                for trainer, own, found in zip(trainers, batches, times, strict=True):
-                    start = time.process_time()
-                    trainer.learner.train_step(next(own))
-                    if step:
-                        found.append(time.process_time() - start)
-        finally:
-            torch.set_num_threads(threads)
-    seconds = [statistics.median(found) for found in times]
-    return [
-        Row(
-            f"training beside a teacher of {size} dimensions against plain training, iResNet-18 of "
-            f"width 0.25, batch {batch_size}, one thread",
-            seconds[0] / seconds[1],
-            "×",
-            0.97,
-            "higher",
-            f"{batch_size / seconds[1]:.1f} against {batch_size / seconds[0]:.1f} images/s, CPU "
-            f"time, medians of {steps} steps",
-        )
-    ]

@@ -7,9 +7,10 @@ are of the size that a trained network has.
 from __future__ import annotations
 
 import importlib
-import json
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +28,10 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone, normaliz
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.bundle import ONNX_FILE
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
-from facerec.embedding.onnx_file import OnnxFile, guess_preprocessing, parse_onnx
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph
-from facerec.export.manifest import MANIFEST_FILE, package_manifest
-from facerec.export.measure import median_ratio, take_turns
 from facerec.export.parity import Bar, check_parity, deviation, sample_faces
 from facerec.export.quantize import MIN_IMAGES, calibration_images, quantize_int8
 from facerec.verification import evaluate_bench, pack_bench
@@ -93,13 +92,10 @@ def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
     """
     exported = _export(name, width)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / ONNX_FILE).write_bytes(exported.file.content)
-        stated = guess_preprocessing(exported.file).preprocessing
-        manifest = package_manifest(name, exported.file, stated)
-        (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+        path = Path(place) / ONNX_FILE
+        path.write_bytes(exported.file.content)
         photos = np.ascontiguousarray(exported.images[:8, ..., ::-1])
-        found = check_consumers(folder, exported.model, photos)
+        found = check_consumers(path, exported.model, photos)
     return [
         Row(
             f"{name}: {row.consumer} against torch, largest difference",
@@ -360,6 +356,31 @@ def _export(name: str, width: float, faces: int = MIN_IMAGES) -> _Exported:
 
 def _quantise(exported: _Exported) -> OnnxFile:
     return parse_onnx(quantize_int8(exported.file.content, exported.images), "int8.onnx")
+
+
+def take_turns(
+    acts: Sequence[Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Return the seconds of acts that are done in turn, once uncounted and then ``repeats`` times.
+
+    Whatever else the machine does falls on all of them.
+    """
+    times: list[list[float]] = [[] for _ in acts]
+    for act in acts:
+        act()
+    for _ in range(repeats):
+        for act, seconds in zip(acts, times, strict=True):
+            start = clock()
+            act()
+            seconds.append(clock() - start)
+    return times
+
+
+def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the median of the ratios ``first / second`` of what was measured side by side."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
 
 
 def _runs(engine: Engine, batch: np.ndarray) -> Callable[[], np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,21 +14,17 @@ from measures_comparison import declared_rows
 from numpy.typing import NDArray
 from rows import Row
 
-from facerec.comparison import Arm, CropTransform, FeatureData, ImageData, Protocol, Trunk
+from facerec.comparison import Arm, FeatureData, Protocol, Trunk
 from facerec.comparison.features import FeatureSet, open_features
 from facerec.comparison.finals import score_models, scored_positions
 from facerec.comparison.fit import Fit, Trainer
-from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.significance import adjust, compare_paired, smallest_difference
 from facerec.comparison.splits import split_classes
-from facerec.comparison.transforms import SideCrop
 from facerec.heads import SEC
 from facerec.training import RMSprop
 
 FEATURES = Path("data/features.npz")
-PHOTOS = Path("data/cars196")
-WEIGHTS = Path("data/efficientnet-lite0-57934424.pth")
 
 ON_FEATURES = Protocol(
     trunk=Trunk("features"),
@@ -49,77 +44,6 @@ SEC_LOSSES = tuple(
 
 _POINTS = 0.5
 """Of MAP@R, that a design should find."""
-
-
-def feature_trial(
-    features: Path = FEATURES, photos: Path = PHOTOS, weights: Path = WEIGHTS, steps: int = 2
-) -> Iterable[Row]:
-    """Time a trial of four folds on features, and what it would take on photos of 128 pixels.
-
-    On photos some steps and some images are timed with the same network, and multiplied by the
-    steps and validations that the trial on features made.
-
-    Args:
-        features: an embeddings file with classes.
-        photos: a folder of Cars196.
-        weights: published ones of EfficientNet-Lite0.
-        steps: that are timed on photos.
-    """
-    name = "a trial of 4 folds on features, core-seconds against photos of 128 pixels"
-    if not (features.is_file() and photos.is_dir() and weights.is_file()):
-        return [Row(name, None, "×", remark=f"needs {features}, {photos} and {weights}")]
-    torch.set_num_threads(1)
-    arm = Arm("contrastive", MetricLoss("Contrastive"))
-    trainer = Trainer(open_features(FeatureData(features)), torch.device("cpu"))
-    folds = split_classes(trainer.images.num_classes).folds
-    begun = time.process_time()
-    fits = [fit for fit, _ in trainer.fit_folds(arm, ON_FEATURES, folds, seed=0)]
-    seconds = time.process_time() - begun
-    step, image = _on_photos(arm, photos, weights, steps)
-    taken = sum(ON_FEATURES.steps_per_epoch * (len(fit.curve) - 1) for fit in fits)
-    scored = sum(
-        len(fit.curve) * int(np.isin(trainer.labels, fold.validation).sum())
-        for fit, fold in zip(fits, folds, strict=True)
-    )
-    whole = taken * step + scored * image
-    return [
-        Row(
-            name,
-            whole / seconds,
-            "×",
-            50,
-            "higher",
-            f"{seconds:.1f} s for {taken:,} steps and {scored:,} images scored; on photos "
-            f"{whole:,.0f} s, from {step:.2f} s a step ({steps} timed) and {1000 * image:.1f} ms "
-            "an image scored (32 timed)",
-        )
-    ]
-
-
-def _on_photos(arm: Arm, photos: Path, weights: Path, steps: int) -> tuple[float, float]:
-    """Return core-seconds of a training step, and of an image scored."""
-    size = 128
-    protocol = replace(
-        ON_FEATURES,
-        trunk=Trunk("efficientnet_lite0", weights=weights, freeze_bn=True, image_size=size),
-        transform=CropTransform(resize=size, size=size, crop=SideCrop(20, size)),
-        optimizer=RMSprop(lr=1e-6),
-        steps_per_epoch=steps,
-        epochs=1,
-    )
-    trainer = Trainer(open_image_set(ImageData(photos, "cars196")), torch.device("cpu"))
-    fold = split_classes(trainer.images.num_classes).folds[0]
-    # Validation on few images, of which the training classes need none.
-    begun = time.process_time()
-    trainer.embed(
-        trainer.create_trunk(protocol.trunk, seed=0), np.arange(32, dtype=np.int64), protocol
-    )
-    image = (time.process_time() - begun) / 32
-    few = replace(fold, validation=fold.validation[:2])
-    begun = time.process_time()
-    trainer.fit(arm, protocol, few, seed=0)
-    scored = 2 * int(np.isin(trainer.labels, few.validation).sum())
-    return (time.process_time() - begun - scored * image) / steps, image
 
 
 def feature_null(

@@ -13,13 +13,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from rows import Row
-from scipy.sparse import coo_array
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
-from facerec.statistics.clustered import ClusteredShare, fmr_interval, fnmr_interval
-from facerec.statistics.intervals import Interval, logit, wilson
+from facerec.statistics.bootstrap import VertexBootstrap
+from facerec.statistics.clustered import fmr_interval, fnmr_interval
+from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_intervals import (
     realised_fpr_interval,
     threshold_interval,
@@ -29,34 +28,9 @@ from facerec.statistics.rates import SortedScores, sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.uncertainty import Uncertainty
 
-IMAGES = 5
 FMR, FNMR = 0.01, 0.05
-DIMENSIONS, SHARED, NOISE, UNEVEN = 32, 0.3, 1.0, 0.25
 TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
-CHOSEN = "wider of the two"
 DEFAULT, VERTEX, NAIVE = "default", "vertex bootstrap", "naive Wilson"
-
-
-def coverage(repetitions: int = 1500, replicates: int = 300) -> list[Row]:
-    """Count how often nominal 95 % intervals hold the true rate of simulated embeddings.
-
-    All comparisons of 60 and of 200 identities with five images each, at thresholds where the FMR
-    is 1 % and the FNMR 5 % in a far larger draw. Identities lean towards one shared direction, and
-    their images scatter unevenly, which correlates comparisons that share an identity.
-
-    Args:
-        repetitions: simulated sets of each size.
-        replicates: of the vertex bootstrap in each.
-    """
-    generator = np.random.default_rng(0)
-    match, non_match, tpr = _truth(generator)
-    rows = []
-    for identities in (60, 200):
-        covered = _covered(identities, repetitions, replicates, match, non_match, generator)
-        for (rate, method), count in covered.items():
-            rows += _rows(f"{rate}, {identities} × {IMAGES}", method, count, repetitions)
-    count = _covered_tpr(60, repetitions, replicates, tpr, generator)
-    return rows + _rows(f"TPR@FPR={FMR}, 60 × {IMAGES}", VERTEX, count, repetitions)
 
 
 def coverage_designs(
@@ -91,63 +65,6 @@ def coverage_designs(
         for figure, shares in covered.items():
             rows += _extremes(f"{figure}, {size} people", shares, _bars(figure), repetitions)
     return rows
-
-
-def coverage_mated(repetitions: int = 1000, people: int = 60) -> list[Row]:
-    """Count how often intervals of an FNMR of 5 % cover, by what their variance is taken from.
-
-    From each subject's own comparisons (plug-in), from what all subjects suggest if those with
-    many images are like the others (exchangeable), and the wider of the two, which is facerec's.
-    Then all designs with uneven numbers again, in which the images of persons with more of them
-    than the median scatter 1.25 times as far, so that they are not.
-
-    Args:
-        repetitions: sets of each design.
-        people: their number.
-    """
-    rows = []
-    for harder in (1.0, 1.25):
-        shares: dict[str, dict[str, float]] = defaultdict(dict)
-        for name, population in POPULATIONS.items():
-            threshold = population.truth(draws=2)["FNMR 5 %"]
-            for label, count in COUNTS.items():
-                if harder > 1 and label == EQUAL_COUNTS:
-                    continue  # nobody has more images than others
-                generator = np.random.default_rng(people)
-                sets = []
-                for _ in range(repetitions):
-                    images = count(generator, people)
-                    many = images > np.median(images)
-                    misses, pairs = population.misses(
-                        generator, images, threshold, np.where(many, np.float32(harder), 1)
-                    )
-                    sets.append(ClusteredShare.from_mated_counts(misses, pairs))
-                # The numbers of images are drawn as well, so the truth is that of all sets.
-                truth = sum(one.events for one in sets) / sum(one.comparisons for one in sets)
-                held = [_variants(one, truth) for one in sets if 0 < one.rate < 1]
-                for variant in held[0]:
-                    held_by = [one[variant] for one in held]
-                    shares[variant][f"{name}, {label}"] = 100 * statistics.mean(held_by)
-        for variant, by_design in shares.items():
-            alike = "like the others" if harder == 1 else f"scattering {harder} times as far"
-            what = f"FNMR 5 %, {people} people, those with many images {alike}, {variant}"
-            bars = _bars("FNMR") if variant == CHOSEN else (None, None)
-            rows += _extremes(what, by_design, bars, repetitions)
-    return rows
-
-
-def _variants(share: ClusteredShare, truth: float) -> dict[str, bool]:
-    """Say which interval holds the truth."""
-    effective, weight = share.effective_subjects, 1 / share.comparisons
-    independent = share.rate * (1 - share.rate) * weight
-    plug_in = max(share.plug_in, independent) * effective / (effective - 1)
-    exchangeable = max(share.exchangeable * weight**2, independent)
-    intervals = {
-        CHOSEN: share.interval(),
-        "plug-in": logit(share.rate, plug_in**0.5, freedom=effective - 1),
-        "exchangeable": logit(share.rate, exchangeable**0.5, freedom=share.subjects - 1),
-    }
-    return {name: interval.low <= truth <= interval.high for name, interval in intervals.items()}
 
 
 def coverage_independent(repetitions: int = 250) -> list[Row]:
@@ -211,113 +128,6 @@ def bootstrap_speed(replicates: int = 2000, repeats: int = 3) -> list[Row]:
         rows.append(Row(name, statistics.median(times), "s", bar, remark=remark))
         rows.append(Row(f"{name}: memory", peak, "MB", 1000.0, remark="peak of its arrays"))
     return rows
-
-
-def _covered(
-    identities: int,
-    repetitions: int,
-    replicates: int,
-    match: float,
-    non_match: float,
-    generator: np.random.Generator,
-) -> dict[tuple[str, str], int]:
-    """Count by rate and method how often the interval holds the truth."""
-    # All cells have equally many comparisons, so a cell can stand for them as one.
-    first, second = np.triu_indices(identities)
-    issame = first == second
-    # The multiplicities do not depend on the data; ten draws of them take turns.
-    bootstraps = [VertexBootstrap(first, second, issame, replicates, seed) for seed in range(10)]
-    images, pairs = np.full(identities, IMAGES), IMAGES * (IMAGES - 1) // 2
-    left, right = np.triu_indices(IMAGES, 1)
-    covered: dict[tuple[str, str], int] = defaultdict(int)
-    for repetition in range(repetitions):
-        embeddings = _draw(generator, identities)
-        scores = _scores(embeddings)
-        hits = (scores >= match).reshape(identities, IMAGES, identities, IMAGES)
-        false_matches = np.triu(hits.sum(axis=(1, 3)), 1)
-        own = np.einsum("gid,gjd->gij", embeddings, embeddings)[:, left, right]
-        misses = (own < non_match).sum(axis=1)
-
-        bootstrap = bootstraps[repetition % len(bootstraps)]
-        cells = np.where(issame, misses[first] / pairs, false_matches[first, second] / IMAGES**2)
-        for rate, truth, share, among in (
-            ("FMR", FMR, ClusteredShare.from_images(coo_array(false_matches), images), ~issame),
-            (
-                "FNMR",
-                FNMR,
-                ClusteredShare.from_mated_counts(misses, np.full(identities, pairs)),
-                issame,
-            ),
-        ):
-            intervals: dict[str, Interval] = {
-                DEFAULT: share.interval(),
-                VERTEX: percentile_interval(share.rate, bootstrap.mean(cells, among)),
-                NAIVE: wilson(share.events, share.comparisons),
-            }
-            for method, interval in intervals.items():
-                covered[rate, method] += interval.low <= truth <= interval.high
-    return covered
-
-
-def _covered_tpr(
-    identities: int, repetitions: int, replicates: int, truth: float, generator: np.random.Generator
-) -> int:
-    first, second = np.triu_indices(identities * IMAGES, 1)
-    people = first // IMAGES, second // IMAGES
-    issame = people[0] == people[1]
-    bootstraps = [VertexBootstrap(*people, issame, replicates, seed) for seed in range(10)]
-    covered = 0
-    for repetition in range(repetitions):
-        scores = _scores(_draw(generator, identities))[first, second]
-        (found,) = bootstraps[repetition % len(bootstraps)].tpr_at_fpr(scores, [FMR])
-        interval = percentile_interval(np.nan, found.tpr)
-        covered += interval.low <= truth <= interval.high
-    return covered
-
-
-def _draw(
-    generator: np.random.Generator, identities: int, images: int = IMAGES
-) -> NDArray[np.float32]:
-    """Return unit embeddings, ``(identities, images, DIMENSIONS)``."""
-    centres = generator.standard_normal((identities, 1, DIMENSIONS), np.float32)
-    centres[..., 0] += SHARED * DIMENSIONS**0.5
-    centres /= np.linalg.norm(centres, axis=-1, keepdims=True)
-    scatter = NOISE * np.exp(UNEVEN * generator.standard_normal((identities, 1, 1), np.float32))
-    noise = generator.standard_normal((identities, images, DIMENSIONS), np.float32)
-    embeddings = centres + scatter * noise / np.float32(DIMENSIONS**0.5)
-    return embeddings / np.linalg.norm(embeddings, axis=-1, keepdims=True)
-
-
-def _scores(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
-    flat = embeddings.reshape(-1, DIMENSIONS)
-    return flat @ flat.T
-
-
-def _truth(generator: np.random.Generator) -> tuple[float, float, float]:
-    """Return the thresholds of the true FMR and FNMR, and the true TPR at the first of them."""
-    match = []
-    for _ in range(12):
-        scores = _scores(_draw(generator, 4000, 1))
-        different = scores[np.triu_indices(len(scores), 1)]
-        match.append(np.quantile(different, 1 - FMR))
-    one, other = _draw(generator, 1_000_000, 2).swapaxes(0, 1)
-    same = np.einsum("nd,nd->n", one, other)
-    threshold = float(np.mean(match))
-    return threshold, float(np.quantile(same, FNMR)), float(np.mean(same >= threshold))
-
-
-def _rows(what: str, method: str, covered: int, repetitions: int) -> list[Row]:
-    share = covered / repetitions
-    error = 100 * (share * (1 - share) / repetitions) ** 0.5
-    remark = f"{covered:,} of {repetitions:,} sets, Monte-Carlo error {error:.1f} points"
-    name = f"coverage of 95 %, {what}, {method}"
-    if method == DEFAULT:
-        return [
-            Row(f"{name}: not too low", 100 * share, "%", 93.0, "higher", remark),
-            Row(f"{name}: not too high", 100 * share, "%", 97.0, "lower", remark),
-        ]
-    bar = 92.0 if method == VERTEX else None
-    return [Row(name, 100 * share, "%", bar, "higher", remark)]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
-"""Measure on this machine what facerec promises about speed and memory, and print one table.
+"""Measure on this machine what facerec promises about speed and memory, and print its rows.
 
-Nothing is imported before it is measured, and the table is plain where rich is not installed, so
-that the suite ``gpu`` runs in an image that has little more than PyTorch.
+Nothing is imported before it is measured, so that the suite ``gpu`` runs in an image that has
+little more than PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import importlib
 import math
@@ -15,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,82 +37,49 @@ def _measure(module: str, function: str) -> Act:
 
 
 SUITES: dict[str, dict[str, Act]] = {
-    "core": {
-        "loader": _measure("measures", "loader"),
-        "faces": _measure("measures", "faces"),
-        "random_access": _measure("measures", "random_access"),
-        "training_step": _measure("measures", "training_step"),
-        "import_time": _measure("measures", "import_time"),
-    },
-    "engine": {
-        "head": _measure("measures_engine", "head"),
-        "head_update": _measure("measures_engine", "head_update"),
-        "sampled_head": _measure("measures_engine", "sampled_head"),
-        "utilization": _measure("measures_engine", "utilization"),
-        "allocator": _measure("measures_engine", "allocator"),
-        "distillation": _measure("measures_engine", "distillation"),
-        "checkpoint": _measure("measures_faults", "checkpoint"),
-        "sec_weight": _measure("measures_sec", "sec_weight"),
-    },
-    "verification": {
-        "figures": _measure("measures", "figures"),
-        "exact_figures": _measure("measures_verification", "exact_figures"),
-        "bootstrap": _measure("measures_intervals", "bootstrap_speed"),
-        "coverage": _measure("measures_intervals", "coverage"),
-        "coverage_designs": _measure("measures_intervals", "coverage_designs"),
-        "coverage_mated": _measure("measures_intervals", "coverage_mated"),
-        "coverage_independent": _measure("measures_intervals", "coverage_independent"),
-        "all_pairs": _measure("measures_scoring", "all_pairs"),
-        "many_pairs": _measure("measures_scoring", "many_pairs"),
-        "fixed_thresholds": _measure("measures_scoring", "fixed_thresholds"),
-    },
-    "export": {
-        "parity": _measure("measures_export", "parity"),
-        "consumers": _measure("measures_export", "consumers"),
-        "float_speed": _measure("measures_export", "float_speed"),
-        "int8": _measure("measures_export", "int8"),
-        "openvino": _measure("measures_export", "openvino"),
-        "micro_batching": _measure("measures_export", "micro_batching"),
-    },
-    "fairness": {
-        "type_one_error": _measure("measures_fairness", "type_one_error"),
-        "power": _measure("measures_fairness", "power"),
-        "subject_tests": _measure("measures_fairness_levels", "subject_tests"),
-        "eta2_coverage": _measure("measures_fairness_levels", "eta2_coverage"),
-        "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
-        "spread_coverage": _measure("measures_fairness_levels", "spread_coverage"),
-        "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
-        "search_coverage": _measure("measures_one_to_many", "search_coverage"),
-        "audit_speed": _measure("measures_fairness", "audit_speed"),
-        "whole_audit": _measure("measures_fairness", "whole_audit"),
-    },
-    "comparison": {
-        "retrieval": _measure("measures_comparison", "retrieval"),
-        "null": _measure("measures_comparison", "null"),
-        "feature_trial": _measure("measures_features", "feature_trial"),
-        "feature_null": _measure("measures_features", "feature_null"),
-        "feature_power": _measure("measures_features", "feature_power"),
-        "smoke": _measure("measures_comparison", "smoke"),
-    },
-    "galleries": {
-        "gallery_search": _measure("measures_galleries", "gallery_search"),
-        "gallery_memory": _measure("measures_galleries", "gallery_memory"),
-        "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
-        "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
-        "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),
-        "cleaning_planted": _measure("measures_planted", "cleaning_planted"),
-        "overlap_planted": _measure("measures_planted", "overlap_planted"),
-    },
-    "gpu": {
-        "gpu_rates": _measure("measures_gpu", "gpu_rates"),
-        "gpu_training": _measure("measures_gpu", "gpu_training"),
-        "gpu_heads": _measure("measures_gpu", "gpu_heads"),
-        "gpu_profile": _measure("measures_gpu", "gpu_profile"),
-        "gpu_scoring": _measure("measures_gpu", "gpu_scoring"),
-        "gpu_extraction": _measure("measures_gpu", "gpu_extraction"),
-        "gpu_loader": _measure("measures_gpu", "gpu_loader"),
-        "gpu_other_training": _measure("measures_gpu", "gpu_other_training"),
-    },
+    suite: {name: _measure(module, name) for module, names in modules.items() for name in names}
+    for suite, modules in {
+        "core": {
+            "measures": ("loader", "random_access", "training_step", "import_time"),
+        },
+        "engine": {
+            "measures_engine": ("head_update", "sampled_head", "utilization"),
+            "measures_faults": ("checkpoint",),
+            "measures_sec": ("sec_weight",),
+        },
+        "verification": {
+            "measures": ("figures",),
+            "measures_intervals": ("bootstrap_speed", "coverage_designs", "coverage_independent"),
+            "measures_scoring": ("all_pairs", "many_pairs", "fixed_thresholds"),
+        },
+        "export": {
+            "measures_export": (
+                *("parity", "consumers", "float_speed"),
+                *("int8", "openvino", "micro_batching"),
+            ),
+        },
+        "fairness": {
+            "measures_fairness": ("type_one_error", "power", "audit_speed", "whole_audit"),
+            "measures_differentials": ("differential_tests",),
+        },
+        "comparison": {
+            "measures_comparison": ("retrieval", "null"),
+            "measures_features": ("feature_null", "feature_power"),
+        },
+        "galleries": {
+            "measures_galleries": (
+                *("gallery_search", "gallery_memory", "gallery_threshold"),
+                *("lfw_threshold", "gallery_coverage"),
+            ),
+            "measures_planted": ("cleaning_planted", "overlap_planted"),
+        },
+        "gpu": {
+            "measures_gpu": (
+                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile"),
+                *("gpu_scoring", "gpu_extraction", "gpu_loader", "gpu_other_training"),
+            ),
+        },
+    }.items()
 }
 """What is measured, by suite and name."""
 
@@ -124,7 +90,6 @@ def run(
     what: Sequence[str] = PLAIN,
     json: Path | None = None,
     records: Path | None = None,
-    compile: bool = False,
     toy: bool = False,
     minutes: float = 8.0,
     compiled: Path | None = None,
@@ -138,7 +103,6 @@ def run(
         what: suites or single measures.
         json: also write the rows and the machine's facts to this file, after every row.
         records: record file or folder for loader and sec_weight; by default faces are generated.
-        compile: also measure the training step under torch.compile.
         toy: measure the suite ``gpu`` at a size at which the figures mean nothing.
         minutes: time for the suite ``gpu``; what does not fit into it is not measured.
         compiled: take what the compiler made from this file if it is there, and write it there.
@@ -148,8 +112,6 @@ def run(
     acts = choose(what)
     for name in {"loader", "sec_weight"} & acts.keys():
         acts[name] = partial(acts[name], records)
-    if "training_step" in acts:
-        acts["training_step"] = partial(acts["training_step"], compiled=compile)
     facts = machine()
     shared = [name for name in acts if name in SUITES["gpu"]]
     if shared:
@@ -160,17 +122,12 @@ def run(
         acts |= {name: partial(session.whole, name, acts[name]) for name in shared}
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     rows: list[Row] = []
-    with _progress(len(acts)) as advance:
-        for name, act in acts.items():
-            advance(name)
-            for row in act():
-                rows.append(row)
-                if name in shared:  # who has minutes only wants to see each figure at once
-                    print(_line(row), file=sys.stderr, flush=True)
-                if json is not None:
-                    _write(json, facts, rows, complete=False)
-    if not shared or sys.stdout.isatty():
-        show(rows)
+    for act in acts.values():
+        for row in act():
+            rows.append(row)
+            print(_line(row), file=sys.stderr, flush=True)  # at once: time may soon be over
+            if json is not None:
+                _write(json, facts, rows, complete=False)
     if json is not None:
         _write(json, facts, rows, complete=True)
     made = torch.compiler.save_cache_artifacts() if compiled is not None else None
@@ -259,43 +216,6 @@ def _processor() -> str:
 # ---------------------------------------------------------------- what is shown
 
 
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that is told which measure comes next."""
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeElapsedColumn as Elapsed
-    except ImportError:
-        yield lambda name: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
-    with Progress(*columns, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        begun = -1
-
-        def advance(name: str) -> None:
-            nonlocal begun
-            begun += 1
-            bar.update(task, description=name, completed=begun)
-
-        yield advance
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print the rows as a table, or where rich is not installed one a line."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print("\n".join(map(_line, rows)))
-        return
-    table = Table("measure", "measured", "bar", "met", "remark")
-    for row in rows:
-        met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.met]
-        table.add_row(row.measure, _measured(row), _bar(row), met, row.remark)
-    Console().print(table)
-
-
 def _line(row: Row) -> str:
     bar = f" (bar {_bar(row)}: {'met' if row.met else 'not met'})" if row.met is not None else ""
     remark = f"; {row.remark}" if row.remark else ""
@@ -326,7 +246,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("what", nargs="*", help=f"suites ({', '.join(SUITES)}) or measures; else all but gpu")
     add("--json", type=Path, help="also write rows and machine to this file, after every row")
     add("--records", type=Path, help="record file or folder for the loader; else generated faces")
-    add("--compile", action="store_true", help="also measure the step under torch.compile")
     add("--toy", action="store_true", help="gpu: a size at which the figures mean nothing")
     add("--minutes", type=float, default=8.0, help="gpu: time for the suite (8)")
     add("--compiled", type=Path, help="file that keeps what torch.compile made for the next run")

@@ -13,6 +13,7 @@ those of the images. All machines must see model, images and shards under the sa
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,17 +23,18 @@ from typing import Any, Literal
 from facerec.commands.cli import Console, run_command  # isort: skip
 
 import numpy as np
+import pyarrow.parquet as pq
 import ray
 import ray.data
 from numpy.typing import NDArray
 
 from facerec.commands.embed import Job, Source, open_source
 from facerec.embedding.extraction import describe_embedding, embed_images
-from facerec.embedding.file import job_identity, write_embeddings
+from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import first_line
-from facerec.embedding.parquet import parquet_ids
-from facerec.embedding.shards import Manifest, digest_ids, read_manifest, write_manifest
+from facerec.embedding.parts import job_identity
+from facerec.embedding.shards import Manifest, read_manifest, write_manifest
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import exclusive
 from facerec.progress import Progress
@@ -305,13 +307,23 @@ def run(
         ray.shutdown()
 
 
+def digest_ids(ids: NDArray[np.str_]) -> NDArray[np.void]:
+    """Return 16 bytes for each id, ``(N,)``, by which very many can be compared."""
+    digests = b"".join(
+        hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
+        for name in ids.tolist()
+    )
+    return np.frombuffer(digests, "V16")
+
+
 def check(
     job: Job, blocks: list[Block], wanted: NDArray[np.void], progress: Progress
 ) -> tuple[int, int, int]:
     """Count images that are in no shard, in more than one place, and in shards alone."""
     digests = []
     for number, block in enumerate(blocks):
-        digests.append(digest_ids(parquet_ids(job.out / block.shard)))
+        ids = pq.read_table(job.out / block.shard, columns=["image_id"])["image_id"]
+        digests.append(digest_ids(np.array(ids.to_pylist(), np.str_)))
         progress("checking", number + 1, len(blocks))
     held = np.concatenate(digests)
     known = np.unique(held)

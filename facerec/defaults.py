@@ -31,11 +31,8 @@ OVERLAP_SHARE = 0.02
 OPSET = 17
 """ONNX operator set of an export."""
 
-Compat = Literal["insightface", "facex-zoo"]
+Compat = Literal["insightface"]
 """Projects whose accuracy is computed in their way too."""
-
-Metric = Literal["cost", "pauc"]
-"""Figures of a verification that are computed if asked for."""
 
 ClusterMetric = Literal["nmi", "f1"]
 """Of k-means on all queries, so that no single query has one."""
@@ -45,6 +42,3 @@ IndexKind = Literal["auto", "exact", "faiss"]
 
 Template = Literal["one", "mean"]
 """Of a person in a search of an audit: the first image, or the mean of all but the probe."""
-
-CalibrationMethod = Literal["entropy", "percentile", "minmax"]
-"""How int8 chooses its ranges."""

@@ -41,9 +41,11 @@ class Library:
 
 if TYPE_CHECKING:
     import cv2
+    import PIL.Image as pillow
     import simplejpeg
 else:
     cv2 = Library("cv2", "opencv-python")
+    pillow = Library("PIL.Image", "pillow")
     simplejpeg = Library("simplejpeg", "simplejpeg")
 
-__all__ = ["Library", "cv2", "simplejpeg"]
+__all__ = ["Library", "cv2", "pillow", "simplejpeg"]

@@ -7,11 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -42,14 +40,6 @@ torch.set_num_threads(1)
 import run
 run.main([*sys.argv[2:], "--toy"])
 """
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import measures_gpu
-
-    return measures_gpu
 
 
 def measured(program: str, file: Path, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -102,64 +92,3 @@ def test_the_loader_is_measured_where_images_can_be_decoded(tmp_path: Path) -> N
     assert len(rows) == 3 and all(row["value"] > 0 for row in rows.values())
     (fed,) = (row for row in rows.values() if "fed" in row["measure"])
     assert "waiting for data" in fed["remark"]
-
-
-def rows_of(gpu: ModuleType, expected: float, act: Any) -> list[Any]:
-    session = gpu.Session(toy=True)
-    session.toy = False  # a CPU that keeps to its time
-    session.deadline = session.start + 60
-    return list(session.attempt("a row", expected, act))
-
-
-def test_a_row_that_cannot_be_measured_says_why(gpu: ModuleType) -> None:
-    def full() -> list[Any]:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    def wrong() -> list[Any]:
-        raise RuntimeError("device-side assert\nmore")
-
-    (row,) = rows_of(gpu, 1, full)
-    assert row.value is None and "does not fit" in row.remark
-    (row,) = rows_of(gpu, 1, wrong)
-    assert row.value is None and "RuntimeError: device-side assert" in row.remark
-    (row,) = rows_of(gpu, 100, wrong)
-    assert row.value is None and "not reached: time" in row.remark
-
-
-def test_a_row_that_takes_too_long_is_stopped(gpu: ModuleType) -> None:
-    session = gpu.Session(toy=True)
-    session.toy = False
-    session.deadline = session.start + 0.1
-
-    def forever() -> list[Any]:
-        while True:
-            torch.ones(1)
-
-    (row,) = session.attempt("a row", 0, forever)
-    assert row.value is None and "not reached: time (stopped" in row.remark
-
-
-def test_the_plain_loop_learns(gpu: ModuleType) -> None:
-    from plain_loop import PlainLoop
-
-    from facerec.backbones import Backbone
-
-    torch.manual_seed(0)
-    config = Backbone("mbf", embedding_size=16, width=0.125)
-    loop = PlainLoop(config, 5, torch.device("cpu"))
-    images, labels = torch.randn(4, 3, 112, 112), torch.tensor([0, 1, 2, 3])
-    losses = [loop.step(images, labels).item() for _ in range(4)]
-    assert losses[-1] < losses[0]
-
-
-def test_the_plain_head_is_facerecs_arcface(gpu: ModuleType) -> None:
-    from plain_loop import dense_arcface
-
-    from facerec.heads import ArcFace
-    from facerec.heads.margin_softmax import margin_softmax
-
-    generator = torch.Generator().manual_seed(0)
-    embeddings, weight = (torch.randn(n, 16, generator=generator) for n in (6, 20))
-    labels = torch.arange(6)
-    expected = margin_softmax(embeddings, weight, labels, ArcFace(wrap="none")).loss
-    torch.testing.assert_close(dense_arcface(embeddings, weight, labels), expected)

@@ -17,7 +17,6 @@ from helpers.tiny_training import tiny_recipe
 
 from facerec.comparison.storage import Worker
 from facerec.embedding import read_embeddings
-from facerec.embedding.parquet import parquet_rows
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
 from facerec.export.thresholds import read_thresholds
@@ -227,7 +226,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "protocol": read_content,
     "proposals": read_proposals,
     "thresholds": lambda path: read_thresholds(path, None),
-    "parquet": parquet_rows,
+    "e.parquet": read_embeddings,
     "embeddings.npz": read_embeddings,
     "gallery": Gallery.read,
     "weights": read_state_dict,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,25 +13,16 @@ import facerec
 from facerec.commands.cli import Console, listed_rates, run_command
 from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import DatasetError
-from facerec.files import check_place, parse_json, write_json
+from facerec.files import write_json
 from facerec.large_arrays import take
 from facerec.names import is_missing
 from facerec.records.images import text_array
-from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, text_table
-from facerec.statistics.intervals import complement
-from facerec.statistics.operating_points import OperatingPoint
 from facerec.tables import Table
-from facerec.verification.scoring import BIN_WIDTH
 
 if TYPE_CHECKING:
-    from facerec.statistics.clustered import ClusteredShare
-    from facerec.verification.scoring import AllPairs, ErrorTable, Groups
-
-FIGURES = "all_pairs.json"
-GROUPS = "groups.csv"
+    from facerec.verification.scoring import AllPairs
 
 Members: TypeAlias = "tuple[NDArray[np.str_], NDArray[np.str_] | None, int]"
 """Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if groups
@@ -46,8 +35,9 @@ def all_pairs(
     group: str | None = None,
     fpr: tuple[str, ...] = ALL_PAIRS_TARGETS,
     threshold: tuple[float, ...] = (),
-    out: Path | None = None,
     json: Path | None = None,
+    csv: Path | None = None,
+    roc: Path | None = None,
     device: str = "cpu",
 ) -> None:
     """Compare every image of an embeddings file with every other.
@@ -67,17 +57,19 @@ def all_pairs(
         fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
             exactly.
         threshold: cosines at which errors are counted; accepted are pairs at or above.
-        out: write all_pairs.json, roc.csv and groups.csv into this folder.
-        json: write all figures to this file.
+        json: write all figures, and where they come from, to this file.
+        csv: write all figures to this table.
+        roc: write the whole ROC to this .csv table.
         device: where to compute: auto, cpu, cuda, cuda:1, mps.
     """
     from facerec.embedding.file import embeddings_sha256, read_embeddings
+    from facerec.report.documents import plain
+    from facerec.report.tidy import figures_table, records
     from facerec.training.distributed import launched
     from facerec.verification.scoring import score_all_pairs
+    from facerec.verification.scoring.figures import all_pairs_figures
 
     fpr = listed_rates(fpr)  # before minutes of work
-    if out is not None:
-        check_place(out / FIGURES)
     with launched(device) as ranks:
         console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
         file = read_embeddings(embeddings)
@@ -101,51 +93,83 @@ def all_pairs(
                 names[compared],
                 fpr=fpr,
                 thresholds=threshold,
-                groups=None if groups is None else groups[compared],
+                groupings=() if groups is None else (groups[compared],),
                 device=ranks.device,
                 progress=show,
             )
-        report = Report(result)
 
         def finish() -> None:
-            report.print(console)
-            figures = {
-                "facerec": facerec.__version__,
-                "embeddings": {
+            figures = all_pairs_figures(result)
+            console.print(
+                f"{result.images:,} images of {len(result.subjects):,} subjects: {result.mated:,} "
+                f"mated and {result.non_mated:,} non-mated pairs",
+                style="bold",
+            )
+            console.print(figures_table("", figures).terminal())
+            console.print(_SAID, style="dim italic")
+            if result.failures.size:
+                console.print(
+                    f"not acquired: {result.failures.size:,} of "
+                    f"{result.images + result.failures.size:,} images; their "
+                    f"{result.lost_mated:,} mated and {result.lost_non_mated:,} non-mated pairs "
+                    "are in no rate",
+                    style="yellow",
+                )
+            rows = records(figures)
+            if json is not None:
+                source = {
                     "path": str(embeddings),
                     "sha256": embeddings_sha256(embeddings),
                     "note": dict(file.note),
-                },
-                "subjects": None if subjects is None else str(subjects),
-                "group": group,
-                "images_without_group": int(np.count_nonzero(~compared)),
-                "failures": ids[compared][result.failures].tolist(),
-                **report.to_json(),
-            }
-            written = []
-            if json is not None:
-                write_json(json, figures)
-                written.append(json)
-            if out is not None:
-                _forget(out)
-                tables = report.write_tables(out)
-                write_json(out / FIGURES, figures)  # last: with it the tables are all there
-                written += [out / FIGURES, *tables]
-            for path in written:
+                }
+                facts = {
+                    "facerec": facerec.__version__,
+                    "embeddings": source,
+                    "subjects": None if subjects is None else str(subjects),
+                    "group": group,
+                    "images_without_group": int(np.count_nonzero(~compared)),
+                    "failures": ids[compared][result.failures].tolist(),
+                }
+                write_json(json, plain({**facts, **_counts(result), "figures": rows}))
+            if csv is not None:
+                save_csv(csv, list(figures.columns), (row.values() for row in rows))
+            curve = result.roc()
+            if roc is not None and curve is not None:
+                header = "threshold", "false_accepts", "true_accepts", "fpr", "tpr"
+                columns = [
+                    curve.thresholds,
+                    curve.false_accepts,
+                    curve.true_accepts,
+                    curve.fpr,
+                    curve.tpr,
+                ]
+                lines = zip(*(column.tolist() for column in columns), strict=True)
+                save_csv(roc, header, lines)
+            for path in filter(None, (json, csv, roc)):
                 console.print(f"figures: {path}")
 
         ranks.on_main(finish)
 
 
-def _forget(folder: Path) -> None:
-    """Remove what an earlier run says in a folder, and its table of groups if it had groups."""
-    figures = folder / FIGURES
-    try:
-        if parse_json(figures.read_bytes())["group"] is not None:
-            (folder / GROUPS).unlink(missing_ok=True)
-        figures.unlink()
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no earlier run; what stands in the way is met when the files are written
+_SAID = (
+    "score: cosine, float32; pairs that share a subject are dependent: intervals with the "
+    "effective number of comparisons, at thresholds taken as known"
+)
+
+
+def _counts(result: AllPairs) -> dict[str, Any]:
+    """Return what was compared."""
+    return {
+        "images": result.images,
+        "subjects_with_images": len(result.subjects),
+        "pairs": {
+            "mated": result.mated,
+            "non_mated": result.non_mated,
+            "lost_mated": result.lost_mated,
+            "lost_non_mated": result.lost_non_mated,
+        },
+        "score": "cosine of raw embeddings, float32",
+    }
 
 
 def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Members:
@@ -211,231 +235,6 @@ def _members(
             "name a table with the columns image_id,subject_id with --subjects"
         )
     return known, None, 0
-
-
-class Report:
-    """The figures with their intervals, for the terminal and for files."""
-
-    def __init__(self, result: AllPairs) -> None:
-        self.result = result
-        count = len(result.tables) - len(result.points)
-        self._given = [_Estimate(table, result.groups) for table in result.tables[:count]]
-        self._points = [
-            (point, _Estimate(table, result.groups))
-            for point, table in zip(result.points, result.tables[count:], strict=True)
-        ]
-
-    def print(self, console: Console) -> None:
-        """Print the tables."""
-        result = self.result
-        pairs = f"{result.mated:,} mated and {result.non_mated:,} non-mated pairs"
-        console.print(
-            f"{result.images:,} images of {len(result.subjects):,} subjects: {pairs}",
-            style="bold",
-        )
-        rows = [row for point in self._points for row in _point_rows(*point)]
-        for estimate in self._given:
-            threshold = words.threshold(estimate.table.threshold)
-            rows.append((f"FMR at {threshold}", *_cells(estimate.fmr)))
-            rows.append((f"FNMR at {threshold}", *_cells(estimate.fnmr)))
-        console.print(text_table("", ("figure", *_HEADINGS), rows, words=_WORDS).terminal())
-        console.print(
-            "score: cosine, float32; pairs that share a subject are dependent: intervals with "
-            "the effective number of comparisons, at thresholds taken as known",
-            style="dim italic",
-        )
-        self._print_groups(console)
-        if result.failures.size:
-            lost = f"{result.lost_mated:,} mated and {result.lost_non_mated:,} non-mated pairs"
-            console.print(
-                f"not acquired: {result.failures.size:,} of "
-                f"{result.images + result.failures.size:,} images; their {lost} are in no rate",
-                style="yellow",
-            )
-
-    def _print_groups(self, console: Console) -> None:
-        if self.result.groups is None:
-            return
-        for name, estimate in self._named():
-            rows = [
-                (" × ".join(names), kind, *_cells(share, counts))
-                for names, kind, share, counts in estimate.by_group()
-            ]
-            headings = "groups", "error", *_HEADINGS
-            table = text_table(f"groups at {name}", headings, rows, words=("error", *_WORDS))
-            console.print()
-            console.print(table.terminal())
-
-    def _named(self) -> list[tuple[str, _Estimate]]:
-        """Return the estimates with their names; none at targets that cannot be resolved."""
-        points = [
-            (f"FPR {point.target} (threshold {words.threshold(point.threshold)})", estimate)
-            for point, estimate in self._points
-            if point.resolvable
-        ]
-        thresholds = [
-            (f"threshold {words.threshold(estimate.table.threshold)}", estimate)
-            for estimate in self._given
-        ]
-        return points + thresholds
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures as JSON types; what cannot be resolved is null."""
-        from facerec.verification.evaluation import json_number
-
-        result = self.result
-        return {
-            "images": result.images,
-            "subjects_with_images": len(result.subjects),
-            "pairs": {
-                "mated": result.mated,
-                "non_mated": result.non_mated,
-                "lost_mated": result.lost_mated,
-                "lost_non_mated": result.lost_non_mated,
-            },
-            "score": "cosine of raw embeddings, float32",
-            "operating_points": [
-                {
-                    **point.to_json(),
-                    "threshold": json_number(point.threshold),
-                    "tpr": point.tpr if point.resolvable else None,
-                    "tpr_interval": asdict(complement(estimate.fnmr.interval()))
-                    if point.resolvable
-                    else None,
-                    "fpr_interval": asdict(estimate.fmr.interval()),
-                    "groups": estimate.groups_to_json(),
-                }
-                for point, estimate in self._points
-            ],
-            "thresholds": [
-                {
-                    "threshold": json_number(estimate.table.threshold),
-                    "fmr": _share_to_json(estimate.fmr),
-                    "fnmr": _share_to_json(estimate.fnmr),
-                    "groups": estimate.groups_to_json(),
-                }
-                for estimate in self._given
-            ],
-        }
-
-    def write_tables(self, folder: Path) -> list[Path]:
-        """Write ``roc.csv``, and with groups ``groups.csv``; return their paths."""
-        paths: list[Path] = []
-        roc = self.result.roc()
-        if roc is not None:
-            paths.append(folder / "roc.csv")
-            threshold = f"threshold (multiples of {BIN_WIDTH})"
-            header = threshold, "false_accepts", "true_accepts", "fpr", "tpr"
-            columns = roc.thresholds, roc.false_accepts, roc.true_accepts, roc.fpr, roc.tpr
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            save_csv(paths[-1], header, rows)
-        if self.result.groups is not None:
-            paths.append(folder / GROUPS)
-            names = "at", "first", "second", "error", "errors", "comparisons"
-            save_csv(paths[-1], (*names, "rate", "low", "high"), self._group_rows())
-        return paths
-
-    def _group_rows(self) -> Iterable[tuple[object, ...]]:
-        for at, estimate in self._named():
-            for names, kind, share, (events, comparisons) in estimate.by_group():
-                rate = events / comparisons if comparisons else ""
-                limits: tuple[object, ...] = "", ""
-                if share is not None:
-                    interval = share.interval()
-                    limits = interval.low, interval.high
-                yield at, names[0], names[-1], kind, events, comparisons, rate, *limits
-
-
-class _Estimate:
-    """The errors at one threshold with what their intervals need."""
-
-    def __init__(self, table: ErrorTable, groups: Groups | None) -> None:
-        self.table, self._groups = table, groups
-        self.fmr, self.fnmr = table.fmr_share(), table.fnmr_share()
-
-    def by_group(
-        self,
-    ) -> list[tuple[tuple[str, ...], str, ClusteredShare | None, tuple[int, int]]]:
-        """Return names of one or two groups, kind of error, share if known, errors and pairs."""
-        groups, table = self._groups, self.table
-        if groups is None or table.group_false_matches is None:
-            return []
-        assert table.group_false_non_matches is not None
-        rows: list[tuple[tuple[str, ...], str, ClusteredShare | None, tuple[int, int]]] = []
-        for first, name in enumerate(groups.names):
-            for second in range(first, len(groups.names)):
-                names = (name,) if first == second else (name, groups.names[second])
-                cell = first, second
-                counts = int(table.group_false_matches[cell]), int(groups.non_mated[cell])
-                rows.append((names, "FMR", groups.fmr_share(table, first, second), counts))
-                if first == second or groups.mated[cell]:
-                    share = groups.fnmr_share(table, first) if first == second else None
-                    counts = int(table.group_false_non_matches[cell]), int(groups.mated[cell])
-                    rows.append((names, "FNMR", share, counts))
-        return rows
-
-    def groups_to_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "groups": list(names),
-                "error": kind,
-                "errors": events,
-                "comparisons": comparisons,
-                "rate": events / comparisons if comparisons else None,
-                "interval": None if share is None else asdict(share.interval()),
-            }
-            for names, kind, share, (events, comparisons) in self.by_group()
-        ]
-
-
-_HEADINGS = "value, 95 % interval", "counts", "remark"
-_WORDS = ("remark",)
-
-
-def _point_rows(point: OperatingPoint, estimate: _Estimate) -> Iterator[tuple[Cell | str, ...]]:
-    """Yield the TPR at a target, and the FPR that its threshold realises."""
-    name = f"TPR@FPR={point.target}"
-    if not point.resolvable:
-        finest = f"finest FPR {1 / point.non_mated:.2e}"
-        yield name, "not resolvable", f"N={point.non_mated:,}", finest
-        return
-    limits = words.percent_limits(complement(estimate.fnmr.interval()))
-    counts = f"{point.true_accepts:,}/{point.mated:,}"
-    value = Cell(words.percent(point.tpr), limits)
-    yield name, value, counts, f"t = {words.threshold(point.threshold)}"
-    value, counts, remark = _cells(estimate.fmr)
-    yield "  its FPR", value, counts, remark if point.reliable else f"{remark}, few errors"
-
-
-def _cells(
-    share: ClusteredShare | None, counts: tuple[int, int] | None = None
-) -> tuple[Cell, str, str]:
-    """Return an error rate with its interval, its counts and a remark."""
-    from facerec.statistics.clustered import Bound
-
-    if share is None:
-        assert counts is not None
-        events, comparisons = counts
-        rate = words.number(events / comparisons if comparisons else None)
-        remark = "subjects are in several groups or too many errors" if comparisons else "no pairs"
-        return Cell(rate), f"{events:,}/{comparisons:,}", remark
-    interval = share.interval()
-    remark = interval.assumption
-    if isinstance(interval, Bound):
-        remark = f"{interval.if_independent:.2g} if independent"
-    elif interval.effective is not None:
-        remark = f"n_eff {interval.effective:.3g}"
-    value = Cell(f"{share.rate:.3g}", words.limits(interval))
-    return value, f"{share.events:,}/{share.comparisons:,}", remark
-
-
-def _share_to_json(share: ClusteredShare) -> dict[str, Any]:
-    return {
-        "rate": share.rate,
-        "errors": share.events,
-        "comparisons": share.comparisons,
-        "interval": asdict(share.interval()),
-    }
 
 
 main = partial(run_command, all_pairs)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from rich.live import Live
 
 from facerec.commands.cli import Console, run_command
 from facerec.defaults import ClusterMetric
@@ -19,13 +18,10 @@ from facerec.limits import Count
 from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
-from facerec.report.table import Column, Table
-from facerec.report.words import number
 
 if TYPE_CHECKING:
     import torch
 
-    from facerec.comparison.harness import Status
     from facerec.comparison.protocol import Comparison, Protocol
 
 
@@ -39,11 +35,9 @@ def compare(
     trials: Count | None = None,
     repetitions: Count | None = None,
     metrics: tuple[ClusterMetric, ...] | None = None,
-    recalls: tuple[Count, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: Count = 1,
-    write_features: Path | None = None,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
@@ -59,55 +53,28 @@ def compare(
         features: an embeddings file of a frozen network, with the class of every image (.npz of
             facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
             becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
-        second_views: features of other views of the same images, for losses that need two views;
-            with --write-features the file to write them to.
+        second_views: features of other views of the same images, for losses that need two views.
         out: folder of state and results; by default compare/NAME.
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
         repetitions: fresh seeds of the best settings, in place of the recipe's number.
         metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
             k-means of the test images.
-        recalls: the K of Recall@K, in place of the recipe's, such as 1 10 100.
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
         processes: processes on this machine that share the work. On features each uses one core and
             searches arms of its own, so the table is the same for any number of them.
-        write_features: compare nothing; write what the recipe's trunk makes of all photos to this
-            file for --features, and of a random crop of each to that of --second-views.
     """
     from facerec.comparison.harness import Harness
-    from facerec.comparison.photo_features import write_features as write_photo_features
-    from facerec.comparison.report import too_few_seeds, write_report
-    from facerec.comparison.summary import summarize
+    from facerec.comparison.report import write_report
+    from facerec.comparison.summary import summarize, too_few_seeds
     from facerec.comparison.tables import headline_table, pair_table
     from facerec.devices import choose_device
 
     console = Console()
-    wanted = {
-        "trials": trials,
-        "repetitions": repetitions,
-        "metrics": metrics,
-        "recalls": recalls,
-    }
+    wanted = {"trials": trials, "repetitions": repetitions, "metrics": metrics}
     changes = {name: value for name, value in wanted.items() if value is not None}
-    if write_features is not None:
-        own = {"features": features, "out": out, "smoke": smoke, "storage": storage}
-        idle = [name for name, value in own.items() if value] + list(changes)
-        if idle or processes != 1:
-            flags = ", ".join(f"--{name}" for name in [*idle, *["processes"] * (processes != 1)])
-            raise RecipeError(
-                f"--write-features takes photos (--data) and compares nothing, so {flags} would "
-                "have no effect beside it; leave that out"
-            )
-        plan = _plan(recipe, data, None, None, False, {})
-        with progress_bar(console, "images") as progress:
-            count = write_photo_features(
-                plan, write_features, second_views, choose_device(device), progress
-            )
-        files = " and ".join(str(file) for file in (write_features, second_views) if file)
-        console.print(f"features of {count:,} images: {files}", soft_wrap=True, markup=False)
-        return
     make = partial(_plan, recipe, data, features, second_views, smoke, changes)
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
@@ -119,7 +86,7 @@ def compare(
         console.print(f"note: {note}", style="yellow", markup=False)
     with (
         _helpers(processes - 1, make, folder, harness.device, storage),
-        _display(console, plan) as show,
+        progress_bar(console, "trials and final runs") as show,
     ):
         results = harness.run(show)
     paths = write_report(results, folder)
@@ -128,21 +95,6 @@ def compare(
     if summary.pairs:
         console.print(pair_table(summary).terminal())
     console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _display(console: Console, plan: Comparison) -> Iterator[Callable[[Sequence[Status]], None]]:
-    """Give what shows the states of the arms: a live table, or lines of a log file."""
-    if console.is_terminal:
-        with Live(console=console, refresh_per_second=2) as live:
-            yield lambda states: live.update(_table(states, plan).terminal())
-        return
-    with progress_bar(console) as show:
-        yield lambda states: show(
-            "trials and final runs",
-            sum(state.trials + state.finals for state in states),
-            sum(state.budget + plan.repetitions for state in states),
-        )
 
 
 def _plan(
@@ -232,22 +184,6 @@ def smaller(plan: Comparison) -> Comparison:
         trials=min(plan.trials, 3),
         repetitions=min(plan.repetitions, 2),
     )
-
-
-def _table(states: Sequence[Status], plan: Comparison) -> Table[Status]:
-    def trials(state: Status) -> str:
-        failed = f" ({state.failed} failed)" if state.failed else ""
-        return f"{state.trials}/{state.budget}{failed}"
-
-    columns: list[Column[Status]] = [
-        Column("arm", lambda state: state.arm),
-        Column("stage", lambda state: state.stage, words=True),
-        Column("trials", trials),
-        Column("best MAP@R", lambda state: number(state.best, ".4f")),
-        Column("final runs", lambda state: f"{state.finals}/{plan.repetitions}"),
-        Column("now", lambda state: state.doing, words=True),
-    ]
-    return Table("", columns, states)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

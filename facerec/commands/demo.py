@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -15,7 +14,7 @@ import numpy as np
 import tyro
 
 import facerec
-from facerec.commands.audit import ALL, audit
+from facerec.commands.audit import Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
 from facerec.errors import DatasetError
@@ -39,9 +38,10 @@ from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.figure import Figure
 
-    from facerec.fairness.outputs import Json
     from facerec.report.figures import Drawing
     from facerec.report.page import FindingLine, Link, Page
     from facerec.training.recipe import Recipe
@@ -178,43 +178,41 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
     """Audit the runs, later ones against the first; return what is said of the norms."""
-    from facerec.fairness.outputs import PAGE
+    from facerec.commands.embed import Job, embed
+    from facerec.fairness.outputs import PAGE, read_rows
 
     baseline: Path | None = None
     audits = []
     for number, (name, folder) in enumerate(folders.items(), start=5):
         console.rule(f"{number}  audit of {name}")
+        embeddings = folder / "lfw.npz"
+        embed(Job(model=folder, bench=str(data / "lfw.bin"), out=embeddings))
         audit(
+            embeddings=embeddings,
             attributes=data / "attributes.csv",
             group=tuple(GROUPINGS),
             out=out / folder.name,
-            model=folder,
-            bench=str(data / "lfw.bin"),
-            pairs=ALL,
-            fmr=("1e-2", "1e-3"),
             baseline=baseline,
+            precision=Precision(fmr=("1e-2", "1e-3")),
         )
-        baseline = baseline or folder
-        document = json.loads((out / folder.name / "audit.json").read_text(encoding="utf-8"))
+        baseline = baseline or embeddings
+        rows = read_rows(out / folder.name / "audit.json")
         page = f"{out.name}/{folder.name}/{PAGE}"
-        audits += [_norm_audit(document, name, grouping, page) for grouping in GROUPINGS]
+        audits += [_norm_audit(rows, name, grouping, page) for grouping in GROUPINGS]
     return audits
 
 
-def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit:
-    """Read what an ``audit.json`` says of a grouping."""
-    for row in document["association"]:
-        if row["grouping"] == grouping:
-            ends = row["eta2"]["ci"]
-            interval = None if ends is None else Interval(ends[0], ends[1])
-            eta2 = Estimate(row["eta2"]["value"], interval, total=row["subjects"])
-            return NormAudit(arm, grouping, page, eta2, row["p_perm"])
-    reasons = [
-        row["reason"]
-        for row in document["not_computed"]
-        if row["grouping"] == grouping and row["what"] in ("everything", "association")
-    ]
-    return NormAudit(arm, grouping, page, Estimate(None, remark="; ".join(reasons)))
+def _norm_audit(rows: Sequence[Mapping[str, Any]], arm: str, grouping: str, page: str) -> NormAudit:
+    """Read what the rows of an audit say of a grouping."""
+    from facerec.fairness.rows import ETA2, p_of
+
+    of = {row["figure"]: row for row in rows if row["grouping"] == grouping}
+    eta2, p = of.get(ETA2), of.get(p_of(ETA2))
+    if eta2 is None:
+        return NormAudit(arm, grouping, page, Estimate(None, remark="no group can be shown"))
+    interval = None if eta2["low"] is None else Interval(eta2["low"], eta2["high"])
+    estimate = Estimate(eta2["value"], interval, total=eta2["denominator"], remark=eta2["remark"])
+    return NormAudit(arm, grouping, page, estimate, None if p is None else p["value"])
 
 
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:

@@ -31,7 +31,7 @@ from facerec.records.images import FolderImages, ImageSource, PackImages, turned
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    from facerec.embedding.file import EmbeddingsWriter, Written
+    from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
     from facerec.training.distributed import Processes
 
@@ -90,7 +90,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         from facerec.embedding.extraction import describe_embedding
-        from facerec.embedding.file import EmbeddingsWriter
+        from facerec.embedding.parts import EmbeddingsWriter
 
         self.job = job
         self.model: EmbeddingModel = job.load(job.model)
@@ -188,7 +188,7 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
             ranks.barrier()
         except RuntimeError as problem:
             raise FacerecError(f"{job.out}: another process stopped early, see there") from problem
-        ranks.on_main(lambda: print_summary(writer.finish(), writer, say))
+        ranks.on_main(lambda: print_summary(writer.finish(), writer.path, say))
 
 
 class _Alone:
@@ -308,7 +308,7 @@ def _embed_chunk(job: Job, chunk: int) -> None:
     _open_worker(job).embed(chunk, count)
 
 
-def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str], None]) -> None:
+def print_summary(written: Embeddings, path: Path, say: Callable[[str], None]) -> None:
     """Print counts, failures and norms."""
     count, failed = len(written.norms), len(written.failures)
     say(f"{count - failed:,} of {count:,} images embedded, {failed:,} failures to acquire")
@@ -318,9 +318,9 @@ def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str
         say(f"  … and {failed - _SHOWN_FAILURES:,} more, all listed in the file")
     acquired = np.isfinite(written.norms)
     if acquired.any():
-        subjects = None if writer.subjects is None else writer.subjects[acquired]
+        subjects = None if written.subjects is None else written.subjects[acquired]
         say(_norms(written.norms[acquired].astype(np.float64), subjects))
-    say(f"embeddings: {written.path}")
+    say(f"embeddings: {path}")
 
 
 def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str:

@@ -45,7 +45,7 @@ def enroll(
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
-        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet, .csv).
+        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
         flip: add mirror images; by default as the gallery has it, and yes in a new one.
         impostors: images of people who will not be in the gallery, as a folder or embeddings: their

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -16,7 +16,6 @@ from facerec.errors import ExportError
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.files import write_json
 from facerec.report.progress import progress_bar
-from facerec.report.table import Table, text_table
 
 if TYPE_CHECKING:
     from facerec.export.bundle import BundleReport
@@ -39,9 +38,9 @@ def export_onnx(
     Args:
         model: a run folder or a .safetensors file.
         out: the bundle's folder; by default export/ in the run, or NAME_onnx beside the file.
-        bench: names or packs on which variants are compared with float32.
+        bench: names or packs on which int8 is compared with float32.
         data: folder of the benches; then FACEREC_DATA and data/ are looked at.
-        json: write all checks and figures to this file, speeds too.
+        json: write all checks and figures to this file.
         force: replace a bundle that is there, and holds no file of others.
         contents: what goes into it besides the main file.
     """
@@ -84,7 +83,13 @@ def export_onnx(
         )
     _print(report, console)
     if json is not None:
-        write_json(json, report.to_json())
+        figures = {
+            "bundle": str(report.path),
+            "note": report.note,
+            "parity": {name: list(map(asdict, rows)) for name, rows in report.parity.items()},
+            "comparisons": [comparison.to_json() for comparison in report.comparisons],
+        }
+        write_json(json, figures)
         console.print(f"figures: {json}", soft_wrap=True)
     console.print(f"bundle: {report.path}", soft_wrap=True)
 
@@ -102,73 +107,38 @@ def default_folder(model: Path) -> Path:
 
 def _print(report: BundleReport, console: Console) -> None:
     """Print all tables; what is longer than a cell comes below them."""
-    from facerec.export.tables import MAIN, consumers_table, parity_table
+    from facerec.embedding.bundle import ONNX_FILE
+    from facerec.export.tables import consumers_table, parity_table
     from facerec.verification.report import print_comparison
 
     checks = []
     for name, rows in report.parity.items():
-        # All of the main file; of a variant the worst says enough.
+        # All of the main file; of int8 the worst says enough.
         worst = min(rows, key=lambda row: row.min_cosine)
         worst = replace(worst, check=f"worst of {len(rows)}: {worst.check}")
-        shown = rows if name == MAIN else (worst,)
+        shown = rows if name == ONNX_FILE else (worst,)
         checks += [(name if row is shown[0] else "", asdict(row)) for row in shown]
-    for table in (
-        parity_table(checks),
-        consumers_table([asdict(row) for row in report.consumers]),
-    ):
+    for table in (parity_table(checks), consumers_table(report.note["consumers"])):
         console.print(table.terminal())
         for remark in table.remarks:
             console.print(remark, style="dim italic")
-    if report.bf16 is not None:
-        gains = (f"{row.speedup:.2f} × as fast at batch {row.batch}" for row in report.bf16.loads)
-        console.print(
-            f"OpenVINO in bf16 is {' and '.join(gains)} as in float32, which stays the default; a "
-            "cosine to float32 is not an accuracy",
-            style="dim italic",
-        )
-        for comparison in report.bf16.comparisons:
-            print_comparison(comparison, console)
-    if report.variants:
-        console.print(_speeds_table(report).terminal())
-    for variant in report.variants:
-        for comparison in variant.comparisons:
-            print_comparison(comparison, console)
-        if variant.refused is not None:
-            console.print(f"{variant.name} was not written: {variant.refused}", style="yellow")
-        if variant.openvino.outcome in ("cannot load", "not suited"):
-            console.print(f"{variant.name} in OpenVINO: {variant.openvino.note}", style="yellow")
+    for comparison in report.comparisons:
+        print_comparison(comparison, console)
+    for entry in report.note["left_out"]:
+        console.print(f"{entry['name']} was not written: {entry['reason']}", style="yellow")
     for entry in report.note["variants"]:
-        print_notes((entry.get("calibration") or {}).get("notes", ()), console)
-    unknown = [
-        entry["name"]
-        for entry in report.note["variants"]
-        if not entry["exact"] and not entry["accuracy"]
-    ]
-    if unknown:
+        size = entry["bytes"] / report.note["model"]["bytes"]
         console.print(
-            f"what {' and '.join(unknown)} cost in accuracy is unknown, and a cosine does not tell "
-            "it; give a --bench",
-            style="yellow",
+            f"{entry['name']}: {entry['bytes']:,} bytes, {size:.2f} of float32, least cosine to it "
+            f"on generated faces {entry['min_cosine']:.7f}"
         )
-
-
-def _speeds_table(report: BundleReport) -> Table[Any]:
-    """Return size and speed of the main file and of every variant, on this machine."""
-    from facerec.export.tables import MAIN
-
-    size = report.note["model"]["bytes"]
-    sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
-    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
-    cells = []
-    for name, loads in report.loads.items():
-        about = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
-        for load in loads:
-            speed = "" if load.speedup is None else f"{load.speedup:.2f}"
-            times = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}", speed
-            cells.append((*about, str(load.batch), *times))
-            about = "", "", "", ""  # once for each file
-    headings = "file", "MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"
-    return text_table("variants, in onnxruntime on this machine", headings, cells)
+        print_notes(entry["calibration"]["notes"], console)
+        if not entry["accuracy"]:
+            console.print(
+                f"what {entry['name']} costs in accuracy is unknown, and a cosine does not tell "
+                "it; give a --bench",
+                style="yellow",
+            )
 
 
 main = partial(run_command, export_onnx)

@@ -62,7 +62,7 @@ class Embedder(Network):
         elif self.model is None:
             raise DatasetError(
                 f"{images}: images must be embedded; name a model with --model, or give a file of "
-                "embeddings (.npz, .parquet, .csv)"
+                "embeddings (.npz, .parquet)"
             )
         else:
             source = open_images(images)

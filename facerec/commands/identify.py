@@ -47,7 +47,7 @@ def identify(
     face before the camera is alive.
 
     Args:
-        images: a photo, a folder of images, or a file of embeddings (.npz, .parquet, .csv).
+        images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
         gallery: the .npz file that facerec enroll wrote.
         fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
             threshold is given. Where the gallery does not tell the threshold of the default, as one

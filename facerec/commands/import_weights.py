@@ -60,7 +60,8 @@ def import_weights(
     import torch
 
     from facerec.backbones import Backbone, Preprocessing, create_backbone
-    from facerec.embedding.onnx_file import guess_by_name, guess_preprocessing, read_onnx
+    from facerec.embedding.onnx_file import read_onnx
+    from facerec.embedding.onnx_preprocessing import guess_by_name, guess_preprocessing
     from facerec.embedding.onnx_weights import load_onnx_weights
     from facerec.embedding.state_dict import own_note
     from facerec.embedding.torch_model import left_out_words, load_state_dict_file, save_model
@@ -102,7 +103,7 @@ def import_weights(
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
     for line in left_out_words(left_out):
         print(line)
-    if guess.named and stated is guess.preprocessing and "channels" not in given:
+    if stated is guess.preprocessing and "channels" not in given:
         print(f"pixels {preprocessing_words(preprocessing)}: {guess.evidence[0]}")
 
 

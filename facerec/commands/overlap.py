@@ -68,7 +68,7 @@ def overlap(
     subjects have names, all images of one are taken together.
 
     Args:
-        a: an embeddings file (.npz, .csv, .parquet), a record file or its folder, a pack (.bin), or
+        a: an embeddings file (.npz, .parquet), a record file or its folder, a pack (.bin), or
             a folder of images, whose first folders are taken for subjects.
         b: the same, for the other set.
         model: a run folder, a .safetensors, .pth or .onnx file that embeds images; embeddings files
@@ -210,7 +210,7 @@ def _table(
 def holds_embeddings(path: Path) -> bool:
     """Tell embeddings from packs, which may both end in ``.npz``, by what is in the file."""
     from facerec.embedding.file import is_embeddings
-    from facerec.embedding.table import VECTORS
+    from facerec.embedding.parquet import VECTORS
 
     if path.suffix.lower() == ".npz" and path.is_file():
         try:
@@ -234,7 +234,7 @@ def kind_of(path: Path) -> str:
     if path.suffix in (".bin", ".npz"):
         return "bench"
     raise DatasetError(
-        f"{path}: neither embeddings (.npz, .csv, .parquet) nor records (.rec), a pack (.bin) or a "
+        f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
         "folder, nor WebDataset shards (.tar); check the path"
     )
 

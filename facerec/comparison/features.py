@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from facerec.comparison.image_sets import ImageSet, Listing, refuse_bench_name
+from facerec.comparison.image_sets import ImageSet, refuse_bench_name
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
@@ -45,15 +46,16 @@ class FeatureSet(ImageSet):
         second_views: of the same images, ``(n, K)``; None where there are none.
     """
 
-    def __init__(self, listing: Listing, where: str, views: list[Features]) -> None:
+    def __init__(self, where: Path, views: list[Features], *listed: Any, **more: Any) -> None:
         """Leave out classes that cannot be retrieved; see `ImageSet`.
 
         Args:
-            listing: images, classes and files.
             where: the path, which begins the sentence of an error.
             views: ``(N, K)`` of all listed images, one or two.
+            listed: as `ImageSet` takes it.
+            more: likewise.
         """
-        super().__init__(listing, where)
+        super().__init__(where, *listed, **more)
         self.features = views[0][self._kept]
         self.second_views = views[1][self._kept] if len(views) > 1 else None
 
@@ -133,13 +135,12 @@ def open_features(config: FeatureData) -> FeatureSet:
         )
     usable = _has_direction(first.vectors)
     named = first.subjects != ""
-    views, files = [first.vectors], {path.name: path}
+    views, files = [first.vectors], [path]
     if config.second_views is not None:
         other = Path(config.second_views)
-        second = _second(other, path, first)
-        usable &= _has_direction(second)
-        views.append(second)
-        files[f"second views: {other.name}"] = other
+        views.append(_second(other, path, first))
+        usable &= _has_direction(views[1])
+        files.append(other)
     notes = []
     for lost, why in ((~usable, "have no features"), (usable & ~named, "have no class")):
         if count := int(lost.sum()):
@@ -152,14 +153,9 @@ def open_features(config: FeatureData) -> FeatureSet:
         )
     names = _ordered(first.subjects[kept])
     number_of = {name: number for number, name in enumerate(names)}
-    listing = Listing(
-        _Rows(path, first.ids[kept]),
-        np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64),
-        names,
-        files,
-        notes=notes,
-    )
-    return FeatureSet(listing, str(path), [view[kept] for view in views])
+    labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)
+    rows = _Rows(path, first.ids[kept])
+    return FeatureSet(path, [view[kept] for view in views], rows, labels, names, files, notes=notes)
 
 
 def _read(path: Path) -> Embeddings:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -36,10 +36,6 @@ SELECTED_BY: Metric = "map_at_r"
 
 _EVALUATION_BATCH = 128
 _CACHE_BYTES = 2 << 30  # of decoded images, for each transform
-
-Progress = Callable[[int, int, float | None], None]
-"""Called after every epoch with its number, their upper limit and the best score so far."""
-
 
 _Figures = dict[str, float | None]
 """Of an epoch's training: loss, penalty, center."""
@@ -159,44 +155,27 @@ class Trainer:
         # Convolutions on a CPU take half the time so.
         return trunk.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def fit(
-        self,
-        arm: Arm,
-        protocol: Protocol,
-        fold: Fold,
-        seed: int,
-        progress: Progress | None = None,
-    ) -> tuple[Fit, nn.Module]:
-        """Train and return how it went, with the trunk of the best epoch in evaluation mode.
+    def fit_folds(
+        self, arm: Arm, protocol: Protocol, folds: Sequence[Fold], seed: int
+    ) -> list[tuple[Fit, nn.Module]]:
+        """Train a model on each of some folds, all in step.
 
-        A loss that is not finite ends training; the fit then says so and has no score.
+        A loss that is not finite ends training; the fit then says so and has no score. The models
+        share the optimizer, whose arithmetic is element by element, and nothing else: each is
+        the model that its fold alone would give but for the rounding of sums. One that stops early
+        costs no more time.
 
         Args:
             arm: its setting written into it.
             protocol: of the arm.
-            fold: classes to train and to validate on.
+            folds: classes to train and to validate on.
             seed: of weights, batches and augmentation; equal for all arms.
-            progress: see `Progress`.
-        """
-        (result,) = self.fit_folds(arm, protocol, [fold], seed, progress)
-        return result
 
-    def fit_folds(
-        self,
-        arm: Arm,
-        protocol: Protocol,
-        folds: Sequence[Fold],
-        seed: int,
-        progress: Progress | None = None,
-    ) -> list[tuple[Fit, nn.Module]]:
-        """Train a model on each of some folds, all in step, and return them as `fit` does.
-
-        They share the optimizer, whose arithmetic is element by element, and nothing else: each is
-        the model that its fold alone would give but for the rounding of sums. One that stops early
-        costs no more time.
+        Returns:
+            How each training went, and the trunk of its best epoch in evaluation mode.
         """
         if protocol.probe_every and len(folds) > 1:  # a probe makes the step of its model itself
-            return [self.fit(arm, protocol, fold, seed, progress) for fold in folds]
+            return [self.fit_folds(arm, protocol, [fold], seed)[0] for fold in folds]
         models = [self._begin(arm, protocol, fold, seed) for fold in folds]
         optimizer = self._optimizer(arm, protocol, models)
         base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
@@ -219,9 +198,6 @@ class Trainer:
             share = (time.perf_counter() - started) / len(training)
             for model in training:
                 model.seconds += share
-            if progress is not None:
-                scores = [model.best.score for model in models if model.best is not None]
-                progress(epoch, protocol.epochs, float(np.mean(scores)))
         return [model.result() for model in models]
 
     @torch.no_grad()

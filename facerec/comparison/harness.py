@@ -12,12 +12,12 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,28 +61,6 @@ _SCHEMA = "facerec.comparison/1"
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
-
-
-Stage = Literal["waiting", "searching", "final runs", "done", "failed"]
-
-
-@dataclass(frozen=True)
-class Status:
-    """What an arm has reached, for a live table."""
-
-    arm: str
-    stage: Stage
-    trials: int
-    budget: int
-    failed: int
-    best: float | None
-    """Validation MAP@R of the best trial."""
-    finals: int
-    doing: str = ""
-    """What this worker is at."""
-
-
-Notify = Callable[[list[Status]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +127,6 @@ class Harness:
         self.comparison, self.folder, self.device = comparison, folder, device
         # Features as they are need no seed.
         self._untrained = 1 if isinstance(comparison.data, FeatureData) else comparison.repetitions
-        self._notify: Notify | None = None
-        self._states: list[Status] = []
         self.worker = Worker(folder)
         try:
             self.images = self._open_images(faces)
@@ -172,25 +148,38 @@ class Harness:
             self.worker.close()
             raise
 
-    def run(self, notify: Notify | None = None) -> Results:
+    def run(self, progress: Progress | None = None) -> Results:
         """Work until nothing is left to do for anybody, and return what all workers found.
 
         Args:
-            notify: called with the state of all arms whenever it changes.
+            progress: called with each arm and how many of its trials and final runs are done.
         """
-        self._notify = notify
         try:
             while True:
-                self._report()
+                done = [self._done(arm) for arm in self.comparison.arms]
+                for arm, count in zip(self.comparison.arms, done, strict=True):
+                    if progress is not None:
+                        progress(arm.name, count, self._units(arm))
                 if self._search() or self._finish():
                     continue
-                if self._is_done():
-                    break
+                untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
+                if all(path.is_file() for path in untrained) and all(
+                    self._done(arm) >= self._units(arm) for arm in self.comparison.arms
+                ):
+                    return self.results()
                 time.sleep(_WAIT)
-            self._report()
-            return self.results()
         finally:
             self.worker.close()
+
+    def _units(self, arm: Arm) -> int:
+        return self.search.budget(arm) + self.comparison.repetitions
+
+    def _done(self, arm: Arm) -> int:
+        """Return how many trials and final runs of an arm are done, for all workers."""
+        trials, seeds = len(self.search.finished(arm)), range(self.comparison.repetitions)
+        if self.search.is_done(arm) and self.search.best(arm) is None:
+            return self._units(arm)  # nothing to be trained anew
+        return trials + sum(self._final_path(arm.name, seed).is_file() for seed in seeds)
 
     def results(self) -> Results:
         """Gather what was found; a comparison must be done for this."""
@@ -240,24 +229,19 @@ class Harness:
         return False
 
     def _fit_trial(self, arm: Arm, tried: Arm, first: int) -> Iterator[Fit]:
-        label = f"trial {len(self.search.finished(arm)) + 1}"
-        return (fit for fit, _ in self._fits(tried, self._seed(0), label, first))
+        return (fit for fit, _ in self._fits(tried, self._seed(0), first))
 
-    def _fits(
-        self, arm: Arm, seed: int, label: str, first: int = 0
-    ) -> Iterator[tuple[Fit, nn.Module]]:
+    def _fits(self, arm: Arm, seed: int, first: int = 0) -> Iterator[tuple[Fit, nn.Module]]:
         """Train an arm on the folds from a number on, each as it is asked for; in step all at once.
 
         In step even those before are trained, so that the others are what they would have been.
         """
         protocol, folds = self.comparison.protocol_of(arm), self.split.folds
         if self.trainer.in_step:
-            show = partial(self._show, arm.name, f"{label}, {len(folds)} folds")
-            yield from self.trainer.fit_folds(arm, protocol, folds, seed, show)[first:]
+            yield from self.trainer.fit_folds(arm, protocol, folds, seed)[first:]
             return
-        for number in range(first, len(folds)):
-            show = partial(self._show, arm.name, f"{label}, fold {number + 1}/{len(folds)}")
-            yield self.trainer.fit(arm, protocol, folds[number], seed, show)
+        for fold in folds[first:]:
+            yield from self.trainer.fit_folds(arm, protocol, [fold], seed)
 
     def _finish(self) -> bool:
         """Train and score one seed of an arm whose search is done."""
@@ -276,7 +260,7 @@ class Harness:
         return False
 
     def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
-        trained = list(self._fits(arm, self._seed(1, seed), f"seed {seed + 1}"))
+        trained = list(self._fits(arm, self._seed(1, seed)))
         fits, models = [fit for fit, _ in trained], [model for _, model in trained]
         protocol = self.comparison.protocol_of(arm)
         self._score(path, arm.name, seed, protocol, models, fits, trial)
@@ -327,59 +311,12 @@ class Harness:
                 )
         return run, note
 
-    def _is_done(self) -> bool:
-        untrained = (self._final_path(UNTRAINED, seed) for seed in range(self._untrained))
-        return all(path.is_file() for path in untrained) and all(
-            self._status(arm).stage in ("done", "failed") for arm in self.comparison.arms
-        )
-
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
         return derived_seed(self.comparison.seed, *key)
 
     def _final_path(self, name: str, seed: int) -> Path:
         return self.folder / "finals" / name / f"seed-{seed}.npz"
-
-    # ---------------------------------------------------------------- states
-
-    def _show(self, arm: str, label: str, epoch: int, epochs: int, best: float | None) -> None:
-        score = "" if best is None else f", best {best:.4f}"
-        doing = f"{label}: epoch {epoch}/{epochs}{score}"
-        # What else the table says is not asked of the storage again in the middle of a trial.
-        self._states = [
-            replace(state, doing=doing if state.arm == arm else "") for state in self._states
-        ]
-        if self._notify is not None:
-            self._notify(self._states)
-
-    def _report(self) -> None:
-        if self._notify is not None:
-            self._states = [self._status(arm) for arm in self.comparison.arms]
-            self._notify(self._states)
-
-    def _status(self, arm: Arm) -> Status:
-        trials = self.search.finished(arm)
-        best = self.search.best(arm)
-        finals = sum(
-            self._final_path(arm.name, seed).is_file()
-            for seed in range(self.comparison.repetitions)
-        )
-        stage: Stage
-        if len(trials) < self.search.budget(arm):
-            stage = "searching" if self.search.is_begun(arm) else "waiting"
-        elif best is None:
-            stage = "failed"
-        else:
-            stage = "done" if finals == self.comparison.repetitions else "final runs"
-        return Status(
-            arm=arm.name,
-            stage=stage,
-            trials=len(trials),
-            budget=self.search.budget(arm),
-            failed=sum(t.value is None for t in trials),
-            best=None if best is None else best.value,
-            finals=finals,
-        )
 
     # ---------------------------------------------------------------- data and manifest
 
@@ -480,7 +417,7 @@ class Harness:
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
             "weights_sha256": {str(path): sha256(path) for path in self._weights()},
-            **({"own_losses_sha256": losses} if losses else {}),
+            "own_losses_sha256": losses,
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
             "versions": _versions(),
@@ -505,8 +442,7 @@ class Harness:
                             f"began with ({key} differs); put them back, or choose another folder "
                             "with --out"
                         )
-                # Earlier versions did not note them.
-                for name in differences(begun.get("own_losses_sha256", losses), losses):
+                for name in differences(begun.get("own_losses_sha256"), losses):
                     raise ComparisonError(
                         f"{path}: arm {name}: the code of its loss is not that which this "
                         "comparison began with; take the change back, or choose another folder "

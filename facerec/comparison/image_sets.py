@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,30 +49,6 @@ class ImageData:
     cars196, sop (Stanford Online Products) and inshop (In-Shop Clothes Retrieval)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """What a layout's files say, before any class is left out.
-
-    Attributes:
-        images: the encoded images.
-        labels: int64 ``(n,)``, indices into ``class_names``.
-        class_names: in the order of the class numbers.
-        files: what was read to know this, by the name to show.
-        partition: text ``(n,)``, the data set's own part of each image; None where it has none.
-        train_classes: how many of the first classes are the data set's own training classes; None
-            where it does not say.
-        notes: what a user should know, one sentence each.
-    """
-
-    images: ImageSource
-    labels: NDArray[np.int64]
-    class_names: list[str]
-    files: dict[str, Path]
-    partition: NDArray[np.str_] | None = None
-    train_classes: int | None = None
-    notes: list[str] = field(default_factory=list)
-
-
 class ImageSet:
     """Images of classes 0 … C−1, each class with at least two images.
 
@@ -87,17 +63,34 @@ class ImageSet:
         notes: what a user should know, one sentence each.
     """
 
-    def __init__(self, listing: Listing, where: str) -> None:
+    def __init__(
+        self,
+        where: Path,
+        images: ImageSource,
+        labels: NDArray[np.int64],
+        class_names: Sequence[str],
+        files: Sequence[Path] = (),
+        partition: NDArray[np.str_] | None = None,
+        train_classes: int | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
         """Leave out classes that cannot be retrieved and number the others anew, in their order.
 
         Args:
-            listing: what was read.
             where: the path, which begins the sentence of an error.
+            images: the encoded images.
+            labels: int64 ``(n,)``, indices into ``class_names``.
+            class_names: in the order of the class numbers.
+            files: what was read to know this.
+            partition: text ``(n,)``, the set's own part of each image; None where it has none.
+            train_classes: how many of the first classes are the set's own training classes; None
+                where it does not say.
+            notes: what a user should know, one sentence each.
 
         Raises:
             DatasetError: fewer than two classes with two images.
         """
-        sizes = np.bincount(listing.labels, minlength=len(listing.class_names))
+        sizes = np.bincount(labels, minlength=len(class_names))
         kept_classes = np.flatnonzero(sizes >= 2)
         lone = np.flatnonzero(sizes == 1)
         if len(kept_classes) < 2:
@@ -105,22 +98,20 @@ class ImageSet:
                 f"{where}: {len(kept_classes)} of {len(sizes):,} classes have two images or more, "
                 "but a comparison needs classes to train on and others to score; add images"
             )
-        kept = np.flatnonzero(sizes[listing.labels] >= 2)
+        kept = np.flatnonzero(sizes[labels] >= 2)
         number = np.full(len(sizes), -1)
         number[kept_classes] = np.arange(len(kept_classes))
-        self._images, self._kept, self._files = listing.images, kept, listing.files
-        self.labels: NDArray[np.int64] = number[listing.labels[kept]]
-        self.class_names = [listing.class_names[c] for c in kept_classes]
-        self.ids: NDArray[np.str_] = listing.images.ids[kept]
-        self.partition = None if listing.partition is None else listing.partition[kept]
-        self.train_classes = (
-            None
-            if listing.train_classes is None
-            else int((kept_classes < listing.train_classes).sum())
-        )
-        self.notes = list(listing.notes)
+        self._images, self._kept, self._files = images, kept, list(files)
+        self.labels: NDArray[np.int64] = number[labels[kept]]
+        self.class_names = [class_names[c] for c in kept_classes.tolist()]
+        self.ids: NDArray[np.str_] = images.ids[kept]
+        self.partition = None if partition is None else partition[kept]
+        self.train_classes = None
+        if train_classes is not None:
+            self.train_classes = int((kept_classes < train_classes).sum())
+        self.notes = list(notes)
         if len(lone):
-            names = _some([listing.class_names[c] for c in lone])
+            names = _some([class_names[c] for c in lone.tolist()])
             self.notes.append(
                 f"{where}: {len(lone):,} of {len(sizes):,} classes have one image, which has no "
                 f"other to be compared with, and are left out: {names}"
@@ -165,7 +156,7 @@ class ImageSet:
             "images": len(self),
             "classes": self.num_classes,
             "labels_sha256": digest.hexdigest(),
-            "files": {name: _identity(path) for name, path in self._files.items()},
+            "files": [_identity(path) for path in self._files],
         }
 
 
@@ -189,7 +180,7 @@ def open_image_set(config: ImageData) -> ImageSet:
         raise _bench_error(path)
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
-    return ImageSet(_READERS[config.layout](path), str(path))
+    return _READERS[config.layout](path)
 
 
 def refuse_bench_name(path: Path) -> None:
@@ -213,7 +204,7 @@ def _bench_error(path: Path) -> DatasetError:
     )
 
 
-def _read_records(path: Path) -> Listing:
+def _read_records(path: Path) -> ImageSet:
     if path.is_dir() and not any(path.glob("*.rec")):
         raise DatasetError(
             f"{path}: the folder has no .rec file; name the folder that has one, or the layout of "
@@ -222,66 +213,40 @@ def _read_records(path: Path) -> Listing:
     dataset = RecordDataset(path)
     records = dataset.records.path
     beside = [records, records.with_suffix(".idx"), records.parent / "property"]
-    return Listing(
-        dataset,
-        dataset.labels,
-        dataset.class_names or [str(number) for number in range(dataset.num_classes)],
-        {file.name: file for file in beside if file.is_file()},
-        notes=[*dataset.notes, *turned_note(dataset, str(path))],
-    )
+    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
+    notes = [*dataset.notes, *turned_note(dataset, str(path))]
+    files = [file for file in beside if file.is_file()]
+    return ImageSet(path, dataset, dataset.labels, names, files, notes=notes)
 
 
-def _read_folder(path: Path) -> Listing:
+def _read_folder(path: Path) -> ImageSet:
     dataset = FolderDataset(path)
     assert dataset.class_names is not None
     notes = [*dataset.notes, *turned_note(dataset, str(path))]
-    return Listing(dataset, dataset.labels, dataset.class_names, {}, notes=notes)
+    return ImageSet(path, dataset, dataset.labels, dataset.class_names, notes=notes)
 
 
-def _read_cub(path: Path) -> Listing:
+def _read_cub(path: Path) -> ImageSet:
     """Read CUB-200-2011: images.txt, image_class_labels.txt and classes.txt; images in images/."""
-    files = _needed(path, ("images.txt", "image_class_labels.txt", "classes.txt"), "CUB-200-2011")
-    names = _read_numbered(files["images.txt"])
-    classes = _read_numbered(files["classes.txt"])
-    labels: dict[int, int] = {}
-    where_labels = files["image_class_labels.txt"]
-    for where, (image, label) in _rows(where_labels, 2):
-        number, class_id = parse_number(image, where), parse_number(label, where)
-        if number not in names:
-            raise DatasetError(f"{where}: images.txt has no image {number}; get both files again")
-        if class_id not in classes:
-            raise DatasetError(f"{where}: classes.txt has no class {class_id}; check both files")
-        if number in labels:
-            raise DatasetError(f"{where}: image {number} has a class already; remove one line")
-        labels[number] = class_id
-    if missing := [number for number in names if number not in labels]:
+    texts = [path / f"{name}.txt" for name in ("images", "image_class_labels", "classes")]
+    images, numbers, classes = map(_read_numbered, texts)
+    labels = {image: parse_number(text, str(texts[1])) for image, text in numbers.items()}
+    if images.keys() != labels.keys() or not set(labels.values()) <= classes.keys():
         raise DatasetError(
-            f"{where_labels}: {len(missing):,} of {len(names):,} images have no class, the first "
-            f"is {missing[0]}; get the file again"
+            f"{texts[1]}: it does not give each image of images.txt one class of classes.txt; get "
+            "the three files again"
         )
-    order = sorted(classes)
-    return Listing(
-        _listed_images(path / "images", list(names.values()), files["images.txt"]),
-        _indices(order, [labels[number] for number in names]),
-        [classes[number] for number in order],
-        files,
-    )
+    listed = [(text, labels[image]) for image, text in images.items()]
+    return _listed(path, path / "images", listed, texts, classes)
 
 
-def _read_cars196(path: Path) -> Listing:
-    """Read Cars196 as one list, or as the devkit's two; of these the training list alone will do.
-
-    Either ``cars_annos.mat`` (fields relative_im_path and class, images in car_ims/), or
-    ``cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` (fields fname and class, images
-    in cars_train/ and cars_test/), the lists also in devkit/. Class names come from the former or
-    from ``cars_meta.mat`` if it is there, else they are numbers.
-    """
-    whole = _find_mat(path, "cars_annos.mat")
-    if whole is None:
-        return _read_cars_devkit(path)
-    content = read_mat(whole, ["annotations", "class_names"])
-    images = _cars_annotations(whole, content["annotations"], "relative_im_path")
-    return _cars_listing(path, images, many(content["class_names"]), [whole])
+def _read_numbered(path: Path) -> dict[int, str]:
+    """Read lines of a number and a text."""
+    rows = _rows(path, 2)
+    texts = {parse_number(number, where): text for where, (number, text) in rows}
+    if len(texts) < len(rows):
+        raise DatasetError(f"{path}: a number occurs twice; get the file again")
+    return texts
 
 
 _CARS_LISTS = {
@@ -291,104 +256,79 @@ _CARS_LISTS = {
 """The lists of the devkit, and the folders of their images."""
 
 
-def _read_cars_devkit(path: Path) -> Listing:
-    images: list[tuple[str, int]] = []
-    files: list[Path] = []
-    notes: list[str] = []
-    for name, folder in _CARS_LISTS.items():
-        file = _find_mat(path, name)
-        if file is None and files:
-            notes.append(
-                f"{path}: Cars196, training half: {name} is not there, so figures are those of "
-                f"{len(images):,} images, not those of published tables"
-            )
-            continue
-        if file is None:
-            raise DatasetError(
-                f"{path}: neither cars_annos.mat nor {name} is there; give the folder of Cars196 "
-                "that holds one of them, also in devkit/"
-            )
-        rows = read_mat(file, ["annotations"])["annotations"]
-        labelled = _cars_annotations(file, rows, "fname")
-        images += [(folder + image, number) for image, number in labelled]
-        files.append(file)
-    meta = _find_mat(path, "cars_meta.mat")
-    if meta is None:
-        return _cars_listing(path, images, None, files, notes)
-    names = many(read_mat(meta, ["class_names"])["class_names"])
-    return _cars_listing(path, images, names, [*files, meta], notes)
+def _read_cars196(path: Path) -> ImageSet:
+    """Read Cars196 as one list, or as the devkit's two; of these the training list alone will do.
 
-
-def _cars_listing(
-    path: Path,
-    images: Sequence[tuple[str, int]],
-    names: list[Any] | None,
-    files: Sequence[Path],
-    notes: Sequence[str] = (),
-) -> Listing:
-    """Return images given by path and class, from 1; the last file holds the names of classes."""
-    numbers = [number for _, number in images]
-    order = sorted(set(numbers))
-    if names is None:
-        class_names = [str(number) for number in order]
-    elif order[-1] <= len(names) and all(isinstance(name, str) for name in names):
-        class_names = [names[number - 1] for number in order]
-    else:
-        raise DatasetError(
-            f"{files[-1]}: 'class_names' holds {len(names):,} entries that do not name the "
-            f"classes up to {order[-1]}; get the file again"
-        )
-    return Listing(
-        _listed_images(path, [name for name, _ in images], files[0]),
-        _indices(order, numbers),
-        class_names,
-        {file.name: file for file in files},
-        notes=list(notes),
+    Either ``cars_annos.mat`` (fields relative_im_path and class, images in car_ims/), or
+    ``cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` (fields fname and class, images
+    in cars_train/ and cars_test/), the lists also in devkit/. Class names come from the former or
+    from ``cars_meta.mat`` if it is there, else they are numbers.
+    """
+    known = {file.name: file for folder in (path / "devkit", path) for file in folder.glob("*.mat")}
+    whole = "cars_annos.mat" in known
+    lists = (
+        {"cars_annos.mat": ""} if whole else {k: v for k, v in _CARS_LISTS.items() if k in known}
     )
+    if "cars_train_annos.mat" not in lists and not whole:
+        raise DatasetError(
+            f"{path}: neither cars_annos.mat nor cars_train_annos.mat is there; give the folder of "
+            "Cars196 that holds one of them, also in devkit/"
+        )
+    column = "relative_im_path" if whole else "fname"
+    images = [
+        (folder + name, number)
+        for file, folder in lists.items()
+        for name, number in _cars_annotations(known[file], column)
+    ]
+    files = [known[file] for file in lists]
+    naming = files[0] if whole else known.get("cars_meta.mat")
+    names: dict[int, str] | None = None
+    if naming is not None:
+        files += [] if whole else [naming]
+        found = many(read_mat(naming, ["class_names"])["class_names"])
+        names = {number: str(name) for number, name in enumerate(found, start=1)}
+    notes = []
+    if not whole and len(lists) < len(_CARS_LISTS):
+        notes.append(
+            f"{path}: Cars196, training half: {[*_CARS_LISTS][1]} is not there, so figures are "
+            f"those of {len(images):,} images, not those of published tables"
+        )
+    return _listed(path, path, images, files, names, notes=notes)
 
 
-def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:
+def _cars_annotations(path: Path, column: str) -> list[tuple[str, int]]:
     """Return path and class of every image of a list."""
     images = []
-    for number, row in enumerate(many(rows), start=1):
+    for number, row in enumerate(many(read_mat(path, ["annotations"])["annotations"]), start=1):
         cells = row if isinstance(row, dict) else {}
-        name, label = cells.get(column), cells.get("class")
-        if (
-            not isinstance(name, str)
-            or not isinstance(label, (int, float))
-            or not float(label).is_integer()
-            or label < 1
-        ):
+        name, label = cells.get(column), cells.get("class", 0)
+        whole = isinstance(label, (int, float)) and float(label).is_integer() and label >= 1
+        if not isinstance(name, str) or not whole:
             raise DatasetError(
                 f"{path}, annotation {number}: it needs text in {column!r} and a whole number from "
                 f"1 in 'class', found {name!r:.60} and {label!r:.60}; get the file again"
             )
-        images.append((name, int(label)))
-    if not images:
-        raise DatasetError(f"{path}: it lists nothing; get the file again")
+        images.append((name, int(float(label))))
     return images
 
 
-def _find_mat(path: Path, name: str) -> Path | None:
-    return next((p for p in (path / name, path / "devkit" / name) if p.is_file()), None)
-
-
-def _read_sop(path: Path) -> Listing:
+def _read_sop(path: Path) -> ImageSet:
     """Read Stanford Online Products: Ebay_train.txt and Ebay_test.txt together.
 
     Each begins with the line ``image_id class_id super_class_id path``. The official training
     classes (1 to 11318) come first, then the test classes, both in the order of their numbers.
     """
-    files = _needed(path, ("Ebay_train.txt", "Ebay_test.txt"), "Stanford Online Products")
+    files = [path / f"Ebay_{part}.txt" for part in ("train", "test")]
     rows = [
-        (name, parse_number(class_id, where), part)
-        for part, file in zip(("train", "test"), files.values(), strict=True)
+        (name, parse_number(class_id, where), file.stem.removeprefix("Ebay_"))
+        for file in files
         for where, (_, class_id, _, name) in _rows(file, 4, header="image_id")
     ]
-    return _partitioned(path, path, rows, files)
+    images = [(name, label) for name, label, _ in rows]
+    return _listed(path, path, images, files, parts=[part for *_, part in rows])
 
 
-def _read_inshop(path: Path) -> Listing:
+def _read_inshop(path: Path) -> ImageSet:
     """Read In-Shop Clothes Retrieval: list_eval_partition.txt, in the folder or in Eval/.
 
     Its first line is the number of images, the second ``image_name item_id evaluation_status``.
@@ -398,39 +338,55 @@ def _read_inshop(path: Path) -> Listing:
     name = "list_eval_partition.txt"
     file = next((p for p in (path / "Eval" / name, path / name) if p.is_file()), path / name)
     root = path / "Img" if (path / "Img" / "img").is_dir() else path
-    rows = _rows(file, 3, header="image_name", count=True)
-    for where, (_, _, part) in rows:
-        if part not in ("train", "query", "gallery"):
-            raise DatasetError(
-                f"{where}: {part[:60]!r} is no part; it must be train, query or gallery"
-            )
-    return _partitioned(file, root, [cells for _, cells in rows], {file.name: file})
+    rows = [cells for _, cells in _rows(file, 3, header="image_name", count=True)]
+    parts = [part for *_, part in rows]
+    if strange := set(parts) - {"train", "query", "gallery"}:
+        raise DatasetError(
+            f"{file}: {min(strange)[:60]!r} is no part; it must be train, query or gallery"
+        )
+    return _listed(path, root, [(image, item) for image, item, _ in rows], [file], parts=parts)
 
 
-def _partitioned(
-    where: Path, root: Path, rows: Sequence[Sequence[Any]], files: dict[str, Path]
-) -> Listing:
-    """Return images given by path, class and part; the classes of the training part come first."""
-    train = {name for _, name, part in rows if part == "train"}
-    others = {name for _, name, part in rows if part != "train"}
+def _listed(
+    path: Path,
+    root: Path,
+    images: Sequence[tuple[str, Any]],
+    files: Sequence[Path],
+    names: Mapping[Any, str] | None = None,
+    parts: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> ImageSet:
+    """Return images given by path and class, perhaps with the part of the set that they are in.
+
+    Classes are in the order of their numbers or names, those of the training part first.
+    """
+    in_train = [part == "train" for part in parts or [""] * len(images)]
+    train, others = (
+        {label for (_, label), inside in zip(images, in_train, strict=True) if inside is wanted}
+        for wanted in (True, False)
+    )
     if both := sorted(train & others):
         raise DatasetError(
-            f"{where}: {len(both):,} classes are in the training part and in the test part: "
+            f"{path}: {len(both):,} classes are in the training part and in the test part: "
             f"{_some(both)}; get the lists again"
         )
-    images, classes, partition = zip(*rows, strict=True)
     order = sorted(train) + sorted(others)
-    return Listing(
-        _listed_images(root, images, next(iter(files.values()))),
-        _indices(order, classes),
-        [str(name) for name in order],
+    if names is not None and (unnamed := [label for label in order if label not in names]):
+        raise DatasetError(f"{files[-1]}: no name of class {unnamed[0]}; get the file again")
+    index_of = {label: index for index, label in enumerate(order)}
+    return ImageSet(
+        path,
+        _listed_images(root, [name for name, _ in images], files[0]),
+        np.array([index_of[label] for _, label in images], np.int64),
+        [str(label) if names is None else names[label] for label in order],
         files,
-        np.array(partition, np.str_),
-        len(train),
+        None if parts is None else np.array(parts, np.str_),
+        len(train) if parts else None,
+        notes,
     )
 
 
-_READERS: Mapping[Layout, Callable[[Path], Listing]] = {
+_READERS: Mapping[Layout, Callable[[Path], ImageSet]] = {
     "records": _read_records,
     "folder": _read_folder,
     "cub": _read_cub,
@@ -438,16 +394,6 @@ _READERS: Mapping[Layout, Callable[[Path], Listing]] = {
     "sop": _read_sop,
     "inshop": _read_inshop,
 }
-
-
-def _needed(path: Path, names: Sequence[str], of: str) -> dict[str, Path]:
-    """Return the files of a data set by name; all must be there."""
-    if lacking := [name for name in names if not (path / name).is_file()]:
-        raise DatasetError(
-            f"{path}: {', '.join(lacking)} of {of} is not there; give the folder that holds "
-            f"{', '.join(names)}"
-        )
-    return {name: path / name for name in names}
 
 
 def _rows(
@@ -468,17 +414,12 @@ def _rows(
         DatasetError: naming the line.
     """
     lines, _ = read_lines(path)
-    stated = -1
-    if count:
-        number, text = lines.pop(0)
-        stated = parse_number(text, f"{path}, line {number}")
-    if header is not None:
-        number, text = lines.pop(0) if lines else (0, "")
-        if text.split()[:1] != [header]:
-            raise DatasetError(
-                f"{path}, line {number}: the line of column names that begins with {header!r} is "
-                f"missing, found {text[:60]!r}; get the file again"
-            )
+    stated = parse_number(lines.pop(0)[1], f"{path}, line 1") if count else None
+    if header is not None and (not lines or lines.pop(0)[1].split()[:1] != [header]):
+        raise DatasetError(
+            f"{path}: the line of column names that begins with {header!r} is missing; get the "
+            "file again"
+        )
     rows = []
     for number, text in lines:
         cells = text.split(maxsplit=columns - 1)
@@ -488,25 +429,9 @@ def _rows(
                 f"{text[:60]!r}; mend the line or get the file again"
             )
         rows.append((f"{path}, line {number}", cells))
-    if stated not in (-1, len(rows)):
-        raise DatasetError(
-            f"{path}, line 1: {stated:,} images are announced, but {len(rows):,} lines follow; "
-            "the file was cut or changed, get it again"
-        )
-    if not rows:
-        raise DatasetError(f"{path}: it lists nothing; get the file again")
+    if not rows or stated not in (None, len(rows)):
+        raise DatasetError(f"{path}: it lists {len(rows):,} images, not all; get the file again")
     return rows
-
-
-def _read_numbered(path: Path) -> dict[int, str]:
-    """Read lines of a number and a text."""
-    texts: dict[int, str] = {}
-    for where, (number, text) in _rows(path, 2):
-        key = parse_number(number, where)
-        if key in texts:
-            raise DatasetError(f"{where}: the number {key} occurs before; remove one of the lines")
-        texts[key] = text
-    return texts
 
 
 def _listed_images(root: Path, names: Sequence[str], listed_in: Path) -> FolderImages:
@@ -534,12 +459,6 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _indices(order: Sequence[Any], values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the index of each value in ``order``."""
-    index_of = {value: i for i, value in enumerate(order)}
-    return np.array([index_of[value] for value in values], np.int64)
-
-
 def _some(names: Sequence[Any], limit: int = 3) -> str:
     shown = ", ".join(str(name)[:60] for name in names[:limit])
     return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
@@ -547,4 +466,6 @@ def _some(names: Sequence[Any], limit: int = 3) -> str:
 
 def _identity(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
-    return {"bytes": size} | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
+    return {"name": path.name, "bytes": size} | (
+        {"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {}
+    )

@@ -144,29 +144,8 @@ def digest(stored: Any) -> str:
 
 
 def as_stored(value: Protocol | Arm | Comparison) -> Any:
-    """Return all fields as JSON types, but for fields of a later version that are at their default.
-
-    So folders and hashes of comparisons that ask for nothing new stay what they were.
-    """
-    return without_later_defaults(json.loads(json.dumps(to_dict(value))))
-
-
-def without_later_defaults(stored: Any) -> Any:
-    """Leave out of a tree of JSON types what `as_stored` leaves out.
-
-    An earlier version may have stored such a field, or not known it; both mean the same.
-    """
-    later: dict[str, dict[str, Any]] = {
-        "Comparison": {"metrics": [], "paired": False, "recalls": list(RECALLS)},
-        "Trunk": {"hidden": 0, "weight_norm": False},
-    }
-    if isinstance(stored, list):
-        return [without_later_defaults(each) for each in stored]
-    if not isinstance(stored, dict):
-        return stored
-    defaults = later.get(str(stored.get("type")), {})
-    kept = {key: without_later_defaults(each) for key, each in stored.items()}
-    return {k: v for k, v in kept.items() if k not in defaults or v != defaults[k]}
+    """Return all fields as JSON types."""
+    return json.loads(json.dumps(to_dict(value)))
 
 
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
@@ -396,10 +375,8 @@ class Comparison(Checked):
             )
 
     def _check_search(self, arm: Arm) -> None:
-        names = [r.field for r in arm.ranges]
-        for name in names:
-            if name == NOTHING:
-                continue
+        limits = {r.field: r for r in arm.ranges}
+        for name in limits.keys() - {NOTHING}:
             where = f"arm {arm.name}: {name} is searched"
             value = _get(arm, name, where)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -409,19 +386,12 @@ class Comparison(Checked):
                     f"{where}, but the arm has no protocol of its own; give it "
                     "protocol=replace(...) and declare the field, or search it in no arm"
                 )
-        for start in arm.start:
-            for name, value in start:
-                if name not in names:
-                    raise RecipeError(
-                        f"arm {arm.name}: a start sets {name}, which is not searched; searched are "
-                        f"{', '.join(names) or 'none'}"
-                    )
-                limits = next(r for r in arm.ranges if r.field == name)
-                if not limits.low <= value <= limits.high:
-                    raise RecipeError(
-                        f"arm {arm.name}: a start sets {name} to {value:g}, outside "
-                        f"[{limits.low:g}, {limits.high:g}]"
-                    )
+        for name, value in (pair for start in arm.start for pair in start):
+            if name not in limits or not limits[name].low <= value <= limits[name].high:
+                raise RecipeError(
+                    f"arm {arm.name}: a start sets {name} to {value:g}, which is not searched or "
+                    f"outside its range; searched are {', '.join(limits) or 'none'}"
+                )
 
 
 def is_within(name: str, fields: Iterable[str]) -> bool:

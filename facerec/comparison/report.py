@@ -5,82 +5,58 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from facerec.comparison.figures import (
-    arm_figure,
-    difference_figure,
-    gain_figure,
-    learning_figure,
-    trial_figure,
-)
-from facerec.comparison.finals import VIEWS
+import pandas as pd
+
+from facerec.comparison.figures import arm_figure, gain_figure, learning_figure
 from facerec.comparison.harness import Results
-from facerec.comparison.protocol import Comparison
-from facerec.comparison.significance import SeedMean, least_p, level_of
-from facerec.comparison.summary import (
-    HEADLINE,
-    Pair,
-    Summary,
-    claim_of,
-    find,
-    gains_of,
-    is_declared,
-    summarize,
-    to_json,
-)
+from facerec.comparison.protocol import UNTRAINED
+from facerec.comparison.significance import least_p
+from facerec.comparison.summary import SCHEMA, Summary, summarize
 from facerec.comparison.tables import (
-    claims_of,
-    cost_table,
-    difference_table,
+    ends,
     headline_table,
-    manifest_table,
     norm_table,
+    origin_table,
     pair_table,
     paired_trial_table,
     percent,
     plus_minus,
     points,
-    probe_table,
-    protocol_tables,
-    run_records,
-    run_table,
-    score_records,
     setting_table,
-    signed,
-    space_table,
-    speed_table,
     to_latex,
-    trial_records,
 )
 from facerec.errors import ComparisonError
-from facerec.files import atomic_path
+from facerec.files import atomic_path, json_bytes
+from facerec.recipe import to_dict
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
-from facerec.report.figures import Drawing, Drawings
-from facerec.report.page import (
-    Block,
-    Code,
-    FindingLine,
-    Folded,
-    Listed,
-    Page,
-    Section,
-    Terms,
-    Text,
-)
-from facerec.report.words import counted, limits, p_value
-from facerec.statistics.intervals import Interval
+from facerec.report.figures import Drawings
+from facerec.report.page import Block, FindingLine, Folded, Listed, Page, Section, Terms, Text
+from facerec.report.words import counted, p_value
 
 PAGE = "report.html"
 
 _SPOKEN = 5
 """Pairs up to which the page has a sentence for each."""
 
-_NOT_MEASURED = "Gradients and angular steps were not measured; the protocol's probe_every is 0."
+_TERMS = {
+    "P@1, R-Precision (RP), MAP@R, Recall@K": "Of a test image with R others of its class: whether "
+    "the nearest image is of its class; the share of its class among the R nearest; the mean of "
+    "the precision at i over i = 1 … R, counted where the i-th is of its class; whether any of the "
+    "K nearest is. Means over queries.",
+    "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit embeddings "
+    "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
+    "Interval over seeds, over classes, over both": "Student's t over seeds: another training on "
+    "these test classes. Bootstrap of test classes: other test classes with these trainings. Over "
+    "both: seeds and classes resampled together. References are held fixed. Figures of a k-means "
+    "(NMI, F1) are no means over queries, so their intervals are over seeds alone.",
+}
 
 
 def write_report(results: Results, folder: str | Path) -> dict[str, Path]:
@@ -110,15 +86,59 @@ def render(summary: Summary) -> dict[str, bytes]:
     """Return the files of a report, path → contents; the page comes last."""
     drawings = Drawings()
     page = _page(summary, drawings)
-    said = [sentence_of(line) for line in answers(summary)]
     return {
-        "results.json": documents.to_json({**to_json(summary), "answers": said}),
-        "table.csv": to_csv(score_records(summary)),
-        "runs.csv": to_csv(run_records(summary)),
-        "trials.csv": to_csv(trial_records(summary)),
+        "results.json": json_bytes(documents.plain(to_json(summary), infinities=False)),
+        "table.csv": to_csv(_table(summary)),
+        "runs.csv": to_csv(records(summary.runs)),
+        "trials.csv": to_csv(records(summary.trials)),
         "table.tex": to_latex(summary).encode(),
         **drawings.files,
         PAGE: page.render().encode(),
+    }
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table with None for what is unknown."""
+    known = table.astype(object).where(table.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in known.to_dict("records")]
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """Return all figures as JSON types; what is unknown is null, with a reason beside it."""
+    comparison = summary.comparison
+    return {
+        "schema": SCHEMA,
+        **{name: getattr(comparison, name) for name in ("name", "question", "confidence")},
+        **{name: getattr(comparison, name) for name in ("replicates", "repetitions", "declared")},
+        **_counts(summary),
+        "answers": [sentence_of(line) for line in answers(summary)],
+        "figures": _table(summary),
+        "arms": records(summary.arms.reset_index()),
+        "runs": records(summary.runs),
+        "trials": records(summary.trials),
+        "gain": summary.gain,
+        "protocol": to_dict(comparison.protocol),
+        "manifest": summary.results.manifest,
+    }
+
+
+def _table(summary: Summary) -> list[dict[str, Any]]:
+    """Return the rows of figures, and one for each arm that has none."""
+    rows = records(summary.figures.reset_index())
+    for row in rows:
+        row["fair"] = summary.arms.fair[row["arm"]] if row["against"] else None
+    lost = summary.arms.missing[summary.arms.missing != ""]
+    return rows + [{"arm": arm, "reason": reason} for arm, reason in lost.items()]
+
+
+def _counts(summary: Summary) -> dict[str, int]:
+    results = summary.results
+    runs = [run for arm in results.arms for run in arm.runs] or list(results.untrained)
+    labels = runs[0].labels.tolist() if runs else []
+    return {
+        "classes": len(set(labels)),
+        "queries": len(labels),
+        "dropped": runs[0].dropped if runs else 0,
     }
 
 
@@ -130,9 +150,10 @@ def answers(summary: Summary, most: int | None = None) -> list[FindingLine]:
 
     Of more than ``most`` pairs none has a line.
     """
-    spoken = summary.pairs if most is None or len(summary.pairs) <= most else ()
-    pairs = [_pair_answer(summary, pair) for pair in spoken]
-    return [*_claims(summary), *pairs, *_ranking(summary)]
+    pairs = summary.pairs
+    spoken = pairs if most is None or len(pairs) <= most else []
+    lines = [_pair_answer(summary, pair) for pair in spoken]
+    return [*_claims(summary), *lines, *_ranking(summary)]
 
 
 def sentence_of(line: FindingLine) -> str:
@@ -144,190 +165,141 @@ def sentence_of(line: FindingLine) -> str:
 
 def _claims(summary: Summary) -> Iterator[FindingLine]:
     """Say of each question how many of its pairs differ."""
-    level = 1 - summary.confidence
     for claim in dict.fromkeys(pair.claim for pair in summary.pairs):
         pairs = [pair for pair in summary.pairs if pair.claim == claim]
         if len(pairs) < 2:
             continue
-        means = [pair.headline.mean for pair in pairs if pair.headline]
-        detected = [mean for mean in means if is_declared(mean, summary.confidence)]
-        above = sum(mean.value > 0 for mean in detected)
-        detail = f"adjusted p at most {level:.2g}; {_undecided(pairs)}"
-        smallest = [100 * pair.smallest for pair in pairs if pair.smallest is not None]
+        counts = Counter(pair.conclusion for pair in pairs)
+        detected = [p.Index for p in pairs if p.conclusion == "difference detected"]
+        above = sum(summary.headline(arm).difference > 0 for arm in detected)
+        undecided = [
+            f"{said} in {counts[said]}"
+            for said in ("none detected at this precision", "insufficient data")
+            if counts[said]
+        ]
+        level = f"adjusted p at most {1 - summary.comparison.confidence:.2g}"
+        smallest = [100 * pair.smallest for pair in pairs if not math.isnan(pair.smallest)]
+        ends_ = dict.fromkeys(f"{of(smallest):.2f}" for of in (min, max) if smallest)
         yield FindingLine(
             f"Another {claim}, {len(pairs)} pairs: concatenated MAP@R",
             f"different in {len(detected)}: above in {above}, below in {len(detected) - above}",
-            detail=detail.removesuffix("; "),
-            basis=f"80 % power from {_range(smallest)} points on" if smallest else "",
+            detail="; ".join([level, *undecided]),
+            basis=f"80 % power from {' to '.join(ends_)} points on" if len(smallest) else "",
         )
 
 
-def _undecided(pairs: Sequence[Pair]) -> str:
-    counts = Counter(pair.conclusion for pair in pairs)
-    return "; ".join(
-        f"{said} in {counts[said]}"
-        for said in ("none detected at this precision", "insufficient data")
-        if counts[said]
-    )
-
-
-def _range(values: Sequence[float]) -> str:
-    ends = dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values)))
-    return " to ".join(ends)
-
-
-def _side(interval: Interval) -> str:
-    if interval.low > 0:
-        return "lies above 0"
-    return "lies below 0" if interval.high < 0 else "includes 0"
-
-
-def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
-    figure = f"{pair.arm} against {pair.base}"
-    difference = pair.headline
-    if difference is None:
-        return FindingLine(figure, "no difference can be computed", detail=pair.reason)
-    mean = difference.mean
-    estimate = f"{points(mean.value)} points of concatenated MAP@R"
-    if mean.interval is None:
-        detail = f"n=1: {mean.remark}"
+def _pair_answer(summary: Summary, pair: Any) -> FindingLine:
+    figure = f"{pair.Index} against {pair.against}"
+    row = summary.headline(pair.Index)
+    if pair.unpaired or row is None:
+        return FindingLine(figure, "no difference can be computed", detail=pair.unpaired)
+    estimate = f"{points(row.difference)} points of concatenated MAP@R"
+    over = "joint" if not math.isnan(row.difference_joint_low) else "over_seeds"
+    interval = ends(row, f"difference_{over}", 100, "+.2f")
+    if not interval:
+        detail = "n=1: one seed tells nothing of the spread over trainings"
         return FindingLine(figure, estimate, conclusion=pair.conclusion, detail=detail)
-    basis = counted(mean.total, "seed")
-    if mean.joint is not None:
-        basis += f" × {counted(summary.classes, 'test class', 'test classes')}"
-    relative = difference.relative
-    of_base = "" if relative is None else f", {signed(100 * relative, 1)} % of the base"
-    detail = f"the {percent(summary)} interval {_side(mean.interval)}"
-    if not any(mean.differences):
+    low, high = (row[f"difference_{over}_{end}"] for end in ("low", "high"))
+    side = "lies above 0" if low > 0 else "lies below 0" if high < 0 else "includes 0"
+    detail = f"the {percent(summary)} interval {side}"
+    if pair.equal:
         detail += "; equal in every run"
-    elif pair.smallest is not None:
+    elif not math.isnan(pair.smallest):
         detail += f"; 80 % power from {100 * pair.smallest:.2f} on"
+    n, pairs = counted(int(pair.seeds), "seed"), counted(int(pair.claim_pairs), "pair")
     return FindingLine(
         figure,
         estimate,
-        limits(mean.interval, 100, "+.2f") + of_base,
+        interval,
         conclusion=pair.conclusion,
         detail=detail,
-        basis=f"n = {basis}; p = {p_value(mean.p)}, adjusted for "
-        f"{counted(pair.claim_pairs, 'pair')} {p_value(mean.p_holm)}",
+        basis=f"n = {n}; p = {p_value(row.p)}, adjusted for {pairs} {p_value(row.p_holm)}",
     )
 
 
 def _ranking(summary: Summary) -> Iterator[FindingLine]:
-    means = {arm.name: arm.headline.mean for arm in summary.arms if arm.headline}
-    if len(means) < 2:
+    rows = {arm: row for arm in summary.arms.index if (row := summary.headline(arm)) is not None}
+    if len(rows) < 2:
         return
-    first = max(means, key=lambda name: means[name].value)
-    reach = meeting_best(means) - {first}
-    others = [name for name in means if name in reach]
+    first = max(rows, key=lambda arm: rows[arm]["mean"])
+    others = [arm for arm in meeting_best(rows) if arm != first]
     detail = (
-        f"n=1: {means[first].remark}"
-        if means[first].over_seeds is None
+        "n=1: one seed tells nothing of the spread over trainings"
+        if rows[first].n == 1
         else f"the intervals over seeds of {', '.join(others)} meet its own"
         if others
         else "no other arm's interval over seeds meets its own"
     )
-    yield FindingLine(
-        "Highest concatenated MAP@R",
-        f"{first} {plus_minus(means[first])} %",
-        detail=detail,
-        basis=f"n = {counted(means[first].total, 'seed')}",
-    )
+    estimate = f"{first} {plus_minus(rows[first])} %"
+    basis = f"n = {counted(int(rows[first].n), 'seed')}"
+    yield FindingLine("Highest concatenated MAP@R", estimate, detail=detail, basis=basis)
 
 
-def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
+def meeting_best(rows: dict[str, Any]) -> list[str]:
     """Return the names whose interval over seeds meets that of the highest mean.
 
     So the tables of the Reality Check are read. One seed has a point for an interval.
     """
-    if not means:
-        return frozenset()
-    best = max(means.values(), key=lambda mean: mean.value)
-    least, _ = _ends(best)
-    return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
 
+    def end(row: Any, name: str) -> float:
+        value = float(row[f"mean_over_seeds_{name}"])
+        return float(row["mean"]) if math.isnan(value) else value
 
-def _ends(mean: SeedMean) -> tuple[float, float]:
-    interval = mean.over_seeds
-    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
+    best = max(rows.values(), key=lambda row: row["mean"], default=None)
+    return [name for name, row in rows.items() if end(row, "high") >= end(best, "low")]
 
 
 def _notes(summary: Summary) -> list[str]:
     """Return what a reader must know before the figures."""
-    notes = [f"{arm.name} has no scores: {arm.reason}." for arm in summary.arms if arm.reason]
+    arms = summary.of_arms
+    notes = [f"{arm.Index} has no scores: {arm.missing}." for arm in arms if arm.missing]
     notes += [
-        f"{arm.name}: {counted(len(arm.failures), 'final run')} failed, left out of all figures: "
-        f"{'; '.join(arm.failures)}."
-        for arm in summary.arms
-        if arm.failures and not arm.reason
+        f"{arm.Index}: {counted(arm.failed_runs, 'final run')} failed, left out of all figures: "
+        f"{arm.failures}."
+        for arm in arms
+        if arm.failures and not arm.missing
     ]
+    pairs = summary.pairs
     notes += [
-        f"{pair.arm} against {pair.base} does not bear the mark “fair”: "
-        f"{'; '.join(pair.fairness.reasons)}."
-        for pair in summary.pairs
-        if not pair.fairness.fair
+        f"{pair.Index} against {pair.against} does not bear the mark “fair”: {pair.unfair}."
+        for pair in pairs
+        if pair.unfair
     ]
-    notes += [*_never_learned(summary), *_below_untrained(summary)]
-    seeds = max((len(pair.seeds) for pair in summary.pairs), default=0)
+    notes += _little_learned(summary)
+    seeds = max((int(pair.seeds) for pair in pairs), default=0)
     if seeds == 1:
-        notes.append(
-            "One seed each: no interval and no p; single runs say nothing of their spread."
-        )
+        notes.append("One seed each: no interval and no p; single runs say nothing of a spread.")
     elif seeds:
-        least = least_p(seeds)
-        most = max(pair.claim_pairs for pair in summary.pairs)
+        most = int(max(pair.claim_pairs for pair in pairs))
         notes.append(
-            f"With {seeds} seeds the sign-flip test cannot give a p below {p_value(least)}, "
-            f"adjusted for {counted(most, 'pair')} not below {p_value(min(1.0, least * most))}."
+            f"With {seeds} seeds the sign-flip test cannot give a p below "
+            f"{p_value(least_p(seeds))}, adjusted for {counted(most, 'pair')} not below "
+            f"{p_value(min(1.0, least_p(seeds) * most))}."
         )
-    notes += [f"{note}." for note in summary.manifest["notes"]]
-    return notes
+    return [*notes, *(f"{note}." for note in summary.results.manifest["notes"])]
 
 
-def too_few_seeds(comparison: Comparison) -> str:
-    """Return, before anything is trained, why some claim cannot be decided; empty where all can.
-
-    Holm's adjustment multiplies the lowest of the p of m pairs by m: nothing can be declared where
-    m times the lowest p that the seeds can give exceeds 1 − confidence.
-    """
-    compared = [(arm, comparison.arm(arm.against)) for arm in comparison.arms if arm.against]
-    claims = [claim_of(comparison, *pair) for pair in compared]
-    level, seeds = level_of(comparison.confidence), comparison.repetitions
-    short = [claim for claim in claims if claims.count(claim) * least_p(seeds) > level]
-    if not short:
-        return ""
-    most = max(map(short.count, short))
-    enough = next(n for n in count(seeds) if most * least_p(n) <= level)
-    return (
-        f"with {counted(seeds, 'seed')} no difference can be declared among {claims_of(short)}: "
-        f"after Holm's adjustment p is above {level:g}, whatever the runs give; "
-        f"it takes --repetitions {enough} at least"
-    )
-
-
-def _never_learned(summary: Summary) -> Iterator[str]:
-    """Yield a note on the arms whose training never beat the network before it."""
+def _little_learned(summary: Summary) -> Iterator[str]:
+    """Yield notes on arms whose training never beat the network before it."""
     counts = []
-    for arm in summary.arms:
-        best = [epoch for run in arm.runs for epoch in run.epochs]
+    for arm in summary.results.arms:
+        best = [fit.epoch for run in arm.runs for fit in run.fits]
         if untrained := best.count(0):
-            counts.append(f"{arm.name}: in {untrained} of {counted(len(best), 'final training')}")
+            counts.append(
+                f"{arm.arm.name}: in {untrained} of {counted(len(best), 'final training')}"
+            )
     if counts:
         yield (
             f"{'; '.join(counts)} no epoch scored higher in validation than the network before "
             "training, which was kept; such scores say little of a loss. Let training last "
             "longer, with more patience."
         )
-
-
-def _below_untrained(summary: Summary) -> Iterator[str]:
-    """Yield a note where no arm scores as high as the network before training."""
-    before = find(summary.untrained, *HEADLINE)
-    scores = [arm.headline.mean.value for arm in summary.arms if arm.headline]
-    if before and scores and before.mean.value > max(scores):
+    rows = [row for arm in summary.arms.index if (row := summary.headline(arm)) is not None]
+    before = summary.headline(UNTRAINED)
+    if before is not None and rows and before["mean"] > max(row["mean"] for row in rows):
         yield (
-            f"Every arm scores lower than the network before training, whose concatenated MAP@R is "
-            f"{plus_minus(before.mean)} %: what the arms differ in is how much training lost."
+            "Every arm scores lower than the network before training, whose concatenated MAP@R is "
+            f"{plus_minus(before)} %: what the arms differ in is how much training lost."
         )
 
 
@@ -335,168 +307,70 @@ def _below_untrained(summary: Summary) -> Iterator[str]:
 
 
 def _page(summary: Summary, drawings: Drawings) -> Page:
-    notes = _notes(summary)
-    drawn = _drawn(summary, drawings)
-    findings = answers(summary, _SPOKEN)
-    rule = f"All lines are made by rule from the figures below; intervals: {percent(summary)}."
-    return Page(
-        title=summary.question,
-        verdict=_design(summary),
-        lead="",
-        opening=drawn["arms"],
-        # Of many pairs the figure and the tables say more at once than a screen full of sentences.
-        findings=findings,
-        headline=[
-            *([Text(rule)] if findings else []),
-            *([Listed(notes, "notes")] if notes else []),
-        ],
-        sections=list(_sections(summary, drawn)),
-    )
-
-
-def _design(summary: Summary) -> str:
-    return (
-        f"{summary.name}: {counted(len(summary.arms), 'arm')}, "
-        f"{counted(max(arm.cost.trials for arm in summary.arms), 'trial')} each, best settings "
-        f"trained anew with {counted(summary.repetitions, 'fresh seed')}, scored once on "
-        f"{counted(summary.queries, 'query', 'queries')} of "
-        f"{counted(summary.classes, 'test class', 'test classes')}."
-    )
-
-
-def _sections(summary: Summary, drawn: Mapping[str, Sequence[Drawing]]) -> Iterator[Section]:
-    runs = run_table(summary)
-    yield Section("Results", [headline_table(summary), Folded("Every run", [runs])])
-    if summary.pairs:
-        tables = [difference_table(summary, view) for view in VIEWS]
-        # The first figure has the same differences of concatenated embeddings already.
-        tall = drawn["differences"] if len(summary.pairs) > _SPOKEN else []
-        others = Folded("All figures", [*tall, *tables])
-        trials = paired_trial_table(summary)
-        yield Section(
-            "Differences",
-            [
-                pair_table(summary),
-                *([trials] if trials else []),
-                *([] if tall else drawn["differences"]),
-                others,
-            ],
-        )
-    speeds, curves = speed_table(summary), drawn["learning"]
-    if speeds or curves:
-        yield Section("Convergence", [*([speeds] if speeds else []), *curves])
-    yield Section(
-        "Norms and gradients",
-        [
-            norm_table(summary),
-            *drawn["norm_variance"],
-            probe_table(summary) or Text(_NOT_MEASURED),
-        ],
-    )
-    spaces = space_table(summary)
-    folded = [Folded(spaces.caption, [spaces])] if spaces.rows else []
-    yield Section("Search and settings", [setting_table(summary), *drawn["trials"], *folded])
-    yield Section("Budgets and costs", [cost_table(summary)])
-    common, *own = protocol_tables(summary)
-    yield Section("Protocol", [Folded(common.caption, [common]), *own])
-    yield Section("Terms", [Terms(_terms(summary))])
-    files = ["results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "figures/"]
-    beside: list[Block] = [
-        Text(
-            "Beside this page: ",
-            Code(", ".join(files)),
-            ". Equal results give equal bytes, so this page bears no date.",
-        )
-    ]
-    yield Section("Manifest", [manifest_table(summary), *beside])
-
-
-def _terms(summary: Summary) -> dict[str, str]:
-    terms = {
-        "P@1, R-Precision (RP), MAP@R, Recall@K": "Of a test image with R others of its class: "
-        "whether the nearest image is of its class; the share of its class among the R nearest; "
-        "the mean of the precision at i over i = 1 … R, counted where the i-th is of its class; "
-        "whether any of the K nearest is. Means over queries.",
-        "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit "
-        "embeddings of all folds' models side by side. Separated: the mean of the figures of each "
-        "model alone.",
-        "Interval over seeds, over classes, over both": "Student's t over seeds: another training "
-        f"on these test classes. Bootstrap of test classes, {summary.replicates:,} resamples: "
-        "other test classes with these trainings. Over both: seeds and classes resampled "
-        "together; the headline of every difference. References are held fixed.",
-        "p": "Two-sided sign-flip permutation test of the paired differences over seeds; n seeds "
-        "cannot give less than 2 to the power of 1 − n.",
-        "n=1": "A single run, which has no interval.",
-        "Trial, first setting": "A setting that was trained on every fold; one that was given "
-        "rather than proposed, such as defaults and published values.",
-    }
-    if summary.clusterings:
-        terms["NMI, F1"] = (
-            "Of k-means on the unit embeddings of the queries, with as many clusters as classes: "
-            "mutual information of clusters and classes over the mean of their entropies; harmonic "
-            "mean of precision and recall over pairs put together. Not means over queries, so "
-            "their intervals are over seeds alone."
-        )
-    return terms
-
-
-# ---------------------------------------------------------------- figures
-
-
-def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
-    """Draw all figures; a list without a drawing where there is nothing to be drawn."""
-    said = "; ".join(
-        f"{pair.name} {points(pair.headline.mean.value)}" for pair in summary.pairs if pair.headline
-    )
+    comparison, notes = summary.comparison, _notes(summary)
+    forest = arm_figure(summary)
     scores = "; ".join(
-        f"{arm.name} {plus_minus(arm.headline.mean)} %" for arm in summary.arms if arm.headline
+        f"{arm} {plus_minus(row)} %"
+        for arm in summary.arms.index
+        if (row := summary.headline(arm)) is not None
     )
-    best = "; ".join(
-        f"{arm.name} {100 * arm.validation:.2f} %"
-        for arm in summary.arms
-        if arm.validation is not None
+    opening = drawings.draw(
+        "arms",
+        forest,
+        f"Forest of all arms and their differences. {scores}.",
+        "Concatenated MAP@R of every arm on the test classes, and its difference from the arm that "
+        "it is compared with.",
     )
-    ends = "; ".join(
-        f"{arm.name} {100 * arm.learning.mean[-1]:.2f} % after {arm.learning.epochs[-1]} epochs"
-        for arm in summary.arms
-        if arm.learning
+    found = _counts(summary)
+    design = (
+        f"{comparison.name}: {counted(len(summary.arms), 'arm')}, "
+        f"{counted(int(summary.arms.trials.max()), 'trial')} each, best settings trained anew with "
+        f"{counted(comparison.repetitions, 'fresh seed')}, scored once on "
+        f"{counted(found['queries'], 'query', 'queries')} of "
+        f"{counted(found['classes'], 'test class', 'test classes')}"
+        + (
+            f" ({found['dropped']} images alone in their class are none)"
+            if found["dropped"]
+            else ""
+        )
     )
-    gains = "; ".join(
-        f"{pair.arm}: reduction {signed(reduction.value, 4)}, gain {points(gain.value)} points"
-        for pair, reduction, gain in gains_of(summary.pairs)
+    return Page(
+        title=comparison.question,
+        verdict=f"{design}.",
+        lead="",
+        opening=opening,
+        # Of many pairs the figure and the tables say more at once than a screen full of sentences.
+        findings=answers(summary, _SPOKEN),
+        headline=[Listed(notes, "notes")] if notes else [],
+        sections=list(_sections(summary, drawings)),
     )
-    rows = [
-        (
-            "arms",
-            arm_figure(summary),
-            f"Forest of all arms{' and their differences' if said else ''}. {scores}.",
-            "Concatenated MAP@R of every arm on the test classes"
-            f"{', and its difference from the arm that it is compared with' if said else ''}.",
-        ),
-        (
-            "differences",
-            difference_figure(summary),
-            f"Forest of the differences. {said}.",
-            "Differences in test MAP@R, concatenated and separated, with zero line.",
-        ),
-        (
-            "trials",
-            trial_figure(summary),
-            f"Best validation MAP@R over trials. At the end: {best}.",
-            "What the search had found after how many trials.",
-        ),
-        (
-            "learning",
-            learning_figure(summary),
-            f"Learning curves of the final runs. At the end: {ends}.",
-            "Validation MAP@R of the best settings over epochs.",
-        ),
-        (
-            "norm_variance",
-            gain_figure(summary),
-            f"Gain over reduction of norm variance. {gains}.",
-            "Whether pairs that lose more norm variance gain more; equal colours are one family of "
-            "arms.",
-        ),
+
+
+def _sections(summary: Summary, drawings: Drawings) -> Iterator[Section]:
+    yield Section("Results", [headline_table(summary)])
+    if summary.pairs:
+        trials = paired_trial_table(summary)
+        yield Section("Differences", [pair_table(summary), *([trials] if trials else [])])
+    gain = summary.gain
+    said = "" if gain.value is None else f"Spearman's ρ = {gain.value:.2f}. "
+    scatter = drawings.draw(
+        "norm_variance",
+        gain_figure(summary),
+        f"Gain over reduction of norm variance. {said}",
+        "Whether pairs that lose more norm variance gain more; equal colours are one family.",
+    )
+    yield Section("Norms and speed", [norm_table(summary), *scatter])
+    curves = drawings.draw(
+        "learning",
+        learning_figure(summary),
+        "Learning curves of the final runs.",
+        "Validation MAP@R of the best settings over epochs, of the weights kept so far.",
+    )
+    yield Section("Settings and costs", [setting_table(summary), *curves])
+    yield Section("Terms", [Terms(_TERMS)])
+    origin = origin_table(summary)
+    beside: list[Block] = [
+        Folded(origin.caption, [origin]),
+        Text("Every figure is in table.csv and results.json beside this page, which has no date."),
     ]
-    return {row[0]: drawings.draw(*row) for row in rows}
+    yield Section("Origin", beside)

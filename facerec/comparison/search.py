@@ -27,7 +27,6 @@ from facerec.comparison.protocol import (
     Range,
     as_stored,
     shared_ranges,
-    without_later_defaults,
 )
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError, message_line
@@ -36,9 +35,6 @@ from facerec.recipe import differences, from_dict, to_dict
 
 if TYPE_CHECKING:
     import optuna
-
-FORMAT = 1
-"""Of what is stored with the trials; another one is not read."""
 
 FitFolds = Callable[[Arm, int], Iterator[Fit]]
 """Trains an arm, its setting written into it, on the folds from a number on, one by one."""
@@ -329,24 +325,12 @@ class Search:
             "data": self._data,
             "seed": comparison.seed,
             "sampler": comparison.sampler,
-            **({"paired": True} if comparison.paired_with(arm) else {}),
+            "paired": comparison.paired_with(arm) is not None,
         }
-        stored = study.user_attrs
-        if not stored:
-            study.set_user_attr("format", FORMAT)
+        if "comparison" not in study.user_attrs:
             study.set_user_attr("comparison", mine)
             return
-        if stored.get("format") != FORMAT:
-            raise ComparisonError(
-                f"{self._url}: trials of {study.study_name} have format {stored.get('format')}, "
-                f"this facerec reads {FORMAT}; use the version that began it, or another "
-                f"{self._another}"
-            )
-        begun = without_later_defaults(stored.get("comparison", {}))
-        if comparison.paired_with(arm) is None and (comparison.paired or arm.against is None):
-            # Earlier versions noted it for all arms of a comparison, also for those without a pair.
-            begun.pop("paired", None)
-        changed = differences(begun, mine)
+        changed = differences(study.user_attrs["comparison"], mine)
         if changed:
             raise ComparisonError(
                 f"{self._url}: {study.study_name} was begun with another "

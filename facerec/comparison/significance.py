@@ -13,13 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
-from scipy.stats import binom, nct
+from scipy.stats import binom, nct, rankdata
 
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
@@ -76,32 +75,6 @@ class PairedDifference(SeedMean):
     """Two-sided, see `sign_flip_p`; None for one seed."""
     p_holm: float | None = None
     """Adjusted for the family, see `adjust`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepRatio(Estimate):
-    """Steps that an arm needs to come as far as its base, over the steps of the base.
-
-    The value is the median over seeds. The interval's ``confidence`` is the one attained, and its
-    upper limit may be infinite.
-    """
-
-    value: float
-    total: int
-    """Seeds."""
-    ratios: tuple[float, ...]
-    """Of each seed; a lower bound where the arm never came so far."""
-    censored: tuple[bool, ...]
-    """Where the arm never came so far."""
-    at_least: bool
-    """Whether such runs make the value a lower bound."""
-    p: float | None
-    """Two-sided sign test; None for one seed."""
-    p_holm: float | None = None
-    """Adjusted for the family, see `adjust`."""
-
-
-C = TypeVar("C", PairedDifference, StepRatio)
 
 
 def mean_over_seeds(
@@ -292,7 +265,7 @@ def _needed(count: int, level: float) -> float | None:
     return high
 
 
-def adjust(family: Sequence[C | None]) -> list[C | None]:
+def adjust(family: Sequence[PairedDifference | None]) -> list[PairedDifference | None]:
     """Fill in ``p_holm`` for all comparisons of one claim, such as all losses × data sets.
 
     A comparison that failed, None, or without p counts as one with p = 1, so that it cannot make
@@ -341,15 +314,17 @@ def spearman(
         )
     names, index = np.unique(own, return_inverse=True)
     count = len(names)
-    estimate = float(_rank_correlations(x, y, np.ones((1, len(x))))[0])
-    value = None if math.isnan(estimate) else estimate
+    estimate = _rank_correlation(x, y)
     if count < 3:
         remark = f"{count} {'group is' if count == 1 else 'groups are'} too few"
+        value = None if math.isnan(estimate) else estimate
         return Estimate(value, total=count, remark=remark)
-    if value is None:
+    if math.isnan(estimate):
         return Estimate(None, total=count, remark="one side is constant, so ranks tell nothing")
-    weights = _multiplicities(count, replicates, seed)[:, index].astype(np.float64)
-    drawn = _rank_correlations(x, y, weights)
+    rows = [
+        np.repeat(np.arange(len(x)), w[index]) for w in _multiplicities(count, replicates, seed)
+    ]
+    drawn = np.array([_rank_correlation(x[each], y[each]) for each in rows])
     lost = int(np.isnan(drawn).sum())
     interval = replace(
         percentile_interval(estimate, drawn, confidence),
@@ -357,33 +332,25 @@ def spearman(
         assumption=f"{count} groups drawn at random"
         + (f"; {lost:,} of {replicates:,} replicates constant and left out" if lost else ""),
     )
-    return Estimate(value, interval, total=count)
+    return Estimate(estimate, interval, total=count)
 
 
-def steps_to_reach(steps: ArrayLike, scores: ArrayLike, level: float) -> float:
-    """Return the first step at which a score is at least ``level``; infinite if none is.
+def _rank_correlation(x: Array, y: Array) -> float:
+    """Return Spearman's correlation, NaN where a side is constant."""
+    if not (np.ptp(x) and np.ptp(y)):
+        return math.nan
+    first, second = (rankdata(side) - (len(side) + 1) / 2 for side in (x, y))
+    return float(first @ second / math.sqrt((first @ first) * (second @ second)))
 
-    Args:
-        steps: of the validations, positive and ascending, ``(t,)``.
-        scores: of the validations, ``(t,)``.
-        level: to be reached.
 
-    Raises:
-        MetricError: lengths that differ, steps that are not positive and ascending, or a score that
-            is not finite.
-    """
-    when, values = _check_curve(steps, scores)
-    reached = np.flatnonzero(values >= level)
-    return float(when[reached[0]]) if reached.size else math.inf
+Curve = tuple[NDArray[np.int64], Array]
+"""Steps of the validations, positive and ascending, and their scores, ``(t,)`` each."""
 
 
 def compare_steps(
-    arm: Sequence[tuple[ArrayLike, ArrayLike]],
-    base: Sequence[tuple[ArrayLike, ArrayLike]],
-    share: float,
-    confidence: float = 0.95,
-) -> StepRatio:
-    """Compare how fast an arm and its base come to a share of the base's final score.
+    arm: Sequence[Curve], base: Sequence[Curve], share: float, confidence: float = 0.95
+) -> Estimate:
+    """Return the median over seeds of steps to a share of the base's final score, arm over base.
 
     The level of each seed is that share of its base's last score. A run that never comes so far is
     kept: its ratio is at least that of its last step, which bounds the median and its interval from
@@ -391,47 +358,36 @@ def compare_steps(
     another, and its coverage is exact whatever their distribution; five seeds attain 93.75 %.
 
     Args:
-        arm: steps and validation scores of each seed, ``(t,)`` each.
-        base: likewise for the same seeds.
+        arm: of each seed.
+        base: of the same seeds.
         share: such as 0.9, 0.95 or 0.99.
         confidence: coverage that the interval should have.
 
     Raises:
-        MetricError: numbers of runs that differ, a share that is not above 0 and at most 1, a final
-            score that is not positive, or as for `steps_to_reach`.
+        MetricError: a final score of the base is not positive.
     """
-    check_confidence(confidence)
-    if len(arm) != len(base) or not base:
-        raise MetricError(
-            f"{len(arm)} and {len(base)} runs cannot be paired; give one a seed for each arm"
-        )
-    if not 0 < share <= 1:
-        raise MetricError(f"the share {share} of the final score must be above 0 and at most 1")
     lowest, highest = np.empty((2, len(arm)))
     for index, (run, reference) in enumerate(zip(arm, base, strict=True)):
-        final = _check_curve(*reference)[1][-1]
-        if final <= 0:
+        level = share * float(reference[1][-1])
+        if level <= 0:
             raise MetricError(
-                f"the final score {final} of run {index} of the base is not positive, so a share "
+                f"the final score {level} of run {index} of the base is not positive, so a share "
                 "of it means nothing"
             )
-        needed = steps_to_reach(*reference, share * final)
-        taken = steps_to_reach(*run, share * final)
+        needed, taken = (_steps_to_reach(*each, level) for each in (reference, run))
         highest[index] = taken / needed
-        last = float(_check_curve(*run)[0][-1])
-        lowest[index] = (taken if math.isfinite(taken) else last) / needed
-    estimate = _median_ratio(lowest)
-    several = len(arm) > 1
-    return StepRatio(
-        value=estimate,
-        interval=_order_interval(lowest, highest, confidence) if several else None,
-        total=len(arm),
-        remark="" if several else ONE_SEED,
-        ratios=tuple(lowest.tolist()),
-        censored=tuple(np.isinf(highest).tolist()),
-        at_least=estimate < _median_ratio(highest),
-        p=_sign_test(lowest, highest) if several else None,
-    )
+        lowest[index] = min(taken, float(run[0][-1])) / needed
+    never = int(np.isinf(highest).sum())
+    value = _median_ratio(lowest)
+    bound = "it is a lower bound: " if value < _median_ratio(highest) else ""
+    remark = f"{bound}{never} of {len(arm)} runs never came so far" if never else ""
+    interval = _order_interval(lowest, highest, confidence) if len(arm) > 1 else None
+    return Estimate(value, interval, total=len(arm), remark=remark)
+
+
+def _steps_to_reach(steps: NDArray[np.int64], scores: Array, level: float) -> float:
+    reached = np.flatnonzero(scores >= level)
+    return float(steps[reached[0]]) if reached.size else math.inf
 
 
 class _Resample:
@@ -541,16 +497,6 @@ def _checked(values: ArrayLike, axes: int = 1) -> Array:
     return array
 
 
-def _check_curve(steps: ArrayLike, scores: ArrayLike) -> tuple[Array, Array]:
-    when, values = map(_checked, (steps, scores))
-    if when.shape != values.shape or when[0] <= 0 or (np.diff(when) <= 0).any():
-        raise MetricError(
-            f"{len(when)} steps and {len(values)} scores must be one a validation, with positive "
-            "steps that ascend; leave out a validation before training"
-        )
-    return when, values
-
-
 def _student(values: Array, confidence: float) -> Interval | None:
     """Return the t interval of the mean; None for one value."""
     if len(values) == 1:
@@ -576,23 +522,6 @@ def _multiplicities(count: int, replicates: int, seed: int) -> NDArray[np.uint8]
     return drawn
 
 
-def _rank_correlations(x: Array, y: Array, weights: Array) -> Replicates:
-    """Return Spearman's correlation for each row of whole weights, NaN where a side is constant."""
-    total = weights.sum(axis=1, keepdims=True)
-    sides = []
-    for values in (x, y):
-        distinct, index = np.unique(values, return_inverse=True)
-        tied = weights @ (index[:, None] == np.arange(len(distinct)))
-        # Tied values share the middle of their ranks; the middle of all is taken off.
-        sides.append((tied.cumsum(axis=1) - tied / 2)[:, index] - total / 2)
-    products = [
-        np.einsum("rn,rn,rn->r", weights, first, second)
-        for first, second in (sides, sides[:1] * 2, sides[1:] * 2)
-    ]
-    scale = np.sqrt(products[1] * products[2])
-    return np.divide(products[0], scale, out=np.full(len(scale), np.nan), where=scale > 0)
-
-
 def _median_ratio(ratios: Array) -> float:
     """Return the median; between two it is their geometric mean, which treats 2 and ½ alike."""
     ordered = np.sort(ratios)
@@ -612,14 +541,3 @@ def _order_interval(lowest: Array, highest: Array, confidence: float) -> Interva
         "order statistics",
         f"{count} seeds drawn at random; runs that never came so far count as infinite above",
     )
-
-
-def _sign_test(lowest: Array, highest: Array) -> float:
-    """Return the p-value of ratio 1; ties are left out, and what is unknown counts for 1."""
-    never = np.isinf(highest)
-    slower = int(((lowest > 1) | never & (lowest == 1)).sum())
-    faster = int((highest < 1).sum())
-    # A run that ended before its base had reached the level may be either.
-    unknown = int((never & (lowest < 1)).sum())
-    fewer = min(slower, faster) + unknown
-    return min(1.0, 2 * float(binom.cdf(fewer, slower + faster + unknown, 0.5)))

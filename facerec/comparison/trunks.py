@@ -1,8 +1,8 @@
 """The network that all arms of a comparison share: images → raw embeddings.
 
-A backbone of facerec, one of timm's models or EfficientNet-Lite0 with a linear embedder after its
-pooled features, that embedder alone on the features of a frozen network, or a small network for
-quick studies. Weights come from a file; nothing is downloaded.
+A backbone of facerec, one of timm's models with a linear embedder after its pooled features, that
+embedder alone on the features of a frozen network, or a small network for quick studies. Weights
+come from a file; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch.nn.utils import parametrizations
 
 from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
-from facerec.comparison.efficientnet import EfficientNetLite0
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel, load_state_dict_file
@@ -30,7 +29,6 @@ from facerec.errors import ModelError, RecipeError
 from facerec.limits import Checked, Count, CountOrNone, Positive
 
 SMALL_CNN = "small_cnn"
-EFFICIENTNET = "efficientnet_lite0"
 FEATURES = "features"
 """No trunk: the features of a frozen network go to the last layers as they are."""
 FACE_SIZE = 112
@@ -42,9 +40,8 @@ class Trunk(Checked):
     """The network from an image to its raw embedding."""
 
     name: str = "iresnet18"
-    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models,
-    efficientnet_lite0, small_cnn, for smoke tests and quick studies on generated faces, or
-    features: no trunk, but the features of a
+    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models, small_cnn, for
+    smoke tests and quick studies on generated faces, or features: no trunk, but the features of a
     frozen network (`FeatureData`), on which an embedder is trained."""
     embedding_size: Count = 128
     """Dimensions D of the embedding."""
@@ -61,8 +58,8 @@ class Trunk(Checked):
     function that training begins with stays the same."""
     weights: Path | None = None
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
-    timm's models and efficientnet_lite0 it holds the trunk alone, with or without its
-    classifier."""
+    timm's models it holds the trunk alone, with or without its classifier; names of another program
+    are taken in their order if all shapes agree, as those of EfficientNet's first weights do."""
     hidden: CountOrNone = 0
     """Units of a hidden layer with ReLU in the embedder on features; 0 makes it linear."""
     freeze_bn: bool = False
@@ -85,7 +82,7 @@ class Trunk(Checked):
                     f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, "
                     "width and freeze_bn out"
                 )
-        elif self.name.startswith(TIMM) or self.name == EFFICIENTNET:
+        elif self.name.startswith(TIMM):
             if self.width != 1:
                 raise RecipeError(f"width must be 1 for {self.name}, found {self.width:g}")
         elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
@@ -238,7 +235,7 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     if features is not None:
         layers = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
         return Embedder(layers, None, config)
-    if config.name.startswith(TIMM) or config.name == EFFICIENTNET:
+    if config.name.startswith(TIMM):
         return _seeded(lambda: _pooled(config, backbone), seed)
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
@@ -252,7 +249,7 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
         raise RecipeError(
             f"trunk.name: no trunk is called {config.name!r}; known are "
             f"{', '.join(list_backbones())}, {SMALL_CNN}, "
-            f"{EFFICIENTNET}, {FEATURES} and {TIMM}NAME"
+            f"{FEATURES} and {TIMM}NAME"
         )
     return Embedder(trunk, None, config)
 
@@ -275,17 +272,10 @@ def _seeded(build: Callable[[], Any], seed: int) -> Any:
 
 def _pooled(config: Trunk, backbone: Backbone) -> Embedder:
     """Build a trunk that ends in pooled features, and a linear layer after it."""
-    trunk: nn.Module
-    head: nn.Module
-    if config.name == EFFICIENTNET:
-        trunk = EfficientNetLite0()
-        head = FeatureEmbedder(backbone, EfficientNetLite0.num_features)
-    else:
-        network = TimmBackbone(backbone, config.image_size)
-        trunk, head = network.trunk, network.head
+    network = TimmBackbone(backbone, config.image_size)
     if config.weights is not None:
-        _load(trunk, config.weights, config.name)
-    return Embedder(trunk, head, config)
+        _load(network.trunk, config.weights, config.name)
+    return Embedder(network.trunk, network.head, config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:
@@ -320,6 +310,9 @@ def _load(trunk: nn.Module, path: Path, name: str) -> None:
     inside, _ = own_names(path, read_state_dict(path), own)
     counters = {n: torch.zeros_like(t) for n, t in own.items() if n.endswith(COUNTER)}
     tensors = {**counters, **_without_classifier(inside, trunk)}
+    shapes = [tensor.shape for tensor in inside.values()][: len(own)]
+    if not own.keys() & inside.keys() and shapes == [tensor.shape for tensor in own.values()]:
+        tensors = dict(zip(own, inside.values(), strict=False))  # the classifier comes last
     expected = {n: tuple(t.shape) for n, t in trunk.state_dict().items()}
     given = {n: tuple(t.shape) for n, t in tensors.items()}
     wrong = [n for n in {**expected, **given} if expected.get(n) != given.get(n)]

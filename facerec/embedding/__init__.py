@@ -7,8 +7,9 @@ from facerec.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner, align_face, parse_align
     from facerec.embedding.extraction import Embeddings, embed_images, embed_views, extract
-    from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
+    from facerec.embedding.file import read_embeddings, write_embeddings
     from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
+    from facerec.embedding.parts import EmbeddingsWriter
     from facerec.embedding.torch_model import TorchModel, load_state_dict_file, save_model
 else:
     __getattr__ = lazy_names(__name__)

@@ -4,15 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError
+from facerec.files import parse_json
 from facerec.records.images import check_unique
 
 _BLOCK = 1 << 14
+
+
+def parse_note(path: Path, text: str | bytes, newest: int) -> dict[str, Any]:
+    """Return what facerec wrote into a file of embeddings about them, with flip checked.
+
+    Args:
+        path: the file, for messages.
+        text: the note, JSON.
+        newest: the format that can be read.
+
+    Raises:
+        DatasetError: it is damaged, or of another format.
+    """
+    try:
+        note = parse_json(text)
+        stored_format, flip = note.pop("format"), note["flip"]
+        if stored_format != newest or flip not in (True, False, None):
+            raise TypeError(f"format {stored_format!r}, flip {flip!r}")
+    except (ValueError, KeyError, AttributeError, TypeError) as problem:
+        raise DatasetError(
+            f"{path}: its note is no JSON of format {newest} with flip ({problem!r}); make the "
+            "file again"
+        ) from problem
+    assert isinstance(note, dict)
+    return note
 
 
 def ids_of(path: Path, embeddings: Embeddings) -> npt.NDArray[np.str_]:
@@ -55,6 +82,7 @@ def check_embeddings(path: Path, embeddings: Embeddings) -> None:
     ids = ids_of(path, embeddings)
     count = ids.size
     texts = [ids] if subjects is None else [ids, subjects]
+    rows = np.array(list(embeddings.failures), np.int64)
     if (
         vectors.dtype != np.float32
         or vectors.ndim != 2
@@ -62,29 +90,22 @@ def check_embeddings(path: Path, embeddings: Embeddings) -> None:
         or norms.dtype != np.float32
         or any(text.dtype.kind != "U" for text in texts)
         or any(array.shape != (count,) for array in (vectors[:, 0], norms, *texts))
+        or ((rows < 0) | (rows >= count)).any()
     ):
         layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
         raise DatasetError(
-            f"{path}: vectors (N, D) and norms (N,) in float32 and ids (N,) as text are needed, "
-            f"found {layouts}; make the file again"
+            f"{path}: vectors (N, D) and norms (N,) in float32, ids (N,) as text and failures of "
+            f"these rows are needed, found {layouts}; make the file again"
         )
     check_unique(ids, str(path))
     failed = np.zeros(count, bool)
-    rows = np.array(list(embeddings.failures), np.int64)
-    if ((rows < 0) | (rows >= count)).any():
-        raise DatasetError(
-            f"{path}: failures are listed for rows {rows.min()} to {rows.max()} of {count} images; "
-            "make the file again"
-        )
     failed[rows] = True
     finite = np.isfinite(norms)
     for start in range(0, count, _BLOCK):
         block = slice(start, start + _BLOCK)
         finite[block] &= np.isfinite(vectors[block]).all(axis=1)
     finite[rows] = ~(np.isnan(vectors[rows]).all(axis=1) & np.isnan(norms[rows]))
-    wrong = np.flatnonzero(finite == failed)
-    if len(wrong):
-        row = int(wrong[0])
+    for row in np.flatnonzero(finite == failed)[:1]:
         kind = "has an embedding" if failed[row] else "is not finite"
         listed = "listed" if failed[row] else "not listed"
         raise DatasetError(

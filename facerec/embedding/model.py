@@ -21,13 +21,8 @@ import numpy.typing as npt
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.bundle import is_bundle, read_bundle
 from facerec.embedding.engines import EngineName, Images, Precision, open_engine
-from facerec.embedding.onnx_file import (
-    GuessedPreprocessing,
-    OnnxFile,
-    guess_preprocessing,
-    printable,
-    read_onnx,
-)
+from facerec.embedding.onnx_file import OnnxFile, read_onnx
+from facerec.embedding.onnx_preprocessing import GuessedPreprocessing, guess_preprocessing
 from facerec.errors import ImageError, ModelError, RecipeError
 from facerec.recipe import to_dict
 
@@ -211,18 +206,16 @@ class OnnxModel(EmbeddingModel):
         precision: Precision = "fp32",
         name: str | None = None,
     ) -> None:
-        self.path = file.path
+        self.file, self.path = file, file.path
         self.name = name or ("model" if file.path is None else file.path.stem)
         self.sha256 = file.sha256
         self.note = file.note
         self.recipe = (self.note or {}).get("recipe", {})
-        self._where = file.where
         self._input = file.image_input()
-        file.embedding_output()
         guess = guess_preprocessing(file)
         asked = _asked(channels, mean, std)
         self.preprocessing = _choose_preprocessing(file, guess, asked)
-        self.warnings = tuple(_contradictions(file, guess, self.preprocessing))
+        self.warnings = tuple(_contradictions(guess, self.preprocessing))
         self.evidence = (*given(asked), *guess.evidence)
         self.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
         self._engine = open_engine(file, engine, str(device), precision)
@@ -248,8 +241,8 @@ class OnnxModel(EmbeddingModel):
         output = self._engine.run(self._batch(pixels))
         if output.ndim < 2 or len(output) != len(pixels) or math.prod(output.shape[2:]) != 1:
             raise ModelError(
-                f"{self._where}: {len(pixels)} images gave an output of shape {output.shape}, not "
-                f"({len(pixels)}, D); this is no embedding model"
+                f"{self.file.where}: {len(pixels)} images gave an output of shape {output.shape}, "
+                f"not ({len(pixels)}, D); this is no embedding model"
             )
         return output.reshape(len(pixels), -1)[:count]
 
@@ -310,19 +303,14 @@ def _choose_preprocessing(
     return replaced(file.where, preprocessing, asked)
 
 
-def _contradictions(
-    file: OnnxFile, guess: GuessedPreprocessing, chosen: Preprocessing
-) -> Iterator[str]:
+def _contradictions(guess: GuessedPreprocessing, chosen: Preprocessing) -> Iterator[str]:
     """Yield a warning where pixels are scaled otherwise than the start of the graph speaks for."""
     known = guess.preprocessing or UNSCALED
-    scaling = file.scaling
-    if guess.stated or scaling is None or scaling.trivial:
-        return
-    if (chosen.mean, chosen.std) != (known.mean, known.std):
+    if guess.scaling is not None and (chosen.mean, chosen.std) != (known.mean, known.std):
         yield (
             f"mean {chosen.mean:g} and std {chosen.std:g} contradict the graph, which begins with "
-            f"{' → '.join(scaling.nodes)}, so pixels are scaled twice; leave out --mean and --std "
-            "unless you know that it wants this"
+            f"{guess.scaling.steps}, so pixels are scaled twice; leave out --mean and --std unless "
+            "you know that it wants this"
         )
 
 
@@ -388,16 +376,10 @@ def load_model(
         )
     if path.suffix == ".onnx":
         file = read_onnx(path)
-        if bundle is not None and file.beside:
-            raise ModelError(
-                f"{path}: a bundle's files hold their weights inside, found some of them in "
-                f"{printable(', '.join(file.beside))}; export the bundle again"
-            )
-        if (
-            bundle is not None
-            and file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
+        if bundle is not None and (
+            file.beside or file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
         ):
-            raise ModelError(f"{path}: the file changed while it was read; load it again")
+            raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
         model = OnnxModel(
             file,
             channels=channels,

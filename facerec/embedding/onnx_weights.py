@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from facerec.embedding.engines import open_engine
 from facerec.embedding.onnx_file import OnnxFile
+from facerec.embedding.onnx_preprocessing import leading_scaling
 from facerec.errors import ModelError, message_line
 
 TOLERANCE = 1e-3
@@ -132,8 +133,9 @@ def _difference(backbone: nn.Module, file: OnnxFile) -> float:
     engine = open_engine(file)
     images = torch.randn(4, 3, 112, 112, generator=torch.Generator().manual_seed(0)) / 2
     pixels = images
-    if file.scaling is not None:  # the graph makes of pixels what the backbone is given
-        mean, std = (torch.tensor(n).view(-1, 1, 1) for n in (file.scaling.mean, file.scaling.std))
+    scaling = leading_scaling(file)
+    if scaling is not None:  # the graph makes of pixels what the backbone is given
+        mean, std = (torch.tensor(n).view(-1, 1, 1) for n in (scaling.mean, scaling.std))
         pixels = images * std + mean
     if engine.input.layout == "NHWC":
         pixels = pixels.permute(0, 2, 3, 1)

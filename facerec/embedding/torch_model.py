@@ -31,7 +31,8 @@ from facerec.backbones import (
 from facerec.devices import HostCopy, choose_device, true_float32
 from facerec.embedding.engines import Precision
 from facerec.embedding.model import MODEL_FILE, UNSCALED, EmbeddingModel, Finish, given, replaced
-from facerec.embedding.onnx_file import guess_by_name, printable
+from facerec.embedding.onnx_file import printable
+from facerec.embedding.onnx_preprocessing import guess_by_name
 from facerec.embedding.state_dict import (
     COUNTER,
     check_readable,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from facerec.embedding.onnx_file import printable
 from facerec.errors import ModelError
 
 TRIAL_SECONDS = 120
@@ -54,26 +53,3 @@ def run_apart(
             f"{where}: {library} cannot load it (its process ended by signal {-run.returncode})"
         )
     return run
-
-
-def run_opencv(where: str, code: str, content: bytes, *arguments: str) -> bytes:
-    """Run code that uses OpenCV in another process: its importer crashes on some sound files.
-
-    Args:
-        where: names the file in messages.
-        code: as for `run_apart`.
-        content: what the code reads from standard input.
-        arguments: for the code.
-
-    Returns:
-        What the code wrote to standard output.
-
-    Raises:
-        ModelError: it failed, with OpenCV's words, crashed or took longer than `TRIAL_SECONDS`.
-    """
-    run = run_apart(where, "OpenCV", code, content, *arguments)
-    if run.returncode:
-        lines = run.stderr.decode(errors="replace").strip().splitlines()
-        said = [line.partition(": ")[2] for line in lines if line.startswith("cv2.error: ")]
-        raise ModelError(printable((said or lines or ["it failed"])[-1], 200))
-    return run.stdout

@@ -8,13 +8,7 @@ from typing import Any
 
 import jinja2
 
-from facerec.export.tables import (
-    accuracy_table,
-    consumers_table,
-    parity_table,
-    thresholds_table,
-    variants_table,
-)
+from facerec.export.tables import consumers_table, parity_table, thresholds_table
 from facerec.report.table import escape_markdown
 
 CARD_FILE = "model_card.md"
@@ -83,8 +77,6 @@ def model_card(note: Mapping[str, Any]) -> str:
         parity_table=parity_table([(model["file"], row) for row in note["parity"]]),
         consumers_table=consumers_table(note["consumers"]),
         thresholds_table=thresholds_table,
-        variants_table=variants_table(note["variants"], model["bytes"]),
-        accuracy_table=accuracy_table,
     )
 
 

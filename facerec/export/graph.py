@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -82,13 +82,11 @@ def graph_preprocessing(preprocessing: Preprocessing) -> Preprocessing:
     return Preprocessing("rgb", preprocessing.mean, preprocessing.std)
 
 
-def finish(
-    model: Any, note: Mapping[str, Any], opset: int, *, keep_names: Collection[str] = ()
-) -> bytes:
+def finish(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
     """Name, annotate, check and serialise an ``onnx.ModelProto``, always to the same bytes.
 
     The model is changed in place. The note becomes the metadata entry that
-    `facerec.embedding.onnx_file` reads; nodes of ``keep_names`` keep their name.
+    `facerec.embedding.onnx_file` reads.
 
     Raises:
         ExportError: another opset, or onnx.checker finds a fault.
@@ -104,7 +102,7 @@ def finish(
             f"the exporter wrote {written} where opset {opset} was asked for; ask for one that "
             f"torch {torch.__version__} can write of this network, such as {possible}"
         )
-    _name_all(model.graph, keep_names)
+    _name_all(model.graph)
     # The exporter's own remarks hold paths of this machine.
     for message in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
         del message.metadata_props[:]
@@ -265,7 +263,7 @@ def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocess
     graph.set(first.input[1], weight * (wanted.std / trained.std))
 
 
-def _name_all(graph: Any, keep: Collection[str]) -> None:
+def _name_all(graph: Any) -> None:
     """Name nodes and what they make by type and position.
 
     insightface's package takes first nodes whose names begin with Sub and Mul for a normalisation
@@ -275,8 +273,7 @@ def _name_all(graph: Any, keep: Collection[str]) -> None:
     stored = {tensor.name for tensor in graph.initializer}
     names: dict[str, str] = {}
     for index, node in enumerate(graph.node):
-        if node.name not in keep:
-            node.name = f"{node.op_type.lower()}_{index}"
+        node.name = f"{node.op_type.lower()}_{index}"
         for slot, name in enumerate(node.input):
             # The exporter's own constants have numbers for names, weights those of the modules.
             if name in stored and name.startswith("val_") and name not in names:

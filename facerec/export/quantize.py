@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from facerec.backbones import Preprocessing, normalize
-from facerec.defaults import CalibrationMethod
+from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError, MissingExtraError
 from facerec.export.graph import INPUT, finish, quiet
 from facerec.export.rewrites import split_batch_norms, split_prelus
-from facerec.export.variants import main_note
 from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages, ImageSource, PackImages
@@ -33,9 +30,8 @@ MIN_IMAGES = 32
 BATCH = 4
 """Faces that are calibrated on at once; all values of the network for them are kept."""
 
-BINS = {"entropy": 512, "percentile": 2048}
-"""Of the first histogram of a value; wider ones get more. The search for the least entropy takes
-time with the square of them."""
+BINS = 2048
+"""Of the first histogram of a value; wider ones get more."""
 
 PERCENTILE = 99.999
 """Share of the values in the range, in percent."""
@@ -45,8 +41,8 @@ OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu", "Flatten")
 
 
 def calibration_images(
-    path: str | Path, count: int = 512, seed: int = 0, tell: Callable[[str], None] | None = None
-) -> tuple[NDArray[np.uint8], str]:
+    path: str | Path, count: int = 512, seed: int = 0
+) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Choose the faces that the ranges of an int8 model are taken from.
 
     Args:
@@ -54,11 +50,10 @@ def calibration_images(
             images anywhere below it.
         count: images to choose at random; all, if there are no more.
         seed: of the choice.
-        tell: called with each note on the images, such as what of a folder was passed over.
 
     Returns:
-        uint8 RGB ``(N, 112, 112, 3)``, and the SHA-256 of the chosen encoded images one after the
-        other.
+        uint8 RGB ``(N, 112, 112, 3)``, and what a card says of them as JSON types: name, number,
+        SHA-256 of the chosen encoded images one after the other, and notes on the source.
 
     Raises:
         ExportError: fewer than 32 images.
@@ -66,9 +61,6 @@ def calibration_images(
     """
     path = Path(path)
     source = _open(path)
-    if tell is not None:
-        for note in source.notes:
-            tell(note)
     number = min(count, len(source))
     if number < MIN_IMAGES:
         raise ExportError(
@@ -82,33 +74,31 @@ def calibration_images(
         encoded = source.encoded(index)
         digest.update(encoded)
         images[row] = decode_image(encoded, source.where(index), upright=source.upright)
-    return images, digest.hexdigest()
+    facts = {"source": path.name, "images": number, "sha256": digest.hexdigest()}
+    return images, {**facts, "notes": list(source.notes)}
 
 
-def quantize_int8(
-    main: bytes, images: NDArray[np.uint8], *, method: CalibrationMethod = "percentile"
-) -> bytes:
+def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
     """Make the int8 variant of an exported file.
 
     Batch norms and PReLUs are first rewritten into what has integer kernels, exactly. Weights get
     one scale for each output channel and 7 bits: with 8, the sum of two products can exceed the 16
     bits of processors without VNNI, which then give other embeddings. Values get 8 bits without
-    sign and one scale for each layer. The first convolution stays in float32, and the embedding is
-    not rounded.
+    sign and one scale for each layer, with a range that leaves out the utmost hundred-thousandth of
+    its values. The first convolution stays in float32, and the embedding is not rounded.
 
     Args:
         main: what `export_graph` returned.
         images: aligned faces, uint8 RGB ``(N, 112, 112, 3)``; see `calibration_images`.
-        method: how the range of a value is chosen: all that occurs (``minmax``), all but the
-            utmost hundred-thousandth (``percentile``), or what changes the distribution least
-            (``entropy``, which takes longest).
 
     Raises:
-        ExportError: not a main file of ours, or fewer than 32 images.
+        ExportError: no file that facerec exported, or fewer than 32 images.
         MissingExtraError: onnx or onnxruntime is not installed.
     """
     file = parse_onnx(main, "the main file")
-    note = main_note(file)
+    note = file.note
+    if note is None or [info.name for info in file.inputs] != [INPUT]:
+        raise ExportError("int8 is made from a main file that facerec exported; export it again")
     if len(images) < MIN_IMAGES:
         raise ExportError(
             f"calibration on {len(images)} images; int8 needs at least {MIN_IMAGES} aligned faces"
@@ -130,7 +120,7 @@ def quantize_int8(
     _name_nodes(model.graph)
     first = [node.name for node in model.graph.node if INPUT in node.input]
     names = _quantised_values(model.graph, first)
-    ranges = calibrate(model, names, _batches(images, preprocessing), method)
+    ranges = calibrate(model, names, _batches(images, preprocessing))
     with quiet():
         quantizer = QDQQuantizer(
             onnx.shape_inference.infer_shapes(model),
@@ -150,9 +140,7 @@ def quantize_int8(
     return finish(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
 
 
-def calibrate(
-    model: Any, names: list[str], batches: Iterator[NDArray[np.float32]], method: CalibrationMethod
-) -> Ranges:
+def calibrate(model: Any, names: list[str], batches: Iterator[NDArray[np.float32]]) -> Ranges:
     """Return the range of each value in an ``onnx.ModelProto``; see `quantize_int8`.
 
     One batch at a time is in memory.
@@ -168,19 +156,10 @@ def calibrate(
     session = onnxruntime.InferenceSession(
         watched.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
     )
-    observed = (
-        dict(zip(names, session.run(names, {INPUT: batch}), strict=True)) for batch in batches
-    )
-    if method == "minmax":
-        ranges: Ranges = {}
-        for values in observed:
-            for name, tensor in values.items():
-                low, high = ranges.get(name, (tensor.min(), tensor.max()))
-                ranges[name] = min(low, tensor.min()), max(high, tensor.max())
-        return ranges
-    histograms = HistogramCollector(method, False, BINS[method], 128, PERCENTILE, "same")
-    for values in observed:
-        histograms.collect_value(values)
+    histograms = HistogramCollector("percentile", False, BINS, 128, PERCENTILE, "same")
+    for batch in batches:
+        values = session.run(names, {INPUT: batch})
+        histograms.collect_value(dict(zip(names, values, strict=True)))
     with quiet():
         chosen = histograms.compute_collection_result()
     return {name: (low, high) for name, (low, high, *_) in chosen.items()}
@@ -198,8 +177,7 @@ def _batches(
     images: NDArray[np.uint8], preprocessing: Preprocessing
 ) -> Iterator[NDArray[np.float32]]:
     for start in range(0, len(images), BATCH):
-        pixels = torch.from_numpy(images[start : start + BATCH])
-        yield normalize(pixels, preprocessing).contiguous().numpy()
+        yield np.ascontiguousarray(normalize_array(images[start : start + BATCH], preprocessing))
 
 
 def _name_nodes(graph: Any) -> None:

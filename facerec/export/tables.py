@@ -10,9 +10,6 @@ from facerec.report import words
 from facerec.report.table import Table, text_table
 from facerec.statistics.intervals import Interval
 
-MAIN = "float32"
-"""What the main file is called in tables."""
-
 UNRESOLVED = "not resolvable"
 """What stands where a bench has too few pairs for a figure."""
 
@@ -89,46 +86,6 @@ def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
     around = "95 % interval", "FPR there", "TPR there", "source"
     headings = "bench", "target FPR", "threshold", *around
     return text_table("Thresholds", headings, cells, words=("target FPR", *around))
-
-
-def variants_table(variants: Sequence[Row], size: int) -> Table[Any]:
-    """Return how large variants are beside the main file, and how near to it."""
-    cells = [
-        (
-            row["name"],
-            f"{row['bytes']:,}",
-            f"{row['bytes'] / size:.2f}",
-            f"{row['min_cosine']:.7f}",
-            f"{row['inputs'][0]['dtype']} {' × '.join(map(str, row['inputs'][0]['shape']))}",
-            "in the graph" if row["preprocessing"] == "embedded" else "as the main file",
-        )
-        for row in variants
-    ]
-    fed = "input", "preprocessing"
-    headings = "variant", "bytes", "of float32", "min cosine to float32 on faces", *fed
-    return text_table("Variants", headings, cells, words=fed)
-
-
-def accuracy_table(variant: Row) -> Table[Any]:
-    """Return what a variant costs on each bench."""
-    cells = []
-    for bench in variant["accuracy"] or ():
-        for row in bench["differences"]:
-            limits, value = row["interval"], row["difference"]
-            cells.append(
-                (
-                    f"{bench['bench']}, {row['figure']}",
-                    _percent(row["first"]),
-                    _percent(row["second"]),
-                    UNRESOLVED if value is None else words.number(100 * value, "+.2f"),
-                    words.limits(Interval(limits["low"], limits["high"]), 100, "+.2f")
-                    if limits
-                    else "none",
-                )
-            )
-    headings = "figure", MAIN, variant["name"], "difference", "95 % interval"
-    caption = f"{variant['name']} against {MAIN}"
-    return text_table(caption, headings, cells, words=("95 % interval",))
 
 
 def _percent(share: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from facerec.embedding.onnx_file import OnnxFile, TensorInfo
 from facerec.errors import ExportError
@@ -15,6 +16,15 @@ MODEL_FILE = "model.onnx"
 MAX_BATCH = 64
 
 _TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "uint8": "TYPE_UINT8"}
+
+
+def model_id(name: str) -> str:
+    """Turn a name into one that Triton takes: letters, digits, ``._-``, 128 at most.
+
+    A name without any letter or digit of ASCII becomes ``facerec-model``.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")
+    return plain[:128] or "facerec-model"
 
 
 def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:

@@ -1,29 +1,26 @@
 """Association of norms with a recorded group, with the subject as the unit.
 
 Tests and effect sizes compare mean norms of subjects; images of one subject are never taken for
-independent. A test that finds nothing comes with the least effect that it would have found, and
-with a test of equivalence, so that "no difference" has a size.
+independent. A test that finds nothing comes with the least effect that it would have found.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import kruskal, rankdata
+from numpy.typing import ArrayLike
+from scipy.special import stdtr, stdtrit
 
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.norms import Array, SubjectBootstrap, SubjectNorms, estimate_of
-from facerec.fairness.two_groups import (
-    NEGLIGIBLE_DELTA,
-    cliffs_delta,
-    difference_p,
-    equivalence_p,
-    hodges_lehmann,
-    wasserstein,
+from facerec.fairness.norms import (
+    INDEPENDENT_SUBJECTS,
+    Array,
+    SubjectBootstrap,
+    SubjectNorms,
+    estimate_of,
 )
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
@@ -31,27 +28,15 @@ from facerec.fairness.variance_shares import (
     eta2_interval,
     minimum_detectable,
     moments_of,
-    rank_moments_of,
-    split_by_group,
 )
-from facerec.fairness.welch import PermutationTest, Welch, permute
-from facerec.report.conclusions import ALPHA
+from facerec.fairness.welch import Welch, permute
 from facerec.report.estimate import Estimate
+from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 
-Role = Literal["primary", "exploratory"]
+FENG_CLIFF = "Feng–Cliff with Brunner–Munzel variance"
 
-
-@dataclass(frozen=True)
-class SpreadTest:
-    """Welch's test of deviations, one a subject."""
-
-    f: float | None
-    """Its statistic; None if nothing varies within groups."""
-    p: float
-    """By permutation of the groups over subjects."""
-    subjects: int
-    """Subjects that it rests on."""
+ONE_TO_ONE = "from disjoint pairs of subjects"
 
 
 @dataclass(frozen=True)
@@ -62,80 +47,36 @@ class PairDifference:
     """X."""
     second: str
     """Y."""
-    subjects: tuple[int, int]
-    """Of both."""
     delta: Estimate
     """Cliff's delta, P(X > Y) − P(X < Y)."""
-    shift: Estimate
-    """Hodges–Lehmann estimate of X − Y, in units of the norm."""
-    wasserstein: Estimate
-    """Wasserstein-1 distance in pooled standard deviations of subjects."""
     p: float
-    """Of delta = 0: where the interval of ``delta`` ends at 0, this is 1 − its confidence."""
-    p_holm: float
-    """Adjusted for all pairs of this attribute."""
-    equivalence_p: float | None
-    """Larger p of two one-sided tests against ± the bound; None if nothing varies."""
-    equivalent: bool
-    """Whether abs(delta) below the bound is established at the 5 % level."""
+    """Of delta = 0, after Holm for all pairs; alone, it is 1 − the confidence of an interval that
+    ends at 0."""
 
 
 @dataclass(frozen=True)
 class Association:
     """Association of subjects' mean norms with their group."""
 
-    name: str
-    """The attribute, or the intersection."""
-    role: Role
-    """``primary`` for the one test declared in advance; all others are exploratory."""
-    subjects: int
-    """Of all groups."""
     eta2: Estimate
     """η², the share of the variance of subject means that lies between groups."""
-    omega2: Estimate
-    """ω², the same with its upward bias removed; may be negative."""
-    epsilon2: Estimate
-    """ε² = H / (G − 1), the share of the variance of ranks."""
-    eta2_h: float
-    """(H − k + 1) / (G − k), ε² with its upward bias removed."""
-    f: float | None
-    """ANOVA F; None if subjects differ between groups only."""
     welch_f: float | None
-    """Welch's F, which does not take the groups to spread alike; None as for ``f``."""
-    welch_df: tuple[float, float]
-    """Its degrees of freedom."""
+    """Welch's F, which does not take the groups to spread alike; None if subjects differ between
+    groups only."""
     p: float
     """Permutation test of Welch's F, the primary test; the interval of η² holds 0 where this is
     at least 1 − confidence, and nowhere else."""
-    permutations: int
-    """Of that test."""
-    seed: int
-    """Of that test."""
-    kruskal_h: float
-    """Kruskal–Wallis H, corrected for ties."""
-    rank_p: float
-    """Permutation test of Welch's F of the ranks, which belongs to ε² as ``p`` does to η²."""
-    spread_between: SpreadTest
-    """Do subject means lie equally far from the median of their group? The noise of few images
-    counts."""
     pairs: tuple[PairDifference, ...]
     """All pairs of groups."""
     mde_eta2: float | None
     """η² that Welch's test would detect with 80 % power at the 5 % level, in whatever groups the
     difference lies."""
-    bound: float
-    """Of the equivalence tests, on abs(delta)."""
-    equivalence_p: float | None
-    """That all pairs are equivalent: the largest p of theirs."""
-    equivalent: bool
-    """Whether all pairs are equivalent."""
 
 
 def associate(
     sample: SubjectNorms,
     bootstrap: SubjectBootstrap,
     *,
-    role: Role = "exploratory",
     permutations: int = 9999,
     seed: int = 0,
 ) -> Association | NoComparison:
@@ -144,7 +85,6 @@ def associate(
     Args:
         sample: the norms.
         bootstrap: of its groups.
-        role: whether this is the one test declared in advance.
         permutations: of the groups over subjects.
         seed: of the permutations.
 
@@ -152,44 +92,20 @@ def associate(
         MetricError: no permutation.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
-    subjects, k = len(groups), len(sizes)
     refusal = _refusal(sample)
     if refusal is not None:
         return NoComparison(sample.name, refusal)
     analysis = anova(means, groups)
-    ranks, deviations = rankdata(means), _deviations(means, groups)
-    tests = permute([means, ranks, deviations], groups, permutations, seed)
+    test = permute(means, groups, permutations, seed)
     moments = moments_of(means, bootstrap)
-    interval = eta2_interval(moments, tests[0].p)
-    rank_interval = eta2_interval(rank_moments_of(means, bootstrap), tests[1].p)
-    statistic = float(kruskal(*split_by_group(means, groups)).statistic)
-    test = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
-    pairs = _pairs(sample, bootstrap)
-    equivalence = [pair.equivalence_p for pair in pairs]
-    known = [p for p in equivalence if p is not None]
-    largest = max(known) if len(known) == len(pairs) else None
+    welch = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
+    interval = eta2_interval(moments, test.p)
     return Association(
-        name=sample.name,
-        role=role,
-        subjects=subjects,
-        eta2=estimate_of(analysis.eta2, interval, subjects, NO_INTERVAL),
-        omega2=estimate_of(analysis.omega2, interval, subjects, NO_INTERVAL),
-        epsilon2=estimate_of(statistic / (subjects - 1), rank_interval, subjects, NO_INTERVAL),
-        eta2_h=(statistic - k + 1) / (subjects - k),
-        f=analysis.f,
-        welch_f=None if analysis.within == 0 else tests[0].observed,
-        welch_df=(k - 1, float(test.within)),
-        p=tests[0].p,
-        permutations=permutations,
-        seed=seed,
-        kruskal_h=statistic,
-        rank_p=tests[1].p,
-        spread_between=_spread(deviations, groups, tests[2]),
-        pairs=pairs,
-        mde_eta2=minimum_detectable(sizes, analysis, test),
-        bound=NEGLIGIBLE_DELTA,
-        equivalence_p=largest,
-        equivalent=largest is not None and largest < ALPHA,
+        eta2=estimate_of(analysis.eta2, interval, len(groups), NO_INTERVAL),
+        welch_f=None if analysis.within == 0 else test.observed,
+        p=test.p,
+        pairs=_pairs(sample, bootstrap),
+        mde_eta2=minimum_detectable(sizes, analysis, welch),
     )
 
 
@@ -207,41 +123,90 @@ def _refusal(sample: SubjectNorms) -> str | None:
 
 def _pairs(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> tuple[PairDifference, ...]:
     """Compare the subjects of every two groups."""
-    means, differences = sample.means, []
-    values = [means[ids] for ids in bootstrap.members]
+    values = [sample.means[ids] for ids in bootstrap.members]
     compared = [*itertools.combinations(range(len(values)), 2)]
-    ps = [difference_p(values[i], values[j]) for i, j in compared]
-    for (i, j), p, adjusted in zip(compared, ps, holm(ps), strict=True):
-        x, y = values[i], values[j]
-        equivalence = equivalence_p(x, y)
-        differences.append(
-            PairDifference(
-                first=sample.names[i],
-                second=sample.names[j],
-                subjects=(len(x), len(y)),
-                delta=cliffs_delta(x, y),
-                shift=hodges_lehmann(x, y),
-                wasserstein=wasserstein(
-                    x, y, bootstrap.multiplicities[i], bootstrap.multiplicities[j]
-                ),
-                p=p,
-                p_holm=adjusted,
-                equivalence_p=equivalence,
-                equivalent=equivalence is not None and equivalence < ALPHA,
-            )
+    ps = holm([difference_p(values[i], values[j]) for i, j in compared])
+    return tuple(
+        PairDifference(
+            sample.names[i], sample.names[j], cliffs_delta(values[i], values[j]), adjusted
         )
-    return tuple(differences)
+        for (i, j), adjusted in zip(compared, ps, strict=True)
+    )
 
 
-def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:
-    """Return how far subject means lie from the median of their group.
+def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Return P(X > Y) − P(X < Y) with its interval.
 
-    Brown and Forsythe, Journal of the American Statistical Association 69, 1974.
+    The variance is that of Brunner and Munzel (Biometrical Journal 42, 2000), which lets
+    distributions differ in anything; the asymmetric limits are those of Feng and Cliff (Journal of
+    Modern Applied Statistical Methods 3, 2004) with a quantile of t. Where the groups are apart, no
+    variance can be estimated: then the limit is that of as many independent pairs as the smaller
+    group has subjects.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+        confidence: coverage of the interval.
     """
-    centres = np.array([np.median(group) for group in split_by_group(means, groups)])
-    return np.abs(means - centres[groups])
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    win, error, freedom = _placements(x, y)
+    delta, subjects = 2 * win - 1, len(x) + len(y)
+    if abs(delta) == 1:
+        least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
+        low, high = sorted((delta, delta * least))
+        apart = Interval(low, high, confidence, ONE_TO_ONE, INDEPENDENT_SUBJECTS)
+        return Estimate(delta, apart, total=subjects)
+    if not (error > 0 and freedom > 0):
+        return Estimate(delta, total=subjects, remark="no interval: subjects do not differ enough")
+    t = float(stdtrit(freedom, (1 + confidence) / 2))
+    margin = t * 2 * error
+    room = 1 - delta**2
+    width = margin * math.sqrt(room**2 + margin**2)
+    low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
+    interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
+    return Estimate(delta, interval, total=subjects)
 
 
-def _spread(deviations: Array, groups: NDArray[np.int64], test: PermutationTest) -> SpreadTest:
-    alike = anova(deviations, groups).within == 0
-    return SpreadTest(None if alike else test.observed, test.p, len(groups))
+def difference_p(first: ArrayLike, second: ArrayLike) -> float:
+    """Return the p-value of delta = 0, at which the interval of `cliffs_delta` ends at 0.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    win, error, freedom = _placements(x, y)
+    delta = 2 * win - 1
+    if abs(delta) == 1:
+        return float(0.5 ** min(len(x), len(y)))
+    if not (error > 0 and freedom > 0):
+        return 1.0
+    # The margin m at which δ (1 − δ²) = m √((1 − δ²)² + m²).
+    room = (1 - delta**2) ** 2
+    margin = math.sqrt((math.sqrt(room**2 + 4 * delta**2 * room) - room) / 2)
+    return float(2 * stdtr(freedom, -margin / (2 * error)))
+
+
+def _placements(x: Array, y: Array) -> tuple[float, float, float]:
+    """Return P(X > Y) + P(X = Y) / 2, its standard error and its degrees of freedom.
+
+    Brunner and Munzel, Biometrical Journal 42, 2000.
+    """
+    n, m = len(x), len(y)
+    ordered = np.sort(x), np.sort(y)
+    over = _share_below(ordered[1], x), _share_below(ordered[0], y)
+    win = float(over[0].mean())
+    if min(n, m) < 2:
+        return win, 0.0, 0.0
+    variances = [float(share.var(ddof=1)) / len(share) for share in over]
+    total = sum(variances)
+    if total == 0:
+        return win, 0.0, 0.0
+    freedom = total**2 / (variances[0] ** 2 / (n - 1) + variances[1] ** 2 / (m - 1))
+    return win, math.sqrt(total), freedom
+
+
+def _share_below(ordered: Array, values: Array) -> Array:
+    """Return the share of ``ordered`` that lies below each value, equal ones counted half."""
+    below = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
+    return below / (2 * len(ordered))

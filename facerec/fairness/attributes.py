@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -71,24 +71,15 @@ class Attributes:
     """Who is on the image, ``(L,)``."""
     groups: Mapping[str, NDArray[np.str_]]
     """Value of each attribute, ``(L,)``, empty where none is recorded."""
-    covariates: Mapping[str, NDArray[np.float64]]
-    """Value of each covariate, ``(L,)``, NaN where none is recorded."""
     label_sources: tuple[str, ...]
     """Every value of ``label_source``, sorted."""
     inferred: bool
     """Whether some labels are inferred, which every page of a report must say."""
 
-    @property
-    def banner(self) -> str | None:
-        """What every page must carry; None if no label is inferred."""
-        return INFERRED if self.inferred else None
-
 
 @dataclass(frozen=True)
 class Exclusion:
     """Images that an audit leaves out, counted."""
-
-    in_files: ClassVar = "reason images subjects attribute place=kind places=positions"
 
     reason: str
     """Why, as words."""
@@ -102,20 +93,6 @@ class Exclusion:
     """Whether ``positions`` are lines of the attributes, from 1, or rows of embeddings, from 0."""
     positions: tuple[int, ...] = ()
     """The first ten of them."""
-
-
-@dataclass(frozen=True)
-class GroupCount:
-    """What a group is made of."""
-
-    slice: Mapping[str, str]
-    """Value by attribute."""
-    subjects: int | None
-    """Subjects with an image, acquired or not; None where they are not known."""
-    images: int | None
-    """Images, acquired or not; None where scores were audited."""
-    failed: int
-    """Failures to acquire among the images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +120,6 @@ class Grouping:
         """The groups, as in ``A × female``."""
         return tuple(POOLED if cell[0] == POOLED else " × ".join(cell) for cell in self.cells)
 
-    def slice(self, code: int) -> dict[str, str]:
-        """Return the value by attribute of a group."""
-        return dict(zip(self.attributes, self.cells[code], strict=True))
-
 
 @dataclass(frozen=True, eq=False)
 class Joined:
@@ -161,8 +134,6 @@ class Joined:
     attributes can undo that; nobody else can."""
     groupings: tuple[Grouping, ...]
     """Attributes in the order asked for, then intersections."""
-    covariates: Mapping[str, NDArray[np.float64]]
-    """Value of each covariate, ``(n,)``, NaN where none is recorded."""
     exclusions: tuple[Exclusion, ...]
     """What was left out."""
     label_sources: tuple[str, ...]
@@ -177,32 +148,12 @@ class Joined:
         """Whether each image has an embedding, ``(n,)``; one of zeros has no direction."""
         return self.norms > 0
 
-    @property
-    def single_images(self) -> bool:
-        """Whether no subject has two images, so that nothing is known of the spread within."""
-        return len(np.unique(self.subjects)) == len(self.subjects)
-
-    def count(self, grouping: Grouping) -> tuple[GroupCount, ...]:
-        """Return what each group of ``grouping`` is made of; failures are images like others."""
-        failed = ~self.acquired
-        members = [grouping.codes == code for code in range(len(grouping.cells))]
-        return tuple(
-            GroupCount(
-                grouping.slice(code),
-                len(np.unique(self.subjects[inside])),
-                int(inside.sum()),
-                int(failed[inside].sum()),
-            )
-            for code, inside in enumerate(members)
-        )
-
 
 def read_attributes(
     path: str | Path,
     groups: Sequence[str],
     *,
     subject: str = "subject_id",
-    covariates: Sequence[str] = (),
     allow_inferred: bool = False,
 ) -> Attributes:
     """Read a CSV file with a header and one line an image.
@@ -214,7 +165,6 @@ def read_attributes(
         path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
         groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
-        covariates: columns of numbers; what `is_missing` is not recorded.
         allow_inferred: take labels whose source says that they are inferred.
 
     Raises:
@@ -227,7 +177,7 @@ def read_attributes(
     text = Table(path)
     if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
-    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *covariates, _SOURCE]))
+    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, _SOURCE]))
     records = [(line, *fields) for line, fields in text.rows(wanted)]
     if not records:
         raise DatasetError(f"{path}: there is a header but no line below it; check the file")
@@ -250,7 +200,6 @@ def read_attributes(
         images=_text(path, table[_IMAGE]),
         subjects=_text(path, table[subject]),
         groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
-        covariates={name: _numbers(path, name, lines, table[name]) for name in covariates},
         label_sources=tuple(sources),
         inferred=inferred,
     )
@@ -335,10 +284,9 @@ def join(
         norms=known[left],
         subjects=subjects,
         groupings=groupings,
-        covariates={name: column[chosen[left]] for name, column in attributes.covariates.items()},
         exclusions=tuple(exclusions),
         label_sources=attributes.label_sources,
-        banner=attributes.banner,
+        banner=INFERRED if attributes.inferred else None,
         order=np.unique(names[rows[left]], return_inverse=True)[1].astype(np.int64),
     )
 
@@ -417,7 +365,7 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     if numbers > MOST_NUMBERS:
         raise DatasetError(
             f"{path}: the column {name} has {numbers:,} different numbers, which are no groups; "
-            f"write bins there, such as 18-29 and 30-44, or name {name} with --covariates"
+            f"write bins there, such as 18-29 and 30-44"
         )
     written: dict[str, str] = {}
     for value in distinct.tolist():
@@ -453,31 +401,6 @@ def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
     return values
 
 
-def _numbers(
-    path: Path, name: str, lines: NDArray[np.int64], column: pd.Series
-) -> NDArray[np.float64]:
-    cells = zip(lines.tolist(), column, strict=True)
-    return np.array([read_number(path, line, name, text) for line, text in cells])
-
-
-def read_number(path: Path, line: int, name: str, text: str) -> float:
-    """Return the number in a field; NaN where none is recorded.
-
-    Raises:
-        DatasetError: it is no finite number.
-    """
-    try:
-        number = math.nan if is_missing(text) else float(text)
-    except ValueError:
-        number = math.inf
-    if math.isinf(number):
-        raise DatasetError(
-            f"{path}, line {line}: the covariate {name} is {text[:60]!r}, which is no finite "
-            "number; mend the line, or leave the field empty"
-        )
-    return number
-
-
 def _check_embeddings(
     ids: ArrayLike, norms: ArrayLike, failures: Collection[int], source: str
 ) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.bool_]]:
@@ -498,7 +421,7 @@ def _match(
     attributes: Attributes, ids: NDArray[np.str_], source: str, exclusions: list[Exclusion]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the position among the lines and the row of each common image, by row."""
-    columns = [attributes.subjects, *attributes.groups.values(), *attributes.covariates.values()]
+    columns = [attributes.subjects, *attributes.groups.values()]
     content: dict[object, NDArray] = {"image": attributes.images, **dict(enumerate(columns))}
     table = pd.DataFrame(content)
     repeated = table.duplicated().to_numpy()

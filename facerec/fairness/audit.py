@@ -1,91 +1,71 @@
-"""The audit: embeddings and recorded attributes in, everything that a report says out.
+"""The audit: embeddings and recorded attributes in, one table of figures and its findings out.
 
-`audit` calls the pieces in order and puts them together; so does `facerec.fairness.scores` for
-scores without embeddings. What cannot be computed is a `NoComparison` with its reason in the place
-of the figures.
+`audit` calls the pieces in order; so does `facerec.fairness.scores` for scores without embeddings.
+What cannot be computed is a row without a value that says why.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from facerec.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
+import facerec
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
+from facerec.fairness import rows as names
 from facerec.fairness.association import associate
-from facerec.fairness.attributes import (
-    POOLED,
-    Attributes,
-    Grouping,
-    Joined,
-    join,
-)
+from facerec.fairness.attributes import ALL_GROUPS, POOLED, Attributes, Grouping, Joined, join
 from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
-from facerec.fairness.channels import (
-    FusionChange,
-    NormChannels,
-    channel_checklist,
-    compare_fusion,
-    norm_channels,
-)
-from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, ListedPairs, Rows
-from facerec.fairness.covariates import AdjustedAssociation, adjust_for_covariates
-from facerec.fairness.differentials import Differentials, differentials
+from facerec.fairness.channels import DISCARD_SHARES, NormErrors, mated_pairs, norm_errors
+from facerec.fairness.differentials import NAMES, differentials
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.one_to_many import (
-    OneToMany,
-    OtherSubjects,
-    SearchPlan,
-    audit_searches,
+from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_figures
+from facerec.fairness.one_to_many import OneToMany, OtherSubjects, SearchPlan, audit_searches
+from facerec.fairness.pair_counts import UNKNOWN
+from facerec.fairness.rates import (
+    Calibration,
+    GroupErrors,
+    PairList,
+    all_pairs_rates,
+    listed_rates,
 )
-from facerec.fairness.rate_results import UNKNOWN, Calibration, GlobalThreshold, GroupRates
-from facerec.fairness.rates import GroupErrors
-from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
+from facerec.fairness.result import DEFAULTS, Audit, Settings
+from facerec.fairness.rows import Rows
 from facerec.progress import Progress
-from facerec.statistics.operating_points import parse_rate
+from facerec.report.estimate import Estimate
+from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.verification.bench import Bench
-from facerec.verification.evaluation import select_embeddings
+from facerec.verification.evaluation import score_pairs, select_embeddings
+
+MOST_MATED = 2**25
+"""Mated pairs up to which norms and errors of pairs are held against each other."""
 
 FIXED_HERE = (
-    "In this comparison both models have thresholds fixed on the non-mated pairs of these data; "
-    "rates elsewhere in the report are at thresholds fixed on other data, so the figures differ"
+    "In the comparison with the baseline both models have thresholds fixed on the non-mated pairs "
+    "of these data; rates elsewhere are at thresholds fixed on other data, so the figures differ."
 )
-"""What a comparison with a baseline says where other data gave the thresholds of the audit."""
 
-T = TypeVar("T")
+Errors = GroupErrors | MetricError
 
 
 def audit(
     embeddings: Embeddings,
     attributes: Attributes,
     *,
-    intersect: bool = False,
+    settings: Settings = DEFAULTS,
     pairs: Bench | None = None,
-    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
-    unit: NDArray[np.floating] | None = None,
     baseline: Embeddings | None = None,
-    baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
-    search_others: OtherSubjects | None = None,
-    gating: bool = False,
-    confidence: bool = False,
-    permutations: int = PERMUTATIONS,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    inputs: Sequence[InputFile] = (),
-    remarks: Sequence[str] = (),
+    others: OtherSubjects | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
     source: str = "the embeddings",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
@@ -95,25 +75,15 @@ def audit(
     Args:
         embeddings: raw ones, with image ids.
         attributes: of these images; the first one's η² is the one test declared in advance.
-        intersect: make the combinations of all attributes groups too.
+        settings: targets, seed and the like.
         pairs: whose pairs are scored; without it every image is compared with every other.
-        targets: nominal FMRs, taken exactly.
         calibration: where the global thresholds were fixed, by default on all impostors of this
             data.
-        unit: the same embeddings with each of the two views normalised before they were added,
-            ``(N, D)``, to compare raw with unit fusion.
-        baseline: embeddings of the same images by another model, from which changes by the primary
+        baseline: embeddings of the same images by another model, from which changes by the first
             attribute are stated.
-        baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
-        search_others: on whom its thresholds are set, by default on the audited subjects.
-        gating: declared: images are accepted or discarded by norm.
-        confidence: declared: the norm is shown or returned as a confidence.
-        permutations: of the tests on norms.
-        replicates: resamples of the subjects.
-        seed: of permutations and resamples.
+        others: on whom its thresholds are set, by default on the audited subjects.
         inputs: the files behind all this, for the report.
-        remarks: warnings that these files gave rise to.
         source: names the embeddings in errors.
         device: where scores are computed.
         progress: called with what is being done, the steps that are done and the steps in all.
@@ -125,8 +95,8 @@ def audit(
             without an embedding in the baseline.
         DeviceError: the device is not there.
     """
-    names = tuple(attributes.groups)
-    check_request(names, intersect, targets, str(attributes.path))
+    groups = tuple(attributes.groups)
+    combinations = settings.combinations(groups, str(attributes.path))
     if embeddings.ids is None:
         raise DatasetError(f"{source}: embeddings without ids cannot be joined with attributes")
     joined = join(
@@ -134,82 +104,165 @@ def audit(
         embeddings.ids,
         embeddings.norms,
         embeddings.failures,
-        intersections=[names] if intersect else [],
+        intersections=combinations[len(groups) :],
         source=source,
     )
-    settings = Settings(
-        groups=names,
-        intersect=intersect,
-        targets=tuple(targets),
-        impostors="all" if pairs is None else "list",
-        covariates=tuple(attributes.covariates),
-        gating=gating,
-        confidence=confidence,
-        permutations=permutations,
-        replicates=replicates,
-        seed=seed,
-    )
-    auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
-    identification = None
+    shown = with_groups(joined.groupings, groups)
+    subject = _over_rows(joined, joined.subjects, len(embeddings.vectors))
+    codes = [_over_rows(joined, one.codes, len(embeddings.vectors)) for one in shown]
+    labels = [(code, one.names) for code, one in zip(codes, shown, strict=True)]
+    policy = "from all pairs of images of two subjects"
+    counted: Sequence[Errors]
+    if pairs is None:
+        listed = None
+        counted = _attempt(
+            len(shown),
+            lambda: all_pairs_rates(
+                embeddings.vectors,
+                subject,
+                labels,
+                targets=settings.targets,
+                calibration=calibration,
+                device=device,
+                progress=progress,
+            ),
+        )
+    else:
+        policy = f"from the pair list of {pairs.name}"
+        listed = _listed(embeddings, subject, pairs)
+        counted = _attempt(
+            len(shown),
+            lambda: listed_rates(listed, labels, targets=settings.targets, calibration=calibration),
+        )
+    rows, matter = Rows(), []
+    for number, (grouping, errors) in enumerate(zip(shown, counted, strict=True)):
+        add_sizes(rows, grouping, joined.subjects, ~joined.acquired, images=True)
+        sample = SubjectNorms.of(joined, grouping)
+        _add_norms(rows, sample, settings)
+        add_rates(rows, grouping.name, errors, settings, first=number == 0)
+        found = _matter(embeddings, joined, (subject, codes[number]), grouping, errors, listed)
+        _add_matter(rows, grouping.name, found)
+        if number == 0:
+            first = sample
+            matter = found if isinstance(found, list) else []
+        if progress is not None:
+            progress("groups", number + 1, len(shown))
+    protocol = None
     if searches is not None:
-        identification = auditor.identification(searches, search_others)
-    groupings = auditor.groupings(calibration, unit)
-    comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
-    if comparison is not None and calibration is not None:
-        comparison = replace(comparison, notes=(*comparison.notes, FIXED_HERE))
-    notes = []
-    if joined.single_images:
-        notes.append(
-            "Every subject has one image, so each image is a cluster of its own: nothing is "
-            "known of the spread within subjects, and there are no mated pairs."
+        searched = _searched(embeddings, joined, shown, searches, progress, others)
+        protocol = _add_searches(rows, shown, searched)
+    notes = [] if pairs is None or listed is None else _left_out(listed, codes[0])
+    comparison = None
+    if baseline is not None:
+        comparison = _compare(
+            embeddings, baseline, joined, subject, (codes[0], shown[0]), pairs, settings
         )
-    unknown = "The embeddings do not say whether mirror images took part."
-    result = Audit(
-        settings=settings,
-        inputs=tuple(inputs),
-        label_sources=joined.label_sources,
-        banner=joined.banner,
-        images=len(joined.rows),
-        pairs=None,
-        failures=int(np.count_nonzero(~joined.acquired)),
-        subjects=len(np.unique(joined.subjects)),
-        single_images=joined.single_images,
-        exclusions=joined.exclusions,
-        policy=auditor.policy,
-        channels=channel_checklist(flip=embeddings.flip, gating=gating, confidence=confidence),
-        groupings=groupings,
-        warnings=(*remarks, *notes),
-        comparison=comparison,
-        one_to_many=identification,
-    )
+        _add_changes(rows, comparison)
+        notes += [f"{note[0].upper()}{note[1:]}." for note in comparison.notes]
+        notes += [FIXED_HERE] if calibration is not None else []
+    if embeddings.flip is None:
+        notes.append("The embeddings do not say whether mirror images took part.")
+    facts = {
+        "inputs": list(inputs),
+        "label_sources": list(joined.label_sources),
+        "banner": joined.banner,
+        "images": len(joined.rows),
+        "pairs": None,
+        "subjects": len(np.unique(joined.subjects)),
+        "failures": int(np.count_nonzero(~joined.acquired)),
+        "left_out": [vars(gone) for gone in joined.exclusions],
+        "searches": protocol,
+    }
     return complete(
-        result,
+        facts,
+        rows.frame(),
         joined.groupings,
+        settings,
+        policy,
         calibrated=calibration is not None,
+        notes=notes,
+        searched=searched if searches is not None and isinstance(searched, OneToMany) else None,
         lfw=_is_lfw(embeddings, pairs),
-        last=[unknown] if embeddings.flip is None else [],
+        pictured=(first, matter),
     )
 
 
-def check_request(
-    groups: Sequence[str], intersect: bool, targets: Sequence[str], source: str
-) -> None:
-    """Refuse what no audit can do, before anything is computed.
+def complete(
+    facts: Mapping[str, Any],
+    rows: pd.DataFrame,
+    formed: Sequence[Grouping],
+    settings: Settings,
+    policy: str,
+    *,
+    calibrated: bool,
+    notes: Sequence[str] = (),
+    searched: OneToMany | None = None,
+    lfw: bool = False,
+    pictured: tuple[SubjectNorms | None, Sequence[NormErrors]] = (None, ()),
+) -> Audit:
+    """Add what follows from the figures of an audit: findings, and what is said of them.
 
-    Raises:
-        DatasetError: one attribute to intersect.
-        MetricError: an impossible target.
+    Args:
+        facts: what the caller knows of its data.
+        rows: all figures.
+        formed: all groupings, shown or not.
+        settings: what was asked.
+        policy: which impostors are compared, as words for a sentence.
+        calibrated: whether other data gave the thresholds.
+        notes: what a reader must know.
+        searched: identification, whose largest ratios are findings.
+        lfw: whether the images are those of LFW.
+        pictured: norms, and norms and errors of pairs, of the first attribute.
     """
-    for target in targets:
-        parse_rate(target)
-    if intersect and len(groups) < 2:
-        raise DatasetError(
-            f"{source}: an intersection needs two attributes or more, found "
-            f"{', '.join(groups)}; name another one or leave it out"
+    shown = [grouping for grouping in formed if grouping.cells]
+    warnings = [*notes]
+    warnings += [
+        f"{one.name}: no value has ten subjects, so they are one group and nothing is compared; "
+        "join values to bins, such as ages 18-29 and 30-44."
+        for one in shown
+        if one.names == (POOLED,)
+    ]
+    warnings += [
+        f"{one.name}: no group has the ten subjects that it takes."
+        for one in formed
+        if not one.cells
+    ]
+    thresholds = names.select(rows, names.THRESHOLD)
+    if len(thresholds) and not calibrated:
+        warnings.append(
+            "The global thresholds were fixed on the non-mated pairs of these data themselves; "
+            "thresholds from other data would give other rates."
         )
+    warnings += [
+        f"FMR {row.target} is {row.remark}."
+        for row in thresholds.itertuples()
+        if "resolvable" in str(row.remark)
+    ]
+    head = {
+        "facerec": facerec.__version__,
+        **facts,
+        "groups": {
+            one.name: {
+                "shown": list(one.names),
+                "pooled": [" × ".join(cell) for cell in one.pooled],
+                "suppressed": [" × ".join(cell) for cell in one.suppressed],
+            }
+            for one in shown
+        },
+        "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
+    }
+    of_norms = pictured[0] is not None
+    return Audit(
+        head,
+        rows,
+        find(rows, list(head["groups"]), searched),
+        tuple(warnings),
+        caveats(facts["label_sources"], policy, lfw=lfw, norms=of_norms),
+        *pictured,
+    )
 
 
-def shown(
+def with_groups(
     groupings: Sequence[Grouping], groups: Sequence[str], source: str = "", unit: str = "subjects"
 ) -> list[Grouping]:
     """Return the groupings with a group to show.
@@ -217,342 +270,322 @@ def shown(
     Raises:
         DatasetError: there is none.
     """
-    nonempty = [grouping for grouping in groupings if grouping.cells]
-    if not nonempty:
+    shown = [grouping for grouping in groupings if grouping.cells]
+    if not shown:
         raise DatasetError(
             f"{source}{', '.join(groups)}: no group has the ten {unit} that it takes to be shown; "
             "there is nothing to audit"
         )
-    return nonempty
+    return shown
 
 
-def complete(
-    audit: Audit,
-    formed: Sequence[Grouping],
+# --- rows -------------------------------------------------------------------------------------
+
+
+def add_sizes(
+    rows: Rows,
+    grouping: Grouping,
+    subjects: NDArray[np.int64] | None,
+    failed: NDArray[np.bool_],
     *,
-    calibrated: bool,
-    lfw: bool = False,
-    last: Sequence[str] = (),
-) -> Audit:
-    """Add what follows from the figures of an audit: thresholds, findings and what is said of them.
+    images: bool,
+) -> None:
+    """Add what each group consists of.
 
     Args:
-        audit: with all figures.
-        formed: all groupings, shown or not.
-        calibrated: whether other data gave the thresholds.
-        lfw: whether the images are those of LFW.
-        last: warnings that come after those on thresholds.
+        rows: to which they are added.
+        grouping: whose codes are of images, or of sides of pairs, ``(n,)``.
+        subjects: of these, ``(n,)``; None where they are not known.
+        failed: whether each was not acquired, ``(n,)``.
+        images: whether these are images.
     """
-    rates = [one.rates for one in audit.groupings if isinstance(one.rates, GroupRates)]
-    thresholds = tuple(point.threshold for point in rates[0].points) if rates else ()
-    target = working_target(thresholds)
-    warnings = [
-        f"{one.name}: no value has ten subjects, so they are one group and nothing is compared; "
-        "join values to bins, such as ages 18-29 and 30-44."
-        for one in audit.groupings
-        if one.names == (POOLED,)
-    ]
-    if thresholds and not calibrated:
-        warnings.append(
-            "The global thresholds were fixed on the non-mated pairs of these data themselves; "
-            "thresholds from other data would give other rates."
+    for code, name in enumerate(grouping.names):
+        inside = grouping.codes == code
+        if subjects is not None:
+            count = len(np.unique(subjects[inside]))
+            rows.add(grouping.name, names.SUBJECTS, Estimate(count), name)
+        total, lost = int(inside.sum()), int(failed[inside].sum())
+        if images:
+            rows.add(grouping.name, names.IMAGES, Estimate(total), name)
+        rate = lost / total if total else None
+        rows.add(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
+
+
+def add_rates(
+    rows: Rows, grouping: str, errors: Errors, settings: Settings, *, first: bool
+) -> None:
+    """Add the error rates of a grouping and their differentials; of the first thresholds too."""
+    if isinstance(errors, MetricError):
+        rows.add(grouping, "FMR", Estimate(None, remark=str(errors)))
+        return
+    for at in errors.points:
+        point, target = at.point, at.point.target
+        if first:
+            rows.add("", names.THRESHOLD, _threshold(point, errors.calibration.source), "", target)
+        if not point.resolvable:
+            continue
+        nominal = float(parse_rate(target))
+        for name, fmr, fnmr in zip(errors.names, at.fmr, at.fnmr, strict=True):
+            few = bool(fmr.total) and nominal * (fmr.total or 0) < 1
+            remark = f"not resolvable with {fmr.total:,} non-mated pairs" if few else fmr.remark
+            shown = Estimate(fmr.value, fmr.interval, fmr.events, fmr.total, remark)
+            rows.add(grouping, "FMR", shown, name, target)
+            rows.add(grouping, "FNMR", fnmr, name, target)
+        for (one, other), found in at.between.items():
+            both = f"{errors.names[one]} – {errors.names[other]}"
+            rows.add(grouping, names.BETWEEN_GROUPS, found, both, target)
+        for figure, found in zip(("FMR", "FNMR"), at.overall, strict=True):
+            rows.add(grouping, figure, found, ALL_GROUPS, target)
+    measured = differentials(errors, replicates=settings.replicates, seed=settings.seed)
+    for row in measured.rows:
+        figure = f"{NAMES[row.of]} ({row.of} {row.measure})"
+        rows.add(grouping, figure, row, "", row.target)
+        if row.p_value is not None:
+            rows.add(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
+    for remark in measured.remarks:
+        rows.add(grouping, "FPD and FND", Estimate(None, remark=remark))
+
+
+def _threshold(point: OperatingPoint, source: str) -> Estimate:
+    if not point.resolvable:
+        value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
+    elif np.isfinite(point.threshold):
+        value, remark = point.threshold, source
+    else:
+        accepts = "everything" if point.threshold == -np.inf else "nothing"
+        value, remark = None, f"it accepts {accepts}; {source}"
+    return Estimate(value, None, point.false_accepts, point.non_mated, remark)
+
+
+def _add_norms(rows: Rows, sample: SubjectNorms, settings: Settings) -> None:
+    """Add the norms of each group, and their association with the groups."""
+    titles = {
+        "mean": names.IMAGE_NORM,
+        "subject_mean": names.NORM,
+        "between_sd": names.BETWEEN,
+        "within_sd": names.WITHIN,
+    }
+    for name, figures in norm_figures(sample).items():
+        for key, estimate in figures.items():
+            rows.add(sample.name, titles[key], estimate, name)
+    bootstrap = SubjectBootstrap(sample.groups, settings.replicates, settings.seed)
+    found = associate(sample, bootstrap, permutations=settings.permutations, seed=settings.seed)
+    if isinstance(found, NoComparison):
+        lacking = Estimate(None, total=len(sample.groups), remark=found.reason)
+        rows.add(sample.name, names.ETA2, lacking)
+        return
+    rows.add(sample.name, names.ETA2, found.eta2)
+    rows.add(sample.name, names.p_of(names.ETA2), Estimate(found.p))
+    rows.add(sample.name, names.WELCH, Estimate(found.welch_f))
+    rows.add(sample.name, names.DETECTABLE, Estimate(found.mde_eta2))
+    for pair in found.pairs:
+        both = f"{pair.first} − {pair.second}"
+        rows.add(sample.name, names.DELTA, pair.delta, both)
+        rows.add(sample.name, names.p_of(names.DELTA), Estimate(pair.p), both)
+
+
+def _add_matter(rows: Rows, grouping: str, found: list[NormErrors] | NoComparison) -> None:
+    """Add what the norm has to do with errors."""
+    if isinstance(found, NoComparison):
+        rows.add(grouping, names.AREA, Estimate(None, remark=found.reason))
+        return
+    for one in found:
+        for number, fnmr in enumerate(one.tenths, start=1):
+            rows.add(grouping, names.TENTH.format(number), fnmr, one.group)
+        for share, fnmr in zip(DISCARD_SHARES, one.discards, strict=True):
+            figure = names.DISCARD.format(f"{100 * float(share):g} %")
+            rows.add(grouping, figure, fnmr, one.group)
+        rows.add(grouping, names.AREA, Estimate(one.area), one.group)
+
+
+def _add_searches(
+    rows: Rows, groupings: Sequence[Grouping], searched: OneToMany | NoComparison
+) -> str:
+    """Add identification by group; return how searches were made, or why there are none."""
+    if isinstance(searched, NoComparison):
+        rows.add("", "FPIR", Estimate(None, remark=searched.reason))
+        return searched.reason
+    for grouping, found in zip(groupings, searched.groupings, strict=True):
+        for one in found.thresholds:
+            where = f"{one.target} of {one.basis}"
+            estimate = Estimate(one.value, None, one.false_alarms, one.non_mated, one.remark)
+            rows.add(grouping.name, "FPIR threshold", estimate, "", where)
+        for row in found.rates:
+            at = row.threshold
+            where = "" if at is None else f"{at.target} of {at.basis}"
+            rows.add(grouping.name, row.figure, row.rate, row.group, where)
+            if row.ratio is not None:
+                figure = names.ratio_of(row.figure, found.compared_with)
+                rows.add(grouping.name, figure, row.ratio, row.group, where)
+        for group, failed in found.failures:
+            rows.add(grouping.name, names.NOT_ENROLLED, failed, group)
+    return searched.protocol
+
+
+def _add_changes(rows: Rows, comparison: BaselineComparison) -> None:
+    """Add what changed from the baseline: both values, and the change."""
+    for change in comparison.changes:
+        group = "" if change.groups is None else " − ".join(change.groups)
+        for what, value in (("baseline", change.baseline), ("new", change.treated)):
+            figure = f"{what}: {change.figure}"
+            rows.add(comparison.attribute, figure, Estimate(value, remark=change.remark), group)
+        rows.add(comparison.attribute, f"change: {change.figure}", change, group)
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+def _attempt(count: int, compute: Any) -> Sequence[Errors]:
+    """Return errors of all groupings, or why there are none."""
+    try:
+        return list(compute())
+    except MetricError as problem:
+        return [problem] * count
+
+
+def _over_rows(joined: Joined, values: NDArray[Any], length: int) -> NDArray[np.int64]:
+    """Spread values of joined images over all rows of the embeddings."""
+    full = np.full(length, UNKNOWN)
+    full[joined.rows] = values
+    return full
+
+
+def _listed(embeddings: Embeddings, subject: NDArray[np.int64], bench: Bench) -> PairList:
+    """Score the pairs of a bench.
+
+    Raises:
+        DatasetError: an image of the bench has no embedding.
+    """
+    assert embeddings.ids is not None  # else nothing would have been joined
+    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(bench.images.ids)).astype(np.int64)
+    absent = np.flatnonzero(rows < 0)
+    if absent.size:
+        raise DatasetError(
+            f"{bench.name}: {absent.size:,} of its {rows.size:,} images have no embedding, the "
+            f"first is {str(bench.images.ids[absent[0]])!r}; ids must be equal to the letter"
         )
-    warnings += [
-        f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} non-mated "
-        "pairs on which the threshold was fixed."
-        for threshold in thresholds
-        if not threshold.resolvable
-    ]
-    return replace(
-        audit,
-        thresholds=thresholds,
-        target=target,
-        skipped=tuple(
-            NoComparison(grouping.name, "no group has the ten subjects that it takes")
-            for grouping in formed
-            if not grouping.cells
-        ),
-        findings=find(audit.groupings, target, audit.comparison, audit.one_to_many),
-        caveats=caveats(audit.label_sources, audit.policy, lfw=lfw, norms=not audit.of_scores),
-        warnings=(*audit.warnings, *warnings, *last),
+    sides = rows[np.stack([bench.pairs.first, bench.pairs.second])]
+    scores = score_pairs(embeddings.vectors, sides[0], sides[1])
+    return PairList(bench.name, scores, sides, bench.pairs.issame, subject)
+
+
+def _left_out(listed: PairList, group: NDArray[np.int64]) -> list[str]:
+    """Say how many pairs of a list are in no rate of the first grouping, and why."""
+    known = (group[listed.sides] >= 0).all(axis=0)
+    against = known & ~listed.usable
+    said = []
+    for count, why in (
+        (int((~known).sum()), "have an image without a group"),
+        (int(against.sum()), "have a label that the subjects contradict"),
+    ):
+        if count:
+            said.append(f"{count:,} of {known.size:,} pairs {why} and are in no rate.")
+    return said
+
+
+def _matter(
+    embeddings: Embeddings,
+    joined: Joined,
+    images: tuple[NDArray[np.int64], NDArray[np.int64]],
+    grouping: Grouping,
+    errors: Errors,
+    listed: PairList | None,
+) -> list[NormErrors] | NoComparison:
+    """Relate norms and errors of mated pairs at the working threshold, or say why not.
+
+    ``images`` are subject and group of each row of the embeddings.
+    """
+    subject, codes = images
+    if isinstance(errors, MetricError):
+        return NoComparison(grouping.name, str(errors))
+    point = working_point([at.point for at in errors.points])
+    if point is None:
+        return NoComparison(grouping.name, "no target has a threshold on these data")
+    if listed is not None:
+        pairs = listed.mated()
+    else:
+        each = np.bincount(subject[subject != UNKNOWN])
+        if (each * (each - 1) // 2).sum() > MOST_MATED:
+            return NoComparison(grouping.name, f"there are more than {MOST_MATED:,} mated pairs")
+        first, second = mated_pairs(subject)
+        pairs = score_pairs(embeddings.vectors, first, second), first, second
+    norms = np.full(len(subject), np.nan)
+    norms[joined.rows] = joined.norms
+    try:
+        return norm_errors(
+            pairs,
+            norms,
+            subject,
+            codes,
+            grouping.names,
+            threshold=point.threshold,
+            everybody=ALL_GROUPS,
+        )
+    except MetricError as problem:
+        return NoComparison(grouping.name, str(problem))
+
+
+def working_point(points: Sequence[OperatingPoint]) -> OperatingPoint | None:
+    """Return the point of the lowest target that leaves room for 30 false matches where it was set.
+
+    Else that of the highest target that is resolvable; None without any.
+    """
+    usable = [point for point in points if point.resolvable and np.isfinite(point.threshold)]
+    usable.sort(key=lambda point: parse_rate(point.target))
+    return next((point for point in usable if point.reliable), usable[-1] if usable else None)
+
+
+def _searched(
+    embeddings: Embeddings,
+    joined: Joined,
+    shown: Sequence[Grouping],
+    plan: SearchPlan,
+    progress: Progress | None,
+    others: OtherSubjects | None,
+) -> OneToMany | NoComparison:
+    try:
+        return audit_searches(embeddings.vectors, joined, shown, plan, progress, others)
+    except MetricError as problem:
+        return NoComparison("one to many", str(problem))
+
+
+def _compare(
+    embeddings: Embeddings,
+    baseline: Embeddings,
+    joined: Joined,
+    subject: NDArray[np.int64],
+    first: tuple[NDArray[np.int64], Grouping],
+    bench: Bench | None,
+    settings: Settings,
+) -> BaselineComparison:
+    """Return the changes from a baseline, by the first attribute: its codes and grouping."""
+    codes, grouping = first
+    ids = embeddings.ids
+    assert ids is not None  # else nothing would have been joined
+    chosen = ids[joined.rows] if bench is None else bench.images.ids
+    rows = pd.Index(ids).get_indexer(pd.Index(chosen))
+    both = (
+        select_embeddings(side, chosen, name)
+        for side, name in ((baseline, "the baseline"), (embeddings, "the audited embeddings"))
+    )
+    return compare_runs(
+        [RunPair(0, *both)],
+        subject[rows],
+        codes[rows],
+        grouping.names,
+        attribute=grouping.name,
+        pairs=None if bench is None else bench.pairs,
+        impostors="all" if bench is None else "list",
+        targets=settings.targets,
+        replicates=settings.replicates,
+        seed=settings.seed,
     )
 
 
-def measure(errors: GroupErrors | NoComparison, settings: Settings) -> Differentials | NoComparison:
-    """Return the differentials of errors, or why there are none."""
-    if isinstance(errors, NoComparison):
-        return errors
-    return differentials(errors, replicates=settings.replicates, seed=settings.seed)
-
-
-def attempt(name: str, compute: Callable[[], T]) -> T | NoComparison:
-    """Return what is computed, or why it cannot be."""
-    try:
-        return compute()
-    except MetricError as problem:
-        return NoComparison(name, str(problem))
-
-
-@contextlib.contextmanager
-def stage(progress: Progress | None, name: str) -> Iterator[None]:
-    """Say when something begins and when it is done."""
-    if progress is not None:
-        progress(name, 0, 1)
-    yield
-    if progress is not None:
-        progress(name, 1, 1)
-
-
-class _Auditor:
-    """Calls the pieces on one set of joined images."""
-
-    def __init__(
-        self,
-        embeddings: Embeddings,
-        joined: Joined,
-        settings: Settings,
-        bench: Bench | None,
-        device: str | torch.device,
-        progress: Progress | None,
-    ) -> None:
-        self._embeddings, self._joined, self._settings = embeddings, joined, settings
-        self._bench, self._device, self._progress = bench, device, progress
-        self._subject = self._over_rows(joined.subjects, np.int64(UNKNOWN))
-        self._norms = self._over_rows(joined.norms, np.float64(np.nan))
-        self._raw = self._comparisons(embeddings.vectors)
-        self.policy = self._raw.policy
-
-    def groupings(
-        self, calibration: Calibration | None, unit: NDArray[np.floating] | None
-    ) -> tuple[GroupAudit, ...]:
-        """Audit every grouping that has a group to show."""
-        chosen = shown(self._joined.groupings, self._settings.groups)
-        mated = self._raw.mated()
-        raw = self._errors(self._raw, chosen, calibration)
-        other: Sequence[GroupErrors | NoComparison]
-        if (lacking := self._no_unit(unit, calibration)) is not None:
-            other = [NoComparison(grouping.name, lacking) for grouping in chosen]
-        else:
-            assert unit is not None
-            other = self._errors(self._comparisons(unit), chosen, None)
-        return tuple(
-            self._grouping(grouping, errors, unit_errors, mated)
-            for grouping, errors, unit_errors in zip(chosen, raw, other, strict=True)
-        )
-
-    def identification(
-        self, plan: SearchPlan, others: OtherSubjects | None
-    ) -> OneToMany | NoComparison:
-        """Audit identification by every grouping that has a group to show."""
-        chosen = shown(self._joined.groupings, self._settings.groups)
-        vectors = self._embeddings.vectors
-        return attempt(
-            "one to many",
-            lambda: audit_searches(vectors, self._joined, chosen, plan, self._progress, others),
-        )
-
-    def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
-        """Return the changes from a baseline, by the primary attribute."""
-        joined, settings, ids = self._joined, self._settings, self._embeddings.ids
-        assert ids is not None  # else nothing would have been joined
-        grouping = joined.groupings[0]
-        codes = self._codes(grouping)
-        chosen = ids[joined.rows] if self._bench is None else self._bench.images.ids
-        rows = pd.Index(ids).get_indexer(pd.Index(chosen))
-        with stage(self._progress, "comparing with the baseline"):
-            return compare_runs(
-                [
-                    RunPair(
-                        seed=0,
-                        baseline=select_embeddings(baseline, chosen, name),
-                        treated=select_embeddings(
-                            self._embeddings, chosen, "the audited embeddings"
-                        ),
-                    )
-                ],
-                self._subject[rows],
-                codes[rows],
-                grouping.names,
-                attribute=grouping.name,
-                pairs=None if self._bench is None else self._bench.pairs,
-                impostors=settings.impostors,
-                targets=settings.targets,
-                replicates=settings.replicates,
-                seed=settings.seed,
-            )
-
-    def _comparisons(self, vectors: NDArray[np.floating]) -> Comparisons:
-        if self._bench is None:
-            return AllImages(vectors, self._subject, self._device, self._progress)
-        assert self._embeddings.ids is not None  # else nothing would have been joined
-        return ListedPairs.of_bench(vectors, self._subject, self._bench, self._embeddings.ids)
-
-    def _errors(
-        self,
-        comparisons: Comparisons,
-        groupings: Sequence[Grouping],
-        calibration: Calibration | None,
-    ) -> list[GroupErrors | NoComparison]:
-        """Count errors by all groupings, or say why not."""
-        chosen = [(self._codes(grouping), grouping.names) for grouping in groupings]
-        return counted(comparisons, groupings, chosen, self._settings.targets, calibration)
-
-    def _no_unit(
-        self, unit: NDArray[np.floating] | None, calibration: Calibration | None
-    ) -> str | None:
-        """Say why raw and unit fusion cannot be compared."""
-        if unit is None:
-            return {
-                True: "the embeddings hold the sum of two views, not each of them",
-                False: "each embedding comes from one view; there is nothing to fuse",
-                None: "the embeddings do not say whether two views were added",
-            }[self._embeddings.flip]
-        if calibration is not None:
-            return "the thresholds come from other data, whose unit fusion is not known"
-        return None
-
-    def _grouping(
-        self,
-        grouping: Grouping,
-        errors: GroupErrors | NoComparison,
-        unit: GroupErrors | NoComparison,
-        mated: tuple[NDArray[np.float32], Rows, Rows] | None,
-    ) -> GroupAudit:
-        joined, settings = self._joined, self._settings
-        sample = SubjectNorms.of(joined, grouping)
-        bootstrap = SubjectBootstrap(sample.groups, settings.replicates, settings.seed)
-        primary = grouping.attributes == settings.groups[:1]
-        with stage(self._progress, f"{grouping.name}: norms"):
-            norms = norm_table(sample, bootstrap)
-            association = associate(
-                sample,
-                bootstrap,
-                role="primary" if primary else "exploratory",
-                permutations=settings.permutations,
-                seed=settings.seed,
-            )
-            adjusted = _adjusted(sample, bootstrap)
-        with stage(self._progress, f"{grouping.name}: differentials"):
-            measures = measure(errors, settings)
-        with stage(self._progress, f"{grouping.name}: norms of pairs"):
-            channels = self._channels(grouping, errors, mated)
-        return GroupAudit(
-            grouping=grouping,
-            primary=primary,
-            composition=joined.count(grouping),
-            association=association,
-            rates=errors if isinstance(errors, NoComparison) else errors.rates,
-            differentials=measures,
-            channels=channels,
-            fusion=self._fusion(grouping, errors, unit),
-            histograms=() if isinstance(errors, NoComparison) else errors.histograms,
-            sample=sample,
-            norms=norms,
-            adjusted=adjusted,
-        )
-
-    def _channels(
-        self,
-        grouping: Grouping,
-        errors: GroupErrors | NoComparison,
-        mated: tuple[NDArray[np.float32], Rows, Rows] | None,
-    ) -> NormChannels | NoComparison:
-        if isinstance(errors, NoComparison):
-            return errors
-        thresholds = [point.threshold for point in errors.rates.points]
-        target = working_target(thresholds)
-        value = {threshold.target: threshold.value for threshold in thresholds}.get(str(target))
-        if value is None:
-            return NoComparison(grouping.name, "no target has a threshold on these data")
-        if mated is None:
-            return NoComparison(grouping.name, f"there are more than {MOST_MATED:,} mated pairs")
-        return attempt(
-            grouping.name,
-            lambda: norm_channels(
-                *mated,
-                self._norms,
-                self._subject,
-                self._codes(grouping),
-                grouping.names,
-                threshold=value,
-                replicates=self._settings.replicates,
-                seed=self._settings.seed,
-            ),
-        )
-
-    def _fusion(
-        self,
-        grouping: Grouping,
-        raw: GroupErrors | NoComparison,
-        unit: GroupErrors | NoComparison,
-    ) -> tuple[FusionChange, ...] | NoComparison:
-        if isinstance(raw, NoComparison):
-            return raw
-        if isinstance(unit, NoComparison):
-            return unit
-        settings = self._settings
-        return attempt(
-            grouping.name,
-            lambda: compare_fusion(raw, unit, replicates=settings.replicates, seed=settings.seed),
-        )
-
-    def _codes(self, grouping: Grouping) -> NDArray[np.int64]:
-        return self._over_rows(grouping.codes, np.int64(UNKNOWN))
-
-    def _over_rows(self, values: NDArray[Any], missing: np.generic) -> NDArray[Any]:
-        """Spread values of joined images over all rows of the embeddings."""
-        full = np.full(len(self._embeddings.vectors), missing)
-        full[self._joined.rows] = values
-        return full
-
-
-def counted(
-    comparisons: Comparisons,
-    groupings: Sequence[Grouping],
-    chosen: Sequence[tuple[Rows, tuple[str, ...]]],
-    targets: Sequence[str],
-    calibration: Calibration | None,
-) -> list[GroupErrors | NoComparison]:
-    """Count errors by all groupings, or say why not.
-
-    ``chosen`` are codes of groups over all rows, and names, of each grouping; ``calibration`` gives
-    the thresholds, else these data.
-    """
-    results: Sequence[GroupErrors | MetricError]
-    try:
-        results = comparisons.errors(chosen, targets, calibration)
-    except MetricError as problem:
-        results = [problem] * len(groupings)
-    return [
-        NoComparison(grouping.name, str(errors)) if isinstance(errors, MetricError) else errors
-        for grouping, errors in zip(groupings, results, strict=True)
-    ]
-
-
 def _is_lfw(embeddings: Embeddings, bench: Bench | None) -> bool:
-    source = embeddings.note.get("source", {})
-    names = [PurePath(str(source.get("path", ""))).stem]
-    if bench is not None:
-        names.append(bench.name)
-    return any(name.lower() == "lfw" for name in names)
+    def sources() -> Iterator[str]:
+        yield PurePath(str((embeddings.note.get("source") or {}).get("path", ""))).stem
+        if bench is not None:
+            yield bench.name
 
-
-def working_target(thresholds: Sequence[GlobalThreshold]) -> str | None:
-    """Return the target that findings and channels look at, see `Audit.target`."""
-    usable = [threshold for threshold in thresholds if threshold.value is not None]
-    ascending = sorted(usable, key=lambda threshold: parse_rate(threshold.target))
-    for threshold in ascending:
-        if threshold.reliable:
-            return threshold.target
-    for threshold in reversed(ascending):
-        if threshold.resolvable:
-            return threshold.target
-    return None
-
-
-def _adjusted(
-    sample: SubjectNorms, bootstrap: SubjectBootstrap
-) -> AdjustedAssociation | NoComparison | None:
-    if not sample.covariates:
-        return None
-    return attempt(sample.name, lambda: adjust_for_covariates(sample, bootstrap))
+    return any(name.lower() == "lfw" for name in sources())

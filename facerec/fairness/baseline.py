@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,30 +23,17 @@ from facerec.defaults import REPLICATES
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
-from facerec.fairness.differentials import (
-    Of,
-    differentials,
-    max_over_geomean,
-    quotients,
-    rate_replicates,
-)
+from facerec.fairness.differentials import Of, differentials, max_over_geomean
 from facerec.fairness.norms import DRAWN_AT_ONCE, SubjectNorms, drawn_sums, percentile
-from facerec.fairness.pair_counts import LabelledImages
-from facerec.fairness.plain import plain
-from facerec.fairness.rate_results import UNKNOWN, Calibration
-from facerec.fairness.rates import (
-    GroupErrors,
-    all_pairs_group_rates,
-    calibrate,
-    pair_group_rates,
-)
+from facerec.fairness.pair_counts import UNKNOWN, LabelledImages, SubjectCounts, quotients
+from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import operating_points, sort_scores
+from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import score_pairs
 
@@ -70,7 +57,6 @@ FEWEST_SEEDS = 3
 SEEDS = "t over seeds"
 BOTH = "subjects and seeds, MOVER"
 
-Fusion = Literal["raw", "unit"]
 Role = Literal["performance", "by construction", "association", "differential"]
 
 
@@ -84,9 +70,6 @@ class RunPair:
     """Of the run without the treatment."""
     treated: Embeddings
     """Of the run with it."""
-    unit: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-    """Baseline and treated vectors ``(m, D)`` of the other fusion: both views of each image
-    normalised before they are added; None where there is one view, or it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +79,6 @@ class SeedChange(Estimate):
     The interval is over subjects, both runs taken as given.
     """
 
-    in_files: ClassVar = "seed baseline treated change=value interval reason=remark"
     seed: int
     baseline: float | None
     """None where the data cannot tell, see ``remark``."""
@@ -110,16 +92,10 @@ class Change(Estimate):
     The interval is over other subjects and other seeds; with one seed it is ``over_subjects``.
     """
 
-    in_files: ClassVar = (
-        "figure role fusion groups seeds baseline treated change=value over_persons=over_subjects "
-        "over_seeds interval same_sign reason=remark"
-    )
     figure: str
     """As in ``TPR@FPR=1e-2``."""
     role: Role
     """What it may tell: see `READING`."""
-    fusion: Fusion | None
-    """How two views were added; None for figures of norms."""
     groups: tuple[str, str] | None
     """X and Y of Cliff's delta P(X > Y) − P(X < Y)."""
     seeds: tuple[SeedChange, ...]
@@ -140,46 +116,15 @@ class Change(Estimate):
 
     @property
     def name(self) -> str:
-        """What it is of: figure, groups and fusion."""
+        """The figure, and the groups that it compares."""
         groups = None if self.groups is None else " − ".join(self.groups)
-        fusion = None if self.fusion is None else f"{self.fusion} fusion"
-        return ", ".join(filter(None, (self.figure, groups, fusion)))
-
-    def to_row(self) -> dict[str, Any]:
-        """Return one flat line of a table, as JSON types."""
-
-        def limits(name: str, interval: Interval | None) -> dict[str, float | None]:
-            return {
-                f"{name}low": None if interval is None else interval.low,
-                f"{name}high": None if interval is None else interval.high,
-            }
-
-        return {
-            "figure": self.figure,
-            "role": self.role,
-            "fusion": self.fusion,
-            "groups": None if self.groups is None else " − ".join(self.groups),
-            "baseline": self.baseline,
-            "treated": self.treated,
-            "change": self.value,
-            **limits("", self.interval),
-            **limits("persons_", self.over_subjects),
-            **limits("seeds_", self.over_seeds),
-            "same_sign": self.same_sign,
-            "seeds": len(self.seeds),
-            "conclusion": self.conclusion,
-            "reason": self.remark or None,
-        }
+        return ", ".join(filter(None, (self.figure, groups)))
 
 
 @dataclass(frozen=True)
 class BaselineComparison:
     """All changes from the baseline to its treated twin."""
 
-    in_files: ClassVar = (
-        "attribute groups images left_out persons=subjects policy changes replicates seed notes "
-        "reading"
-    )
     attribute: str
     groups: tuple[str, ...]
     """Groups with a subject."""
@@ -193,32 +138,19 @@ class BaselineComparison:
     policy: str
     """Which pairs stand behind the error rates."""
     changes: tuple[Change, ...]
-    replicates: int
-    seed: int
-    """Of the resampling."""
     notes: tuple[str, ...]
     """What a reader must know of these runs, one sentence each."""
-    reading: tuple[str, ...] = field(default=READING)
 
-    def find(
-        self, figure: str, fusion: Fusion | None = None, groups: tuple[str, str] | None = None
-    ) -> Change:
+    def find(self, figure: str, groups: tuple[str, str] | None = None) -> Change:
         """Return one change.
 
         Raises:
             MetricError: there is none.
         """
         for change in self.changes:
-            if (change.figure, change.fusion, change.groups) == (figure, fusion, groups):
+            if (change.figure, change.groups) == (figure, groups):
                 return change
-        raise MetricError(f"the comparison has no figure {figure!r} (fusion {fusion}, {groups})")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
-        document = plain(self, limits=False)
-        for entry, change in zip(document["changes"], self.changes, strict=True):
-            entry["conclusion"] = change.conclusion
-        return {"rows": [change.to_row() for change in self.changes], **document}
+        raise MetricError(f"the comparison has no figure {figure!r} ({groups})")
 
 
 def compare_runs(
@@ -260,9 +192,8 @@ def compare_runs(
     figures: list[tuple[_Figures, _Figures]] = []
     for run in runs:
         sides: list[_Figures] = []
-        for index, embeddings in enumerate((run.baseline, run.treated)):
-            unit = None if run.unit is None else run.unit[index]
-            sides.append(frame.figures(embeddings, unit))
+        for embeddings in (run.baseline, run.treated):
+            sides.append(frame.figures(embeddings))
             if progress is not None:
                 progress("comparing models", 2 * len(figures) + len(sides), 2 * len(runs))
         figures.append((sides[0], sides[1]))
@@ -280,8 +211,6 @@ def compare_runs(
         changes=tuple(
             _change(key, seeds, [(one[key], other[key]) for one, other in figures]) for key in keys
         ),
-        replicates=replicates,
-        seed=seed,
         notes=tuple(frame.notes),
     )
 
@@ -290,7 +219,6 @@ def compare_runs(
 class _Key:
     figure: str
     role: Role
-    fusion: Fusion | None = None
     groups: tuple[str, str] | None = None
     subjects: int = field(default=0, compare=False)
     """Subjects in the smallest part that is compared."""
@@ -403,12 +331,18 @@ class _Frame:
                 "part; a comparison needs some of each"
             )
 
-    def figures(self, embeddings: Embeddings, unit: NDArray[np.float32] | None) -> _Figures:
+    def figures(self, embeddings: Embeddings) -> _Figures:
         """Compute all figures of one model."""
         figures = self._norms(embeddings.norms[self.rows].astype(np.float64))
-        figures |= self._scores("raw", embeddings.vectors[self.rows])
-        if unit is not None:
-            figures |= self._scores("unit", unit[self.rows])
+        vectors = embeddings.vectors[self.rows]
+        scores = score_pairs(vectors, *self.sides)
+        if len(scores):
+            figures |= self._of_list(scores)
+        if len(self.grouped):
+            errors, subjects = self._errors(vectors, scores)
+            if not len(scores):
+                figures |= self._tpr_of_all(errors, subjects)
+            figures |= self._differentials(errors, subjects)
         return figures
 
     def _norms(self, norms: Array) -> dict[_Key, _Drawn]:
@@ -431,7 +365,7 @@ class _Frame:
         members = [np.flatnonzero(sample.groups == g) for g in range(len(self.names))]
         for i, j in itertools.combinations(range(len(self.names)), 2):
             fewest = min(len(members[i]), len(members[j]))
-            key = _Key("Cliff's δ", "association", None, (self.names[i], self.names[j]), fewest)
+            key = _Key("Cliff's δ", "association", (self.names[i], self.names[j]), fewest)
             figures[key] = _drawn(
                 _deltas(
                     means[members[i]],
@@ -443,32 +377,20 @@ class _Frame:
             )
         return figures
 
-    def _scores(self, fusion: Fusion, vectors: NDArray[np.floating]) -> dict[_Key, _Drawn]:
-        figures: dict[_Key, _Drawn] = {}
-        scores = score_pairs(vectors, *self.sides)
-        if len(scores):
-            figures |= self._of_list(fusion, scores)
-        if len(self.grouped):
-            errors, subjects = self._errors(vectors, scores)
-            if not len(scores):
-                figures |= self._tpr_of_all(fusion, errors, subjects)
-            figures |= self._differentials(fusion, errors, subjects)
-        return figures
-
-    def _of_list(self, fusion: Fusion, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
+    def _of_list(self, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
         """Return accuracy and TPR on the pairs of the list."""
         performance: dict[_Key, _Drawn] = {}
         if self.folds is not None:
             thresholds = kfold_accuracy(scores, self.same, self.folds).thresholds
             right = (scores >= np.asarray(thresholds)[self.folds]) == self.same
-            key = _Key("accuracy", "performance", fusion, subjects=self.subject_count)
+            key = _Key("accuracy", "performance", subjects=self.subject_count)
             performance[key] = _Drawn(float(right.mean()), self.listed.mean(right))
         figures = sort_scores(scores[self.same], scores[~self.same])
         points = [figures.tpr_at_fpr(target) for target in self.targets]
         resolved = [point.target for point in points if point.resolvable]
         drawn = dict(zip(resolved, self.listed.tpr_at_fpr(scores, resolved), strict=True))
         for point in points:
-            key = _Key(_tpr(point.target), "performance", fusion, subjects=self.subject_count)
+            key = _Key(_tpr(point.target), "performance", subjects=self.subject_count)
             if point.resolvable:
                 performance[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
@@ -483,86 +405,62 @@ class _Frame:
 
         As in an audit, thresholds are fixed on everybody, also on images without a group.
         """
-        ungrouped = len(self.grouped) < len(self.rows)
-        calibration = None
+        groups = [(self.group, self.names)]
+        found: GroupErrors | MetricError
         if self.impostors == "all":
-            if ungrouped:
-                calibration = calibrate(vectors, self.subject, self.targets)
-            of_all = all_pairs_group_rates(
-                vectors,
-                self.subject,
-                self.group,
-                self.names,
-                targets=self.targets,
-                calibration=calibration,
-            )
-            return of_all, np.unique(self.subject[self.grouped])
-        known = (self.group[self.sides] >= 0).all(axis=0)
-        if ungrouped:
-            points = operating_points(scores[self.same], scores[~self.same], self.targets)
-            calibration = Calibration("this list", points)
-        of_list = pair_group_rates(
-            scores,
-            self.sides[0],
-            self.sides[1],
-            self.same,
-            self.subject,
-            self.group,
-            self.names,
-            targets=self.targets,
-            calibration=calibration,
-        )
-        return of_list, np.unique(self.subject[self.sides[:, known]])
+            (found,) = all_pairs_rates(vectors, self.subject, groups, targets=self.targets)
+            compared = self.subject[self.grouped]
+        else:
+            pairs = PairList("this list", scores, self.sides, self.same, self.subject)
+            (found,) = listed_rates(pairs, groups, targets=self.targets)
+            known = (self.group[self.sides] >= 0).all(axis=0)
+            compared = self.subject[self.sides[:, known]]
+        if isinstance(found, MetricError):
+            raise found
+        return found, np.unique(compared)
 
-    def _tpr_of_all(
-        self, fusion: Fusion, errors: GroupErrors, subjects: NDArray[np.int64]
-    ) -> dict[_Key, _Drawn]:
+    def _tpr_of_all(self, errors: GroupErrors, subjects: NDArray[np.int64]) -> dict[_Key, _Drawn]:
         """Return the TPR among all pairs of subjects with a group."""
         figures = {}
-        for point, counts in zip(errors.rates.points, errors.by_subject, strict=True):
-            key = _Key(
-                _tpr(point.threshold.target), "performance", fusion, subjects=self.subject_count
-            )
-            if not point.threshold.resolvable:
-                few = f"not resolvable with {point.threshold.non_mated:,} non-mated pairs"
+        for at in errors.points:
+            point = at.point
+            key = _Key(_tpr(point.target), "performance", subjects=self.subject_count)
+            if not point.resolvable:
+                few = f"not resolvable with {point.non_mated:,} non-mated pairs"
                 figures[key] = _Drawn(None, None, few)
                 continue
             features = np.zeros((len(subjects), 2))
-            for group in counts:
+            for group in at.counts:
+                assert isinstance(group, SubjectCounts)  # as subjects are known
                 features[group.members] = np.stack([group.missed, group.mated], axis=1)
             missed, mated = drawn_sums(self.weights[:, subjects], features).T
             figures[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
         return figures
 
     def _differentials(
-        self, fusion: Fusion, errors: GroupErrors, subjects: NDArray[np.int64]
+        self, errors: GroupErrors, subjects: NDArray[np.int64]
     ) -> dict[_Key, _Drawn]:
         """Return max/geomean of the FMRs and of the FNMRs of groups, thresholds as given."""
         # For the values and the rule that withholds them; replicates are drawn with everything.
         summary = differentials(errors, replicates=1)
         rows = {(row.measure, row.of, row.target): row for row in summary.rows}
         compared = [self.names.index(name) for name in summary.groups]
-        fewest = min((errors.rates.composition[group].subjects for group in compared), default=0)
+        fewest = min((errors.group_subjects[group] for group in compared), default=0)
         weights = self.weights[1:, subjects]
         figures = {}
-        for target, counts in zip(self.targets, errors.counts, strict=True):
-            drawn = [rate_replicates(counts[group], weights) for group in compared]
+        for target, at in zip(self.targets, errors.points, strict=True):
+            drawn = [at.counts[group].replicates(weights) for group in compared]
             kinds: tuple[Of, Of] = ("FMR", "FNMR")
             for kind, of in enumerate(kinds):
                 figure = f"max/geomean {of} at FMR={target}"
-                key = _Key(figure, "differential", fusion, subjects=fewest)
+                key = _Key(figure, "differential", subjects=fewest)
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
-                    figures[key] = _Drawn(None, None, summary.reason if row is None else row.remark)
+                    why = "; ".join(summary.remarks) if row is None else row.remark
+                    figures[key] = _Drawn(None, None, why)
                     continue
-                by_group = [rates[kind] for rates in drawn]
-                known = [values for values in by_group if values is not None]
-                replicates = None
-                if len(known) == len(by_group):
-                    replicates = max_over_geomean(np.stack(known, axis=-1))
-                figures[key] = _Drawn(
-                    row.value, replicates, row.remark if replicates is None else None
-                )
+                rates = np.stack([group[kind] for group in drawn], axis=-1)
+                figures[key] = _Drawn(row.value, max_over_geomean(rates))
         return figures
 
 
@@ -576,7 +474,6 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
         Change,
         figure=key.figure,
         role=key.role,
-        fusion=key.fusion,
         groups=key.groups,
         seeds=tuple(changes),
     )
@@ -687,9 +584,7 @@ def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
         raise MetricError(f"the seeds {seeds} repeat; give one pair of runs a seed")
     first: NDArray[np.str_] | None = None
     for run in runs:
-        for index, (arm, embeddings) in enumerate(
-            (("baseline", run.baseline), ("treated", run.treated))
-        ):
+        for arm, embeddings in (("baseline", run.baseline), ("treated", run.treated)):
             where = f"seed {run.seed}, {arm}"
             if embeddings.ids is None:
                 raise MetricError(f"{where}: the embeddings have no ids, so images cannot be told")
@@ -697,16 +592,6 @@ def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
                 first, origin = embeddings.ids, where
             _check_ids(first, embeddings.ids, origin, where)
             check_raw(embeddings.norms, where)
-            unit = None if run.unit is None else run.unit[index]
-            if unit is not None and unit.shape != embeddings.vectors.shape:
-                raise MetricError(
-                    f"{where}: unit fusion has shape {unit.shape} and raw fusion "
-                    f"{embeddings.vectors.shape}; both must be of the same images"
-                )
-        if (run.unit is None) != (runs[0].unit is None):
-            raise MetricError(
-                f"seed {run.seed}: unit fusion is there for some seeds only; give it for all"
-            )
     assert first is not None
     return first
 
@@ -729,12 +614,11 @@ def _embedded(runs: Sequence[RunPair]) -> NDArray[np.bool_]:
     """Return which images have an embedding in all runs, ``(m,)``."""
     embedded = None
     for run in runs:
-        matrices = [run.baseline.vectors, run.treated.vectors, *(run.unit or ())]
-        for matrix in matrices:
-            usable = np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)
-            embedded = usable if embedded is None else embedded & usable
         for embeddings in (run.baseline, run.treated):
-            embedded = embedded & np.isfinite(embeddings.norms)
+            vectors = embeddings.vectors
+            usable = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+            usable &= np.isfinite(embeddings.norms)
+            embedded = usable if embedded is None else embedded & usable
     assert embedded is not None
     return embedded
 

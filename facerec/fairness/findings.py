@@ -1,4 +1,4 @@
-"""What an audit found, in at most eight lines made by rule, and the caveats that belong to them.
+"""What an audit found, in at most eight sentences made by rule, and what goes with them.
 
 A line has an estimate, its interval and what it rests on, and one of three conclusions. There are
 no words of praise or blame: whether a difference matters is for the reader to say.
@@ -6,32 +6,31 @@ no words of praise or blame: whether a difference matters is for the reader to s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal
 
-from facerec.fairness.association import Association
-from facerec.fairness.baseline import BaselineComparison
-from facerec.fairness.differentials import RATIO, Differential
-from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.one_to_many import OneToMany, SearchAudit
-from facerec.fairness.result import Finding, GroupAudit, Topic
+import pandas as pd
+
+from facerec.fairness import rows as names
+from facerec.fairness.attributes import ALL_GROUPS
+from facerec.fairness.differentials import NAMES, RATIO
+from facerec.fairness.one_to_many import LargestRatio, OneToMany
+from facerec.fairness.result import Finding
 from facerec.report import words
-from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
+from facerec.report.conclusions import ALPHA, of_test
 from facerec.report.estimate import Estimate
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
 MOST = 8
-"""Lines of the findings box."""
+"""Findings of an audit."""
 
-HEADLINE = "max/geomean"
-"""The measure of error-rate differentials that summaries quote."""
-
-_RATES: tuple[tuple[Literal["FMR", "FNMR"], str, str], ...] = (
-    ("FMR", "non-mated pairs", "impostor pairs within {} and {} of those within {} are accepted"),
-    ("FNMR", "mated pairs", "genuine pairs within {} and {} of those within {} are rejected"),
-)
-
-_NO_PARITY = "equal rates cannot be simulated"
+Of = Literal["FMR", "FNMR"]
+_HAPPENS: dict[Of, str] = {
+    "FMR": "{upper} of the impostor pairs of {high} and {lower} of those of {low} are accepted",
+    "FNMR": "{upper} of the genuine pairs of {high} and {lower} of those of {low} are rejected",
+}
 
 _CAVEATS = (
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
@@ -41,349 +40,202 @@ _CAVEATS = (
     "Figures describe this data set, this impostor policy and this threshold. They certify nothing "
     "and do not predict a deployed system.",
     "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
-    "p-values are Holm-adjusted within each family; rows marked E are exploratory.",
-    "Under cosine scoring a norm difference cannot change a decision unless one of the channels in "
-    "section 5 is active.",
+    "p-values of pairs of groups are Holm-adjusted; findings marked E are exploratory.",
+)
+_OF_NORMS = (
+    "Under cosine scoring a norm difference cannot change a decision unless training, the fusion "
+    "of raw embeddings, gating by norm or a norm shown as a confidence lets it.",
     "Not detecting a difference only excludes effects larger than the stated minimum detectable "
     "effect.",
 )
-
-_OF_NORMS = _CAVEATS[-2:]
-
-OF_A_PAGE = _CAVEATS[4:6]
-"""Those that speak of marks and sections of the page of an audit."""
-
 _LFW = (
     "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
 )
 
 
-def find(
-    groupings: Sequence[GroupAudit],
-    target: str | None,
-    comparison: BaselineComparison | None = None,
-    one_to_many: OneToMany | NoComparison | None = None,
-) -> tuple[Finding, ...]:
-    """Return the findings, those on the primary attribute first.
+def caveats(
+    label_sources: Sequence[str], policy: str, *, lfw: bool = False, norms: bool = True
+) -> tuple[str, ...]:
+    """Return the fixed sentences of every report; ``policy`` says which impostors are compared."""
+    source = "; ".join(label_sources)
+    sentences = [text.format(source=source, policy=policy) for text in _CAVEATS]
+    return (*sentences, *(_OF_NORMS if norms else ()), *([_LFW] if lfw else []))
 
-    Error rates of groups are those at the smallest target that all of them carry, see
-    `Differentials.heading`; what compares no groups is at the ``target`` FMR. Lines on the change
-    from a baseline come right after them; of identification only differences that are detected make
-    lines.
+
+def estimate(row: Any) -> Estimate:
+    """Return what a row of `facerec.fairness.rows` holds as an estimate."""
+
+    def known(value: float) -> float | None:
+        return None if pd.isna(value) else float(value)
+
+    low, high = known(row.low), known(row.high)
+    interval = None if low is None or high is None else Interval(low, high)
+    events, total = (
+        None if pd.isna(count) else int(count) for count in (row.numerator, row.denominator)
+    )
+    return Estimate(known(row.value), interval, events, total, str(row.remark))
+
+
+def heading(rows: pd.DataFrame, grouping: str, of: Of) -> str | None:
+    """Return the smallest target at which all groups carry a ratio of this rate; None without."""
+    figure = names.p_of(f"{NAMES[of]} ({of} {RATIO})")
+    targets = names.select(rows, figure, grouping=grouping)["target"]
+    return min(targets, key=parse_rate, default=None)
+
+
+def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
+    """Return the target to look at first of each basis of thresholds of identification.
+
+    It is the lowest one with 30 false alarms where the threshold was set, or else the highest.
     """
-    searches: dict[str, SearchAudit] = {}
-    if isinstance(one_to_many, OneToMany):
-        searches = {audit.name: audit for audit in one_to_many.groupings}
-    ordered = sorted(groupings, key=lambda grouping: not grouping.primary)
-    first, others = ordered[0], ordered[1:]
-    lines = [*_association(first), *_rates(first), *_searches(first, searches)]
-    if comparison is not None:
-        lines += _changes(comparison, target)
-    lines += [*_adjusted(first), *_standardised(first), *_fusion(first, target)]
-    lines += [line for grouping in others for line in _association(grouping)]
-    for grouping in others:
-        lines += [*_rates(grouping), *_searches(grouping, searches)]
+    found = names.select(rows, "FPIR threshold", grouping=grouping).dropna(subset=["value"])
+    chosen = []
+    bases = found["target"].map(lambda target: target.partition(" of ")[2])
+    for basis in dict.fromkeys(bases):
+        of = found[bases == basis].sort_values("numerator")
+        enough = of[of["numerator"] >= RULE_OF_30]
+        chosen.append(str((of.iloc[-1] if enough.empty else enough.iloc[0])["target"]))
+    return chosen
+
+
+def find(
+    rows: pd.DataFrame, groupings: Sequence[str], searched: OneToMany | None = None
+) -> tuple[Finding, ...]:
+    """Return the findings, those on the first grouping first.
+
+    Of identification only differences that are detected make lines; so do changes from a baseline.
+    """
+    lines: list[Finding] = []
+    for number, grouping in enumerate(groupings):
+        lines += [*_association(rows, grouping, exploratory=number > 0)]
+        for of in _HAPPENS:
+            lines += [*_rates(rows, grouping, of)]
+        if searched is not None:
+            lines += map(_largest, searched.groupings[number].largest)
+        lines += [*_changes(rows, grouping)]
     return tuple(lines[:MOST])
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return the sentence at the head of a report: what was detected, what not, what is unknown."""
-    sentences = []
-    for conclusion in get_args(Conclusion):
-        said = [
-            f"{_topic(finding)} by {finding.grouping}"
-            for finding in findings
-            if finding.conclusion == conclusion
-        ]
-        if said:
-            words = conclusion[0].upper() + conclusion[1:]
-            sentences.append(f"{words}: {', '.join(dict.fromkeys(said))}.")
-    return " ".join(sentences)
+    """Return the sentence at the head of a report: what of it was detected."""
+    detected = sum(finding.conclusion == "difference detected" for finding in findings)
+    return f"{detected} of {words.counted(len(findings), 'question')}: difference detected."
 
 
-_TOPICS: dict[Topic, str] = {
-    "adjusted norm": "norm at equal covariates",
-    "norm and FNMR": "change of the FNMR gap at equal norms",
-    "fusion": "change of FNMR with unit fusion",
-}
-
-
-def _topic(finding: Finding) -> str:
-    """Return what a finding is about; of a change from the baseline the figure, without target."""
-    if finding.topic == "baseline":
-        return finding.figure.partition(" at ")[0].removesuffix(" from the baseline")
-    return _TOPICS.get(finding.topic, finding.topic)
-
-
-def caveats(
-    label_sources: Sequence[str], policy: str, *, lfw: bool = False, norms: bool = True
-) -> tuple[str, ...]:
-    """Return the fixed sentences of every report; see `facerec.fairness.result.Audit.policy`."""
-    source = "; ".join(label_sources)
-    known = [caveat for caveat in _CAVEATS if norms or caveat not in _OF_NORMS]
-    sentences = [caveat.format(source=source, policy=policy) for caveat in known]
-    return (*sentences, _LFW) if lfw else tuple(sentences)
-
-
-def _association(grouping: GroupAudit) -> Iterator[Finding]:
-    if grouping.sample is None:
+def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Iterator[Finding]:
+    found = names.select(rows, names.ETA2, grouping=grouping)
+    if found.empty:
         return
-    association = grouping.association
-    figure = "η² of subjects' mean norms"
-    subjects = len(grouping.sample.groups)
-    if isinstance(association, NoComparison):
-        yield _insufficient("norm", grouping, figure, (subjects, "subjects"), association.reason)
+    eta2 = estimate(found.iloc[0])
+    p = names.number(rows, names.p_of(names.ETA2), grouping=grouping)
+    people = words.counted(eta2.total or 0, "subject")
+    if eta2.value is None or p is None:
+        yield Finding(
+            f"Norms cannot be compared between groups of {grouping}",
+            "insufficient data",
+            f"{people}; {eta2.remark}",
+            exploratory,
+        )
         return
-    yield _line(
-        f"{_share(association.eta2)} of the variance of people's mean norms lies between groups of "
-        f"{grouping.name}",
-        "norm",
-        grouping.name,
-        figure,
-        association.eta2,
-        (subjects, "subjects"),
-        of_test(association.p),
-        _extreme_means(grouping) if association.p < ALPHA else _undetected(association),
-        p=association.p,
-        exploratory=not grouping.primary,
+    detail = [people, f"η² {words.number(eta2.value)}", f"p = {words.p_value(p)}"]
+    if p < ALPHA:
+        means = names.select(rows, names.NORM, grouping=grouping)
+        means = means[means["group"] != ALL_GROUPS].sort_values("value")
+        ends = [means.iloc[-1], means.iloc[0]]
+        detail.append(
+            ", ".join(
+                f"{word} in {end.group} {words.number(end.value, '.4g')}"
+                for word, end in zip(("longest", "shortest"), ends, strict=True)
+            )
+        )
+    else:
+        least = names.number(rows, names.DETECTABLE, grouping=grouping)
+        detail.append(f"η² from {words.number(least, '.2g')} would mostly have been detected")
+    yield Finding(
+        f"{_percent(eta2.value)} {words.limits(eta2.interval, 100)} of the variance of people's "
+        f"mean norms lies between groups of {grouping}",
+        of_test(p),
+        "; ".join(detail),
+        exploratory,
     )
 
 
-def _extreme_means(grouping: GroupAudit) -> str:
-    """Name the groups whose subjects have the largest and the smallest mean norm."""
-    if grouping.norms is None:
-        return ""
-    means = {group.name: group.subject_mean.value or 0.0 for group in grouping.norms.groups}
-    high, low = (pick(means, key=lambda name: means[name]) for pick in (max, min))
-    return f"largest in {high} {means[high]:.4g}, smallest in {low} {means[low]:.4g}"
-
-
-def _undetected(association: Association) -> str:
-    clauses = [] if association.mde_eta2 is None else [f"MDE η² {association.mde_eta2:.2g}"]
-    if association.equivalent:
-        clauses.append(f"all |δ| below {association.bound:g}")
-    return ", ".join(clauses)
-
-
-def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
-    adjusted = grouping.adjusted
-    if adjusted is None or grouping.sample is None:
+def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
+    """Yield the ratio of rates at the smallest target that all groups carry, or why not."""
+    figure = f"{NAMES[of]} ({of} {RATIO})"
+    target = heading(rows, grouping, of)
+    if target is None:
+        ratios = names.select(rows, figure, grouping=grouping)
+        if ratios.empty:
+            lacking = rows["figure"].isin(["FMR", "FPD and FND"]) & (rows["remark"] != "")
+            reasons = rows[lacking & (rows["grouping"] == grouping)]
+            why = "no threshold" if reasons.empty else str(reasons["remark"].iloc[0])
+        else:
+            largest = max(ratios.itertuples(), key=lambda row: parse_rate(str(row.target)))
+            why = str(largest.remark) or "equal rates cannot be simulated"
+        said = f"The data do not tell how {of} differs between groups of {grouping}"
+        yield Finding(said, "insufficient data", why, True)
         return
-    figure = "partial η² of norms"
-    if isinstance(adjusted, NoComparison) or adjusted.p is None:
-        reason = adjusted.reason if isinstance(adjusted, NoComparison) else "errors have no inverse"
-        basis = len(grouping.sample.groups), "subjects"
-        yield _insufficient("adjusted norm", grouping, figure, basis, reason)
-        return
-    before, given = adjusted.eta2.value, ", ".join(adjusted.covariates)
-    yield _line(
-        f"With {given} held fixed, {_share(adjusted.partial_eta2)} of the variance of norms lies "
-        f"between groups of {grouping.name}",
-        "adjusted norm",
-        grouping.name,
-        f"{figure} given {given}",
-        adjusted.partial_eta2,
-        (adjusted.subjects, "subjects"),
-        of_test(adjusted.p),
-        "" if before is None else f"η² {before:.2g} before adjustment",
-        p=adjusted.p,
+    ratio = estimate(names.select(rows, figure, grouping=grouping, target=target).iloc[0])
+    p = names.number(rows, names.p_of(figure), grouping=grouping, target=target)
+    rates = names.select(rows, of, grouping=grouping, target=target)
+    rates = rates[rates["group"] != ALL_GROUPS].sort_values("value")
+    high, low = (rates.iloc[place] for place in (-1, 0))
+    one = Fraction(target)
+    happens = _HAPPENS[of].format(
+        upper=_percent(high.value), high=high.group, lower=_percent(low.value), low=low.group
+    )
+    counts = "; ".join(
+        f"{end.group} {int(end.numerator):,}/{int(end.denominator):,}" for end in (high, low)
+    )
+    yield Finding(
+        f"At the threshold for {one.numerator:,} in {one.denominator:,}, {happens}: "
+        f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
+        of_test(p),
+        f"{counts}; p = {words.p_value(p)}",
+        True,
     )
 
 
-def _share(estimate: Estimate) -> str:
-    """Say a share in percent with its interval."""
-    interval = words.limits(estimate.interval, 100)
-    return f"{_percent(estimate.value or 0.0)} {interval}".strip()
+def _largest(ratio: LargestRatio) -> Finding:
+    """Say the largest ratio of FPIR or of FNIR between groups."""
+    threshold, (high, low) = ratio.threshold, ratio.ends
+    return Finding(
+        f"Searched at the threshold for an FPIR of {threshold.target} of {threshold.basis}, "
+        f"{ratio.figure} is {_percent(high[1])} for {high[0]} and {_percent(low[1])} for {low[0]}: "
+        f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
+        "difference detected",
+        f"{ratio.total:,} searches; the interval holds for all pairs of groups at once",
+        True,
+    )
+
+
+def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
+    """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
+    wanted = ["change: η²"]
+    for of in _HAPPENS:
+        target = heading(rows, grouping, of)
+        wanted += [] if target is None else [f"change: max/geomean {of} at FMR={target}"]
+    for figure in wanted:
+        for row in names.select(rows, figure, grouping=grouping).itertuples():
+            change = estimate(row)
+            if change.value is None or change.interval is None:
+                continue
+            what = figure.removeprefix("change: ")
+            before, after = (
+                names.number(rows, f"{side}: {what}", grouping=grouping)
+                for side in ("baseline", "new")
+            )
+            inside = change.interval.low <= 0 <= change.interval.high
+            yield Finding(
+                f"From the baseline, {what} changes by {words.number(change.value, '+.3g')} "
+                f"{words.limits(change.interval)}",
+                "none detected at this precision" if inside else "difference detected",
+                f"from {words.number(before)} to {words.number(after)}; same images",
+                True,
+            )
 
 
 def _percent(share: float) -> str:
+    """Say a share in percent, with two digits."""
     return f"{words.number(100 * share, '.2g' if share < 0.995 else '.3g')} %"
-
-
-def _rates(grouping: GroupAudit) -> Iterator[Finding]:
-    """Yield the ratio of FMRs and of FNMRs at the smallest target that all groups carry."""
-    rates, measures = grouping.rates, grouping.differentials
-    for of, unit, happens in _RATES:
-        figure = f"{RATIO} of {of}"
-        if isinstance(rates, NoComparison) or isinstance(measures, NoComparison):
-            reason = rates.reason if isinstance(rates, NoComparison) else ""
-            yield _insufficient(of, grouping, figure, (0, unit), reason)
-            continue
-        pairs = sum(group.non_mated if of == "FMR" else group.mated for group in rates.composition)
-        row = measures.heading(of)
-        if row is None or row.p_value is None:
-            why = (measures.reason if row is None else row.remark) or _NO_PARITY
-            yield _insufficient(of, grouping, figure, (pairs, unit), why)
-            continue
-        point = next(point for point in rates.points if point.threshold.target == row.target)
-        cells = {group.name: group.fmr if of == "FMR" else group.fnmr for group in point.groups}
-        ordered = sorted(measures.groups, key=lambda name: cells[name].value or 0.0)
-        ends = [(name, cells[name].events, cells[name].total) for name in ordered]
-        high, low = ends[-1], ends[0]
-        upper, lower = (_percent(events / total) for _, events, total in (high, low))
-        target = Fraction(row.target)
-        yield _line(
-            f"At the threshold for {target.numerator:,} in {target.denominator:,}, {upper} of "
-            f"{happens.format(high[0], lower, low[0])}: {words.number(row.value)} times "
-            f"{words.limits(row.interval)}".strip(),
-            of,
-            grouping.name,
-            f"{figure} at nominal FMR {row.target}",
-            row,
-            (pairs, unit),
-            of_test(row.p_value),
-            _ends(high, low) if row.p_value < ALPHA else _parity(row),
-            p=row.p_value,
-        )
-
-
-def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterator[Finding]:
-    """Yield the largest ratios of FPIR and of FNIR between groups that are detected."""
-    if grouping.name not in audits:
-        return
-    for ratio in audits[grouping.name].largest:
-        threshold, high, low = ratio.threshold, ratio.highest, ratio.lowest
-        unit = "non-mated searches" if ratio.figure == "FPIR" else "mated searches"
-        upper, lower = (_percent(events / total) for _, events, total in (high, low))
-        yield _line(
-            f"At the threshold for an FPIR of {threshold.target} of {threshold.basis}, "
-            f"{ratio.figure} is {upper} for {high[0]} and {lower} for {low[0]}: "
-            f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
-            "FPIR" if ratio.figure == "FPIR" else "FNIR",
-            grouping.name,
-            f"largest ratio of {ratio.figure} between groups, threshold at FPIR "
-            f"{threshold.target} of {threshold.basis}",
-            ratio,
-            (ratio.total, unit),
-            "difference detected",
-            _ends(high, low),
-        )
-
-
-def _ends(highest: tuple[str, int, int], lowest: tuple[str, int, int]) -> str:
-    """Name the groups with the highest and the lowest rate, with their counts."""
-    return ", ".join(
-        f"{end} in {name} {events:,}/{total:,} = {events / total:.2g}"
-        for end, (name, events, total) in (("highest", highest), ("lowest", lowest))
-    )
-
-
-def _parity(row: Differential) -> str:
-    if row.at_parity is None:
-        return ""
-    return f"groups of equal rates exceed {row.at_parity:.3g} in 5 % of cases"
-
-
-def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
-    """Yield what equal norms would change about the FNMR gap."""
-    channels = grouping.channels
-    figure = "change of the FNMR gap if all groups had the same norms"
-    if isinstance(channels, NoComparison):
-        return  # for the same reason as the rates
-    standardised, pairs = channels.standardised, (channels.pairs, "mated pairs")
-    if standardised.change is None or standardised.change.interval is None:
-        reason = standardised.reason or "no interval"
-        yield _insufficient("norm and FNMR", grouping, figure, pairs, reason)
-        return
-    yield _line(
-        "If all groups had the same norms, the gap of FNMR between groups of "
-        f"{grouping.name} would change by {_change(standardised.change)}",
-        "norm and FNMR",
-        grouping.name,
-        figure,
-        standardised.change,
-        pairs,
-        of_interval(standardised.change.interval),
-        "" if standardised.raw_gap is None else f"gap {standardised.raw_gap.value:.3g} as it is",
-    )
-
-
-def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
-    """Yield how the FNMR of all changes with unit fusion."""
-    if isinstance(grouping.fusion, NoComparison):
-        return
-    for change in grouping.fusion:
-        if (change.group, change.of, change.target) != (None, "FNMR", target):
-            continue
-        if change.value is None or change.interval is None:
-            continue
-        figure = f"FNMR with unit less raw fusion at nominal FMR {target}"
-        basis, conclusion = (change.raw.total, "mated pairs"), of_interval(change.interval)
-        said = f"With unit in place of raw fusion, FNMR changes by {_change(change)}"
-        yield _line(said, "fusion", grouping.name, figure, change, basis, conclusion)
-
-
-def _change(estimate: Estimate) -> str:
-    """Say a change of a rate, in percentage points, with its interval."""
-    interval = words.limits(estimate.interval, 100, "+.2g")
-    return f"{words.number(100 * (estimate.value or 0.0), '+.2g')} points {interval}".strip()
-
-
-def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Finding]:
-    """Yield what changes from the baseline: the association, and both differentials."""
-    wanted = ["η²", *(f"{HEADLINE} {of} at FMR={target}" for of, *_ in _RATES)]
-    for change in comparison.changes:
-        if change.figure not in wanted or change.fusion == "unit":
-            continue
-        known = change.conclusion != "insufficient data"
-        ends = (change.baseline, change.treated)
-        shown = " to ".join(f"{end:.3g}" for end in ends if end is not None)
-        by = f"{words.number(change.value, '+.3g')} {words.limits(change.interval)}".strip()
-        yield _line(
-            f"From the baseline, {change.figure} changes by {by}"
-            if known
-            else f"The data do not tell how {change.figure} changes from the baseline",
-            "baseline",
-            comparison.attribute,
-            f"change of {change.figure} from the baseline",
-            change if known else Estimate(None),
-            (comparison.grouped, "subjects"),
-            of_interval(change.interval if known else None),
-            f"from {shown}" if known else change.remark.replace("insufficient data: ", ""),
-        )
-
-
-def _insufficient(
-    topic: Topic, grouping: GroupAudit, figure: str, basis: tuple[int, str], reason: str
-) -> Finding:
-    return _line(
-        f"The data do not tell: {_TOPICS.get(topic, topic)} by {grouping.name}",
-        topic,
-        grouping.name,
-        figure,
-        Estimate(None),
-        basis,
-        "insufficient data",
-        reason.removeprefix("insufficient data: "),
-        exploratory=topic != "norm" or not grouping.primary,
-    )
-
-
-def _line(
-    said: str,
-    topic: Topic,
-    grouping: str,
-    figure: str,
-    estimate: Estimate,
-    basis: tuple[int, str],
-    conclusion: Conclusion,
-    remark: str = "",
-    *,
-    p: float | None = None,
-    exploratory: bool = True,
-) -> Finding:
-    """Return a line on an estimate; its basis is how many of what it rests on."""
-    return Finding(
-        value=estimate.value,
-        interval=estimate.interval,
-        total=basis[0],
-        remark=remark,
-        said=said.replace("\N{NO-BREAK SPACE}", " "),
-        topic=topic,
-        grouping=grouping,
-        figure=figure,
-        unit=basis[1],
-        conclusion=conclusion,
-        p=p,
-        exploratory=exploratory,
-    )

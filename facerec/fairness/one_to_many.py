@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,9 @@ from numpy.typing import NDArray
 from facerec.defaults import AUDIT_FPIR_TARGETS, Template
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.attributes import EVERYBODY, OTHERS, SMALLEST_CELL, Grouping, Joined
+from facerec.fairness.attributes import EVERYBODY, OTHERS, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.rate_results import ErrorRate, rate_of, usable_threshold
+from facerec.fairness.pair_counts import rate
 from facerec.large_arrays import take
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
@@ -48,8 +49,8 @@ from facerec.statistics.searches import (
 )
 from facerec.verification.identification import nearest_entries
 
-Figure = Literal["FPIR", "FNIR", "FNIR with failures", "rank-1 miss rate"]
-Galleries = Literal["mixed", "homogeneous"]
+Figure = Literal["FPIR", "FNIR", "rank-1 miss rate"]
+Mask = NDArray[np.bool_]
 
 _HALVES = 2
 
@@ -62,8 +63,6 @@ class SearchPlan(Checked):
     """Target FPIRs, taken exactly."""
     reference: str | None = None
     """Group on which thresholds are set too, and with which others are compared."""
-    homogeneous: bool = False
-    """Also search galleries that hold one group alone, of one size for all groups."""
     template: Template = "one"
     """Enrol one image of a subject, or the mean of the unit vectors of half of them."""
     seed: Seed = 0
@@ -74,39 +73,29 @@ class SearchPlan(Checked):
 class SearchThreshold:
     """A threshold for everybody, and what it was set on."""
 
-    galleries: Galleries
     basis: str
     """Whose non-mated searches: `EVERYBODY`, `OTHERS`, or a group."""
     target: str
     """FPIR as it was written."""
     value: float | None
-    """None if it accepts everything or nothing, see ``reason``."""
+    """None if it accepts everything or nothing, or the target is not resolvable."""
     false_alarms: int
     non_mated: int
-    resolvable: bool
-    """Whether these searches leave room for one false alarm at the target."""
     reliable: bool
-    """Whether they leave room for 30."""
-    reason: str | None
+    """Whether these searches leave room for 30 false alarms at the target."""
+    remark: str
+    """Why there is no value."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchRate(ErrorRate):
+@dataclass(frozen=True)
+class SearchRate:
     """A share of the searches of one group, and its ratio to that of the group compared with."""
 
-    in_files: ClassVar = (
-        "galleries basis target threshold stratum group figure k=events n=total value interval "
-        "n_eff=effective identities=subjects resolvable reliable mark reason=remark ratio"
-    )
-    galleries: Galleries
-    basis: str | None
-    """Whose threshold, see `SearchThreshold`; None for rank 1, which needs none."""
-    target: str | None
-    threshold: float | None
-    stratum: str | None
-    """The third of a covariate that probes lie in; None for all probes."""
+    threshold: SearchThreshold | None
+    """None for rank 1, which needs none."""
     group: str
     figure: Figure
+    rate: Estimate
     ratio: Estimate | None
     """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
 
@@ -119,75 +108,32 @@ class LargestRatio(Estimate):
     all groups, ``total``.
     """
 
-    total: int
     figure: Figure
     threshold: SearchThreshold
-    highest: tuple[str, int, int]
-    """Group of the numerator, its errors and its searches."""
-    lowest: tuple[str, int, int]
-    """Of the denominator."""
-
-
-@dataclass(frozen=True)
-class GroupFailures:
-    """Failures of one group."""
-
-    group: str
-    acquire: ErrorRate
-    """Images without an embedding, among all images."""
-    enrol: ErrorRate
-    """Subjects without a template, as none of the images to enrol was acquired, among subjects."""
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Sizes of the galleries of one kind."""
-
-    galleries: Galleries
-    entries: tuple[int, ...]
+    ends: tuple[tuple[str, float], tuple[str, float]]
+    """Groups of the numerator and of the denominator, and their rates."""
 
 
 @dataclass(frozen=True)
 class SearchAudit:
     """Identification by one attribute, or by the intersection of several."""
 
-    in_files: ClassVar = (
-        "grouping=name compared_with galleries=entries thresholds rates failures reasons"
-    )
-    name: str
-    """Of the grouping."""
-    groups: tuple[str, ...]
     compared_with: str
     """The group to which ratios are formed: the reference, or else the one with most subjects."""
     thresholds: tuple[SearchThreshold, ...]
     rates: tuple[SearchRate, ...]
-    failures: tuple[GroupFailures, ...]
-    entries: tuple[Entries, ...]
-    """One each kind of galleries."""
-    reasons: tuple[str, ...]
-    """Why there are no homogeneous galleries, or no thirds of a covariate, a sentence each."""
+    failures: tuple[tuple[str, Estimate], ...]
+    """Group, and subjects of whom no image to enrol was acquired, among subjects."""
     largest: tuple[LargestRatio, ...]
-    """Of FPIR and of FNIR in mixed galleries at the first of `working_thresholds`; none where no
-    difference is detected. For findings; in no file."""
+    """Of FPIR and of FNIR at the `working_threshold`; none where no difference is detected."""
 
 
 @dataclass(frozen=True)
 class OneToMany:
     """Identification by all groupings."""
 
-    in_files: ClassVar = (
-        "protocol fpir=plan.targets reference=plan.reference homogeneous=plan.homogeneous "
-        "template=plan.template seed=plan.seed persons=subjects entries mated non_mated groupings"
-    )
-    plan: SearchPlan
     protocol: str
     """How galleries and searches were made, in a few sentences."""
-    subjects: int
-    entries: tuple[int, ...]
-    """Sizes of the two mixed galleries."""
-    mated: int
-    """Searches."""
-    non_mated: int
     groupings: tuple[SearchAudit, ...]
 
 
@@ -329,40 +275,104 @@ class OtherSubjects:
         return np.concatenate(best)
 
 
-@dataclass(frozen=True, eq=False)
-class _Searched:
-    """Searches of some galleries; S of them."""
+class _Searcher:
+    """Searches of both galleries, and their figures by group.
 
-    image: NDArray[np.int64]
-    """The probe, ``(S,)``."""
-    subject: NDArray[np.int64]
-    """Behind it, ``(S,)``."""
-    gallery: NDArray[np.int64]
-    """Number of the gallery, ``(S,)``."""
-    mated: NDArray[np.bool_]
-    best: NDArray[np.float32]
-    """Best score with another subject's entry, ``(S,)``."""
-    entry: NDArray[np.int64]
-    """The subject of that entry, ``(S,)``."""
-    second: NDArray[np.float32]
-    mate: NDArray[np.float32]
-    placed: NDArray[np.int64]
-    """Gallery of each subject, ``(G,)``; −1 for none."""
+    Attributes:
+        image: the probe of each search, ``(S,)``.
+        subject: behind it.
+        gallery: number of the gallery.
+        mated: whether the subject is in it.
+        best: best score with another subject's entry; ``entry`` is the subject of that entry,
+            ``second`` the next best score, ``mate`` the score with the subject's own entry.
+    """
 
-    @property
-    def entries(self) -> tuple[int, ...]:
-        """Sizes of the galleries."""
-        return tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
+    def __init__(
+        self,
+        vectors: NDArray[np.floating],
+        joined: Joined,
+        plan: SearchPlan,
+        others: OtherSubjects | None = None,
+    ) -> None:
+        self.plan = plan
+        self._subjects, self._acquired = joined.subjects, joined.acquired
+        self.count = int(joined.subjects.max()) + 1
+        own = vectors[joined.rows]
+        self.drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
+        chosen = self.drawn.enrolled & self._acquired
+        templates = enrol(own, self._subjects, chosen, self.count)
+        self._made = ~np.isnan(templates[:, 0])
+        self.placed = np.where(self._made, self.drawn.half, NOBODY)
+        half = self.drawn.half[self._subjects]
+        columns: dict[str, list[NDArray]] = defaultdict(list)
+        for gallery in range(_HALVES):
+            inside = half == gallery
+            # An enrolled image would find itself; whoever failed to enrol has no mate to find.
+            mated = inside & ~self.drawn.enrolled & self._made[self._subjects]
+            probes = np.flatnonzero((mated | ~inside) & self._acquired)
+            entries = np.flatnonzero(self.placed == gallery)
+            nearest = nearest_entries(
+                own[probes], self._subjects[probes], templates[entries], entries
+            )
+            columns["image"].append(probes)
+            columns["gallery"].append(np.full(probes.size, gallery))
+            columns["mated"].append(mated[probes])
+            columns["best"].append(nearest.best)
+            # Without an entry the row is −1, which takes the last one.
+            columns["entry"].append(np.append(entries, NOBODY)[nearest.entry])
+            columns["second"].append(nearest.second)
+            columns["mate"].append(nearest.mate)
+        whole = {name: np.concatenate(blocks) for name, blocks in columns.items()}
+        self.image, self.gallery, self.mated = whole["image"], whole["gallery"], whole["mated"]
+        self.best, self.entry = whole["best"], whole["entry"]
+        self.second, self.mate = whole["second"], whole["mate"]
+        self.subject = self._subjects[self.image]
+        self.entries = tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
+        self.of_others = None if others is None else others.best_scores(max(self.entries), plan)
 
-    def outcomes(
-        self, value: float
-    ) -> Iterator[tuple[Figure, NDArray[np.bool_], float, NDArray[np.bool_]]]:
-        """Yield FPIR and FNIR at a threshold: errors, the bar of `share`, and which searches."""
+    def audit(self, grouping: Grouping) -> SearchAudit:
+        """Return the figures of a grouping."""
+        group = np.full(self.count, -1, np.int64)
+        known = grouping.codes >= 0
+        group[self._subjects[known]] = grouping.codes[known]
+        base = int(np.bincount(group[group >= 0], minlength=len(grouping.names)).argmax())
+        if self.plan.reference in grouping.names:
+            base = grouping.names.index(str(self.plan.reference))
+        thresholds = self._thresholds(grouping)
+        return SearchAudit(
+            grouping.names[base],
+            tuple(thresholds),
+            tuple(self._rates(thresholds, grouping, base)),
+            tuple(self._failures(grouping)),
+            tuple(self._largest(thresholds, grouping)),
+        )
+
+    def _thresholds(self, grouping: Grouping) -> list[SearchThreshold]:
+        """Set the thresholds on everybody or on other subjects.
+
+        Those on the reference come on top, if it is one of these groups.
+        """
+        bases = {EVERYBODY: self.best[~self.mated]}
+        if self.of_others is not None:
+            bases = {OTHERS: self.of_others}
+        if self.plan.reference in grouping.names:
+            code = grouping.names.index(str(self.plan.reference))
+            of_reference = grouping.codes[self.image] == code
+            bases[str(self.plan.reference)] = self.best[~self.mated & of_reference]
+        audited = self.best, self.second, self.mate
+        return [
+            _threshold(basis, target, scores, audited)
+            for basis, scores in bases.items()
+            for target in self.plan.targets
+        ]
+
+    def _outcomes(self, value: float) -> Iterator[tuple[Figure, Mask, float, Mask]]:
+        """Yield FPIR and FNIR at a threshold: errors, the bar of `_share`, and which searches."""
         yield "FPIR", ~self.mated & (self.best >= value), value, ~self.mated
         yield "FNIR", self.mated & (self.mate < value), math.inf, self.mated
 
-    def share(
-        self, events: NDArray[np.bool_], bar: float | NDArray[np.floating], which: NDArray[np.bool_]
+    def _share(
+        self, events: Mask, bar: float | NDArray[np.floating], which: Mask
     ) -> SearchShare | None:
         """Return the share of events among some searches; None if there is no such search.
 
@@ -379,258 +389,58 @@ class _Searched:
             events[which], self.subject[which], entry[which], self.placed, self.gallery[which]
         )
 
-
-class _Searcher:
-    """Searches of one data set, and their figures by group."""
-
-    def __init__(
-        self,
-        vectors: NDArray[np.floating],
-        joined: Joined,
-        plan: SearchPlan,
-        others: OtherSubjects | None = None,
-    ) -> None:
-        self.plan, self._joined = plan, joined
-        self._others = others
-        self._scores_of_others: dict[int, NDArray[np.float32]] = {}
-        self._vectors, self._subjects = vectors[joined.rows], joined.subjects
-        self.subject_count = int(joined.subjects.max()) + 1
-        self.drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
-        acquired = joined.acquired
-        self._templates = enrol(
-            self._vectors, self._subjects, self.drawn.enrolled & acquired, self.subject_count
-        )
-        self._made = ~np.isnan(self._templates[:, 0])
-        self._acquired = acquired
-        self.mixed = self._search(np.where(self._made, self.drawn.half, -1), _HALVES)
-
-    def _search(
-        self, placed: NDArray[np.int64], galleries: int, group: NDArray[np.int64] | None = None
-    ) -> _Searched:
-        """Search galleries with all images that are not enrolled in them.
-
-        Args:
-            placed: gallery of each subject, ``(G,)``.
-            galleries: their number; gallery g holds subjects of half g mod 2.
-            group: of each subject, ``(G,)``, where gallery g is searched by group g div 2 alone.
-        """
-        subject, half = self._subjects, self.drawn.half[self._subjects]
-        rows: list[NDArray[np.int64]] = []
-        columns: dict[str, list[NDArray]] = {
-            name: [] for name in ("gallery", "mated", "best", "entry", "second", "mate")
-        }
-        for gallery in range(galleries):
-            inside = half == gallery % _HALVES
-            # An enrolled image would find itself; whoever failed to enrol has no mate to find.
-            mated = inside & ~self.drawn.enrolled & (placed[subject] == gallery)
-            wanted = (mated | ~inside) & self._acquired
-            if group is not None:
-                wanted &= group[subject] == gallery // _HALVES
-            probes, entries = np.flatnonzero(wanted), np.flatnonzero(placed == gallery)
-            rows.append(probes)
-            nearest = nearest_entries(
-                self._vectors[probes], subject[probes], self._templates[entries], entries
-            )
-            columns["gallery"].append(np.full(probes.size, gallery))
-            columns["mated"].append(mated[probes])
-            columns["best"].append(nearest.best)
-            # Without an entry the row is −1, which takes the last one.
-            columns["entry"].append(np.append(entries, NOBODY)[nearest.entry])
-            columns["second"].append(nearest.second)
-            columns["mate"].append(nearest.mate)
-        joined = {name: np.concatenate(blocks) for name, blocks in columns.items()}
-        image = np.concatenate(rows)
-        return _Searched(image=image, subject=subject[image], placed=placed, **joined)
-
-    def audit(self, grouping: Grouping) -> SearchAudit:
-        """Return the figures of a grouping."""
-        group = np.full(self.subject_count, -1, np.int64)
-        known = grouping.codes >= 0
-        group[self._subjects[known]] = grouping.codes[known]
-        sizes = np.bincount(group[group >= 0], minlength=len(grouping.names))
-        base = int(sizes.argmax())
-        reference = self.plan.reference
-        if reference in grouping.names:
-            base = grouping.names.index(str(reference))
-        searched: list[tuple[Galleries, _Searched]] = [("mixed", self.mixed)]
-        strata, reasons = self._strata(grouping)
-        if self.plan.homogeneous:
-            placed, reason = self._homogeneous(group, len(grouping.names))
-            if placed is None:
-                reasons.append(f"No homogeneous galleries: {reason}.")
-            else:
-                count = _HALVES * len(grouping.names)
-                searched.append(("homogeneous", self._search(placed, count, group)))
-        thresholds: list[SearchThreshold] = []
-        rates: list[SearchRate] = []
-        for kind, searches in searched:
-            mine = self._thresholds(kind, searches, grouping)
-            thresholds += mine
-            rates += self._rates(kind, searches, mine, grouping, base, strata)
-        return SearchAudit(
-            grouping.name,
-            grouping.names,
-            grouping.names[base],
-            tuple(thresholds),
-            tuple(rates),
-            tuple(self._failures(grouping)),
-            tuple(Entries(kind, searches.entries) for kind, searches in searched),
-            tuple(reasons),
-            tuple(self._largest(thresholds, grouping)),
-        )
-
-    def _strata(self, grouping: Grouping) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
-        """Return which images lie in each third of each covariate, ``(n,)``, and what is withheld.
-
-        A covariate is withheld where a third of a group has under ten subjects: the others would
-        give its figures away.
-        """
-        strata: dict[str, NDArray[np.bool_]] = {}
-        reasons = []
-        for name, values in self._joined.covariates.items():
-            known = self._acquired & ~np.isnan(values)
-            if not known.any():
-                reasons.append(f"No thirds of {name}: it is recorded for no image.")
-                continue
-            edges = np.quantile(values[known], (1 / 3, 2 / 3))
-            third = np.searchsorted(edges, values, side="left")
-            thirds = {
-                f"{name}, {which} third": known & (third == number)
-                for number, which in enumerate(("lowest", "middle", "highest"))
-            }
-            subjects = [
-                np.unique(self._subjects[inside & (grouping.codes == code)]).size
-                for inside in thirds.values()
-                for code in range(len(grouping.names))
-            ]
-            if min(subjects) < SMALLEST_CELL:
-                reasons.append(
-                    f"No thirds of {name}: one has under {SMALLEST_CELL} subjects of a group."
-                )
-            else:
-                strata |= thirds
-        return strata, reasons
-
-    def _homogeneous(
-        self, group: NDArray[np.int64], groups: int
-    ) -> tuple[NDArray[np.int64] | None, str | None]:
-        """Place subjects in galleries of one group and half each, all of one size."""
-        placed = np.where((group >= 0) & self._made, group * _HALVES + self.drawn.half, -1)
-        size = int(np.bincount(placed[placed >= 0], minlength=groups * _HALVES).min())
-        if size < 2:
-            return None, f"a group has {size} enrolled subjects in one half, two are needed"
-        # Who stays in a larger group is drawn by the seed too.
-        order = np.random.default_rng((self.plan.seed, 1)).permutation(self.subject_count)
-        left = np.full(self.subject_count, -1, np.int64)
-        for gallery in range(groups * _HALVES):
-            members = order[placed[order] == gallery][:size]
-            left[members] = gallery
-        return left, None
-
-    def _thresholds(
-        self, kind: Galleries, searches: _Searched, grouping: Grouping
-    ) -> list[SearchThreshold]:
-        """Set the thresholds on everybody or on other subjects.
-
-        Those on the reference come on top, if it is one of these groups.
-        """
-        bases = {EVERYBODY: searches.best[~searches.mated]}
-        if self._others is not None:
-            bases = {OTHERS: self.of_others(self._others, searches)}
-        if self.plan.reference in grouping.names:
-            code = grouping.names.index(str(self.plan.reference))
-            of_reference = grouping.codes[searches.image] == code
-            bases[str(self.plan.reference)] = searches.best[~searches.mated & of_reference]
-        return [
-            _threshold(kind, basis, target, scores, searches)
-            for basis, scores in bases.items()
-            for target in self.plan.targets
-        ]
-
-    def of_others(self, others: OtherSubjects, searches: _Searched) -> NDArray[np.float32]:
-        """Return the best scores of other subjects in galleries as large as those searched."""
-        size = max(searches.entries)
-        if size not in self._scores_of_others:
-            self._scores_of_others[size] = others.best_scores(size, self.plan)
-        return self._scores_of_others[size]
-
     def _rates(
-        self,
-        kind: Galleries,
-        searches: _Searched,
-        thresholds: Sequence[SearchThreshold],
-        grouping: Grouping,
-        base: int,
-        strata: Mapping[str, NDArray[np.bool_]],
+        self, thresholds: Sequence[SearchThreshold], grouping: Grouping, base: int
     ) -> Iterator[SearchRate]:
         """Yield all rates, by threshold, figure and group."""
-        names, rows = grouping.names, _rows(grouping, grouping.codes[searches.image])
-        if kind != "mixed":  # nobody searches all homogeneous galleries
-            del rows[-1]
-        mated = searches.mated
+        names, rows = grouping.names, _rows(grouping, grouping.codes[self.image])
 
         def figure(
             name: Figure,
-            events: NDArray[np.bool_],
+            events: Mask,
             bar: float | NDArray[np.floating],
-            among: NDArray[np.bool_],
+            among: Mask,
             threshold: SearchThreshold | None,
-            stratum: str | None = None,
         ) -> Iterator[SearchRate]:
-            shares = [searches.share(events, bar, among & which) for _, which in rows]
-            target = threshold.target if threshold and name == "FPIR" else None
+            shares = [self._share(events, bar, among & which) for _, which in rows]
             for code, ((row, _), share) in enumerate(zip(rows, shares, strict=True)):
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
-                rate = rate_of(share, target)
-                yield _row(rate, kind, threshold, row, name, ratio, stratum)
+                yield SearchRate(threshold, row, name, _rate(share), ratio)
 
         with np.errstate(invalid="ignore"):
-            beaten = mated & (searches.best >= searches.mate)
-        mates = np.where(mated, searches.mate, np.float32(np.inf))
-        yield from figure("rank-1 miss rate", beaten, mates, mated, None)
+            beaten = self.mated & (self.best >= self.mate)
+        mates = np.where(self.mated, self.mate, np.float32(np.inf))
+        yield from figure("rank-1 miss rate", beaten, mates, self.mated, None)
         for threshold in thresholds:
-            if threshold.value is None or not threshold.resolvable:
-                continue
-            outcomes = list(searches.outcomes(threshold.value))
-            for name, events, bar, among in outcomes:
-                yield from figure(name, events, bar, among, threshold)
-            if kind != "mixed":
-                continue
-            yield from self._with_failures(searches, outcomes[1][1], grouping, threshold)
-            for stratum, images in strata.items():
-                inside = images[searches.image]
-                for name, events, bar, among in outcomes:
-                    yield from figure(name, events, bar, among & inside, threshold, stratum)
+            if threshold.value is not None:
+                for name, events, bar, among in self._outcomes(threshold.value):
+                    yield from figure(name, events, bar, among, threshold)
 
     def _largest(
         self, thresholds: Sequence[SearchThreshold], grouping: Grouping
     ) -> Iterator[LargestRatio]:
-        """Yield the largest detected ratios between groups in the mixed galleries."""
-        working = [one for one in working_thresholds(thresholds) if one.galleries == "mixed"]
+        """Yield the largest detected ratios between groups."""
+        threshold = working_threshold(thresholds)
         pairs = math.comb(len(grouping.names), 2)
-        if not working or not pairs:
+        if threshold is None or threshold.value is None or not pairs:
             return
-        threshold, searches = working[0], self.mixed
-        assert threshold.value is not None  # or it would not be a working one
-        of = grouping.codes[searches.image]
-        for name, events, bar, among in searches.outcomes(threshold.value):
+        of = grouping.codes[self.image]
+        for name, events, bar, among in self._outcomes(threshold.value):
             shares = {
                 group: share
                 for code, group in enumerate(grouping.names)
-                if (share := searches.share(events, bar, among & (of == code))) is not None
+                if (share := self._share(events, bar, among & (of == code))) is not None
             }
-            total = sum(share.comparisons for share in shares.values())
             detected = [
                 LargestRatio(
-                    value=ratio.value,
-                    interval=ratio.interval,
-                    total=total,
+                    ratio.value,
+                    ratio.interval,
+                    total=sum(share.comparisons for share in shares.values()),
                     figure=name,
                     threshold=threshold,
-                    highest=(first, shares[first].events, shares[first].comparisons),
-                    lowest=(second, shares[second].events, shares[second].comparisons),
+                    ends=((first, shares[first].rate), (second, shares[second].rate)),
                 )
                 for first, second in itertools.permutations(shares, 2)
                 if (ratio := _ratio(shares[first], shares[second], second, 1 - ALPHA / pairs)).low
@@ -640,43 +450,14 @@ class _Searcher:
             if detected:
                 yield max(detected, key=lambda ratio: ratio.value or 0.0)
 
-    def _with_failures(
-        self,
-        searches: _Searched,
-        missed: NDArray[np.bool_],
-        grouping: Grouping,
-        threshold: SearchThreshold,
-    ) -> Iterator[SearchRate]:
-        """Yield the FNIR with failures to acquire and to enrol as misses, where there are any."""
-        lost = ~self.drawn.enrolled & ~(self._acquired & self._made[self._subjects])
-        if not lost.any():
-            return
-        error = lost.copy()
-        error[searches.image[missed]] = True
-        made = lost.copy()
-        made[searches.image[searches.mated]] = True
-        for name, which in _rows(grouping, grouping.codes):
-            subjects = self._subjects[made & which]
-            share = None
-            if subjects.size:
-                share = SearchShare.from_searches(
-                    error[made & which],
-                    subjects,
-                    np.full(subjects.size, NOBODY),
-                    np.full(self.subject_count, NOBODY),
-                )
-            yield _row(rate_of(share), "mixed", threshold, name, "FNIR with failures", None)
-
-    def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
-        """Yield what could not be acquired and enrolled, by group and of everybody."""
+    def _failures(self, grouping: Grouping) -> Iterator[tuple[str, Estimate]]:
+        """Yield what could not be enrolled, by group and of everybody."""
         for name, images in _rows(grouping, grouping.codes):
-            subjects = self._subjects[images]
-            failed = np.bincount(subjects, ~self._acquired[images], self.subject_count)
-            made = np.bincount(subjects, minlength=self.subject_count)
-            there = made > 0
-            acquire = ClusteredShare.from_mated_counts(failed[there], made[there])
-            enrol = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
-            yield GroupFailures(name, rate_of(acquire), rate_of(enrol))
+            there = np.bincount(self._subjects[images], minlength=self.count) > 0
+            yield (
+                name,
+                rate(ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))),
+            )
 
 
 def audit_searches(
@@ -710,97 +491,93 @@ def audit_searches(
             f"({', '.join(shown[:20])}); name one of these"
         )
     searcher = _Searcher(vectors, joined, plan, others)
-    mixed = searcher.mixed
-    mated = int(np.count_nonzero(mixed.mated))
-    if not mated or mated == mixed.mated.size:
+    mated, made = int(np.count_nonzero(searcher.mated)), searcher.mated.size
+    if not mated or mated == made:
         raise MetricError(
-            f"{mated} of {mixed.mated.size} searches are mated; identification needs both kinds, "
-            "so some subjects with two images or more"
+            f"{mated} of {made} searches are mated; identification needs both kinds, so some "
+            "subjects with two images or more"
         )
     audits = []
-    for number, grouping in enumerate(groupings):
+    for number, grouping in enumerate(groupings, start=1):
+        audits.append(searcher.audit(grouping))
         if progress is not None:
             progress("identification", number, len(groupings))
-        audits.append(searcher.audit(grouping))
-    if progress is not None:
-        progress("identification", len(groupings), len(groupings))
     chosen = (
         "one image, drawn by the seed,"
         if plan.template == "one"
         else "the mean of the unit vectors of half of a subject's images, one at least,"
     )
-    entries = mixed.entries
     protocol = (
-        f"{searcher.subject_count:,} subjects were split into two halves by seed {plan.seed}. Each "
-        f"half was enrolled once, with {chosen} as a template, in galleries of "
-        f"{' and '.join(f'{size:,}' for size in entries)} subjects. Other images of enrolled "
-        f"subjects made {mated:,} mated searches, all images of the other half "
-        f"{mixed.mated.size - mated:,} non-mated ones; figures pool both galleries."
+        f"{searcher.count:,} subjects were split into two halves by seed {plan.seed}. Each half "
+        f"was enrolled once, with {chosen} as a template, in galleries of "
+        f"{' and '.join(f'{size:,}' for size in searcher.entries)} subjects. Other images of "
+        f"enrolled subjects made {mated:,} mated searches, all images of the other half "
+        f"{made - mated:,} non-mated ones; figures pool both galleries."
     )
-    if others is not None:
-        scores = searcher.of_others(others, mixed)
+    if others is not None and searcher.of_others is not None:
         protocol += (
             f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
-            f"{scores.size:,} non-mated searches in galleries of {max(entries):,} of them."
+            f"{searcher.of_others.size:,} non-mated searches in galleries of "
+            f"{max(searcher.entries):,} of them."
         )
-    return OneToMany(
-        plan,
-        protocol,
-        searcher.subject_count,
-        entries,
-        mated,
-        mixed.mated.size - mated,
-        tuple(audits),
-    )
+    return OneToMany(protocol, tuple(audits))
 
 
-def working_thresholds(thresholds: Sequence[SearchThreshold]) -> list[SearchThreshold]:
-    """Return the threshold to look at first of each kind of galleries and each basis.
+def working_threshold(thresholds: Sequence[SearchThreshold]) -> SearchThreshold | None:
+    """Return the threshold to look at first, of the first basis.
 
     It is the one of the lowest target that leaves room for 30 false alarms where it was set, or
     else of the highest target that is resolvable.
     """
-    usable = [one for one in thresholds if one.value is not None and one.resolvable]
-    chosen = []
-    for kind, basis in dict.fromkeys((one.galleries, one.basis) for one in usable):
-        here = [one for one in usable if (one.galleries, one.basis) == (kind, basis)]
-        here.sort(key=lambda one: one.false_alarms)
-        chosen.append(next((one for one in here if one.reliable), here[-1]))
-    return chosen
+    usable = [
+        one for one in thresholds if one.value is not None and one.basis == thresholds[0].basis
+    ]
+    usable.sort(key=lambda one: one.false_alarms)
+    return next((one for one in usable if one.reliable), usable[-1] if usable else None)
 
 
-def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, NDArray[np.bool_]]]:
+def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
     """Return which entries of codes are of each group, and at last those of everybody."""
     rows = [(name, codes == code) for code, name in enumerate(grouping.names)]
     return [*rows, (EVERYBODY, np.ones(codes.size, bool))]
 
 
+def _rate(share: SearchShare | None) -> Estimate:
+    """Return a share of searches; None if there is none."""
+    if share is None:
+        return Estimate(None, events=0, total=0, remark="no search")
+    return Estimate(share.rate, share.interval(), share.events, share.comparisons)
+
+
 def _threshold(
-    kind: Galleries, basis: str, target: str, scores: NDArray[np.float32], searches: _Searched
+    basis: str,
+    target: str,
+    scores: NDArray[np.float32],
+    audited: tuple[NDArray[np.float32], ...],
 ) -> SearchThreshold:
     """Return the lowest threshold whose FPIR does not exceed the target.
 
     Args:
-        kind: of galleries.
         basis: whose searches.
         target: FPIR.
         scores: best scores of their non-mated searches, ``(S,)``.
-        searches: whose scores it tells apart too.
+        audited: scores that it tells apart too.
     """
     allowed = allowed_accepts(target, scores.size)
-    audited = searches.best, searches.second, searches.mate
     lowest = step_threshold(np.sort(scores)[::-1], allowed, *audited)
-    value, reason = usable_threshold(lowest)
+    remark = ""
+    if parse_rate(target) * scores.size < 1:
+        remark = f"not resolvable with {scores.size:,} non-mated searches"
+    elif not math.isfinite(lowest):
+        remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
     return SearchThreshold(
-        galleries=kind,
         basis=basis,
         target=target,
-        value=value,
+        value=None if remark else lowest,
         false_alarms=int(np.count_nonzero(scores >= lowest)),
         non_mated=scores.size,
-        resolvable=parse_rate(target) * scores.size >= 1,
         reliable=allowed >= RULE_OF_30,
-        reason=reason,
+        remark=remark,
     )
 
 
@@ -816,25 +593,3 @@ def _ratio(
         return Estimate(None, total=sum(few), remark=reason)
     interval = ratio_interval(share, base, confidence)
     return Estimate(share.rate / base.rate, interval, total=sum(few))
-
-
-def _row(
-    rate: ErrorRate,
-    kind: Galleries,
-    threshold: SearchThreshold | None,
-    group: str,
-    figure: Figure,
-    ratio: Estimate | None,
-    stratum: str | None = None,
-) -> SearchRate:
-    return SearchRate(
-        **vars(rate),
-        galleries=kind,
-        basis=threshold.basis if threshold else None,
-        target=threshold.target if threshold else None,
-        threshold=threshold.value if threshold else None,
-        stratum=stratum,
-        group=group,
-        figure=figure,
-        ratio=ratio,
-    )

@@ -1,528 +1,394 @@
-"""The page and the figures of a demographic norm audit.
+"""The page of an audit, its tables, the terminal's lines and the section for a model card.
 
-The page can be read without script; its only one moves the threshold slider.
+All are made from the rows of `facerec.fairness.rows`; a table has the rows of all attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import jinja2
-from markupsafe import Markup
+import pandas as pd
 
-from facerec.fairness import figures, one_to_many_page, tables
-from facerec.fairness.channels import NormChannels
-from facerec.fairness.findings import HEADLINE, Finding, verdict
-from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.norms import NormSummary, NormTable
-from facerec.fairness.rate_results import SCORE_EDGES, RatesAtThreshold
-from facerec.fairness.result import Audit, GroupAudit
+from facerec.fairness import rows as names
+from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
+from facerec.fairness.baseline import READING
+from facerec.fairness.channels import BINS
+from facerec.fairness.differentials import MEASURES, NAMES
+from facerec.fairness.figures import pictures
+from facerec.fairness.findings import Of, estimate, heading, verdict, working_targets
+from facerec.fairness.result import Audit
 from facerec.report import words
-from facerec.report.documents import provenance_of
 from facerec.report.estimate import Estimate
-from facerec.report.figures import Drawing, Drawings, Files, slug
-from facerec.report.page import (
-    Block,
-    FindingLine,
-    Folded,
-    Heading,
-    Listed,
-    Page,
-    Section,
-    Terms,
-    Text,
-    Widget,
-    printed,
-)
-from facerec.report.table import facts_table
-from facerec.statistics.operating_points import RULE_OF_30
+from facerec.report.figures import Drawing, data_uri, draw
+from facerec.report.page import FindingLine, Listed, Page, Section, Terms
+from facerec.report.table import Cell, Table, escape_markdown, text_table
 
-_SPOKEN = 12
-"""Groups whose figures an alternative text gives."""
-_LONG = 40
-"""Rows from which on a table is folded."""
-_MARKS = "Full marks: at least 30 errors; half: 3 to 29; hollow: fewer."
-_RATES_CAPTION = (
-    "FMR (left) and FNMR (right) at the global thresholds, errors/pairs beside. An arrow: no "
-    f"error, the line ends at the upper limit. {_MARKS}"
-)
-_RATES = "Recognition at the global threshold"
-"""Title of the section that others refer to."""
-
+SUPPRESSED = "under ten subjects, or else such a group would follow from totals"
 _TERMS = {
-    "Match": "A pair whose cosine is at or above the threshold t. Mated (genuine) pairs show one "
-    "subject, non-mated (impostor) pairs two.",
-    "FMR, FNMR": "False matches over non-mated pairs, and false non-matches over mated pairs, of "
-    "those with a score. FMR of a group counts pairs of two subjects of that group. Failures to "
-    "acquire are counted apart.",
-    "Global threshold": "One threshold for everybody, the lowest whose FMR does not exceed the "
-    "target where it is fixed. Thresholds of single groups are a diagnostic and not deployable.",
-    "Differential performance, differential outcome": "Groups differ in their score distributions; "
-    "groups differ in FMR or FNMR at a threshold.",
-    f"Resolvable; rule of {RULE_OF_30}": "A target is resolvable if the pairs leave room for one "
-    f"error at it. Fewer than {RULE_OF_30} errors are few.",
-    "●, ◐, ○": f"At least {RULE_OF_30} errors, 3 to {RULE_OF_30 - 1}, fewer: in tables, and as "
-    "full, half and hollow marks in figures. That errors share subjects is in the interval and the "
-    "effective n.",
-    "Interval": "95 %. Those of rates allow for pairs that share subjects; the effective n is the "
-    "number of independent pairs that would say as much. With no error the upper limit is that of "
-    "as many independent trials as there are disjoint pairs of subjects.",
-    "η², ω², ε²": "Share of the variance of subjects’ mean norms that lies between groups, "
-    "SSB/SST; the same without its upward bias; the same of ranks, H/(G − 1).",
-    "Cliff’s δ, Hodges–Lehmann shift, W₁": "P(X > Y) − P(X < Y); the median of all differences "
-    "x − y; the area between both distribution functions over the pooled standard deviation.",
-    "ICC(1), design effect": "Share of the variance of norms that lies between subjects; "
-    "1 + (m − 1) · ICC, by which images of one subject inflate the variance of a mean, m images a "
-    "subject.",
-    "Minimum detectable effect": "The η² that Welch’s test finds with 80 % power at the 5 % level, "
-    "whichever groups differ.",
-    "Area under FDR": "The mean of FDR over the targets at which it has a value.",
-    "EDC": "Error versus discard: FNMR of what remains as mated pairs of the lowest norms are left "
-    "out, threshold fixed; pairs of equal norms leave together.",
-    "[E]": "Exploratory: any test but the one declared in advance.",
+    "FMR, FNMR": "False matches over non-mated (impostor) pairs, false non-matches over mated "
+    "(genuine) pairs; of a group, of pairs within it. A pair matches at or above the threshold.",
+    "FPD, FND": "False positive and false negative differential of ISO/IEC 19795-10: how far the "
+    "FMRs and FNMRs of groups lie apart. max/geomean: max x / (Π x)^(1/n); Gini: "
+    "n/(n−1) · Σᵢⱼ |xᵢ − xⱼ| / (2 n² mean x). p: how often groups of equal rates would differ as "
+    "much or more.",
+    "η²": "Share of the variance of subjects’ mean norms that lies between groups; p by Welch’s F, "
+    "groups permuted over subjects.",
+    "Cliff’s δ": "P(X > Y) − P(X < Y) of subjects’ mean norms.",
+    "Interval": "95 %; it allows for images and pairs that share a subject. ● at least 30 errors, "
+    "◐ 3 to 29, ○ fewer.",
 }
 
 
-def render(audit: Audit, command: str | None = None) -> Files:
-    """Return ``report.html`` and ``figures/*.{svg,png}``; equal audits give equal bytes.
+def render(audit: Audit, command: str) -> dict[str, bytes]:
+    """Return ``audit.html`` and its pictures, path → contents; equal audits give equal bytes."""
+    drawings, files = {}, {}
+    for name, figure, caption in pictures(audit):
+        files[f"{name}.svg"] = draw(figure, "svg")
+        drawings[name] = Drawing(data_uri("image/svg+xml", files[f"{name}.svg"]), caption, caption)
+    found = dict(tables(audit))
 
-    The command line that led to the audit is for the record.
-    """
-    drawings = Drawings()
-    of = "audit of scores" if audit.of_scores else "norm audit"
-    names = ", ".join(grouping.name for grouping in audit.groupings)
-    notes = [Listed(audit.warnings, "notes")] if audit.warnings else []
+    def block(*wanted: str) -> list[Any]:
+        return [
+            piece
+            for name in wanted
+            for piece in (found.get(name), drawings.get(name))
+            if piece is not None
+        ]
+
+    of_scores = audit.norms is None
+    sections = [
+        Section("Groups", [*block("groups", "norms"), *_left_out(audit)]),
+        Section("How far the groups lie apart", block("apart")),
+        Section(
+            "Error rates",
+            block("rates"),
+            "One threshold for everybody; other targets and rates between groups are in audit.csv.",
+        ),
+    ]
+    if not of_scores:
+        sections.append(
+            Section(
+                "Does the norm matter here?",
+                block("norm_and_errors"),
+                "The norm of a mated pair is the lesser of its two, at the threshold of the lowest "
+                "target that leaves room for 30 false matches.",
+            )
+        )
+    if audit.facts["searches"]:
+        sections.append(Section("Identification", block("searches"), str(audit.facts["searches"])))
+    if "changes" in found:
+        sections.append(Section("Against the baseline", [*block("changes"), Listed(READING)]))
+    sections += [
+        Section("Limitations", [Listed(audit.caveats)]),
+        Section("Terms", [Terms(_TERMS)]),
+        Section("Provenance", [Listed([*_provenance(audit), f"Command: {command}"])]),
+    ]
     page = Page(
-        title=f"Demographic {of}: {names}",
+        title=f"Audit of {'error rates' if of_scores else 'norms and error rates'}: "
+        f"{', '.join(audit.groupings)}",
         verdict=verdict(audit.findings),
-        lead=f"{audit.lead}, by recorded group; facerec {audit.version}. Estimates have a 95 % "
-        f"interval and their counts. Groups: {'. '.join(tables.group_sizes(audit))}.",
-        findings=[_finding(finding) for finding in audit.findings],
-        headline=[
-            Text("Made by rule from the figures below. [E]: exploratory, not declared in advance."),
-            *_headline(audit, drawings),
-            *notes,
+        lead=f"{lead(audit)}. {' '.join(group_sizes(audit))}",
+        findings=[
+            FindingLine(
+                one.said, "", "", one.conclusion, "", f"{one.detail}{' [E]' * one.exploratory}"
+            )
+            for one in audit.findings
         ],
-        sections=[*_sections(audit, drawings), _provenance(audit, command)],
-        banner=audit.banner or "",
+        headline=[*block("headline"), *_notes(audit.warnings)],
+        sections=sections,
+        banner=audit.banner,
     )
-    return {"report.html": page.render().encode(), **drawings.files}
+    return {"audit.html": page.render().encode(), **files}
 
 
-# --- the head of the page ---------------------------------------------------------------------
-
-
-def _finding(finding: Finding) -> FindingLine:
-    """Return a line of the findings box."""
-    return FindingLine(
-        figure=finding.said,
-        estimate="",
-        conclusion=finding.conclusion,
-        detail=finding.remark,
-        basis=f"{finding.measured}{' [E]' if finding.exploratory else ''}",
+def lead(audit: Audit) -> str:
+    """Say what was audited, in a few words."""
+    facts = audit.facts
+    things = (
+        f"{facts['images']:,} images"
+        if facts["pairs"] is None
+        else f"{facts['pairs']:,} scored pairs"
     )
+    who = words.counted(facts["subjects"], "subject") if facts["subjects"] else "unnamed subjects"
+    return f"{things} of {who}, {facts['failures']:,} not acquired"
 
 
-def _headline(audit: Audit, drawings: Drawings) -> list[Drawing]:
-    """Draw what the findings on the primary attribute are about."""
-    grouping = next((grouping for grouping in audit.groupings if grouping.primary), None)
-    if grouping is None:
-        return []
-    point = tables.working_point(audit, grouping)
-    if point is not None and not point.threshold.resolvable:
-        point = None
-    spoken = "" if point is None else _spoken_rates(point)
-    if grouping.norms is None:
-        rates = grouping.rates
-        picture = None if isinstance(rates, NoComparison) else figures.rate_figure(rates)
-        return drawings.draw("headline", picture, spoken, f"{grouping.name}: {_RATES_CAPTION}")
-    caption = f"{grouping.name}: mean norm of each group less that of all groups"
-    if point is not None:
-        caption += (
-            f"; FMR and FNMR at the global threshold of FMR {point.threshold.target}, errors/pairs "
-            f"beside. {_MARKS.removesuffix('.')}"
+def group_sizes(audit: Audit) -> list[str]:
+    """Say how large the groups of each attribute are, before anything is found of them."""
+    said = []
+    for grouping, groups in audit.facts["groups"].items():
+        sizes = []
+        for group in groups["shown"]:
+            where = {"grouping": grouping, "group": group}
+            count = names.number(audit.rows, names.SUBJECTS, **where)
+            unit = "subjects" if count is not None else "sides of pairs"
+            total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
+            sizes.append(f"{group} {int(total if count is None else count):,} {unit}")
+        said.append(f"{grouping}: {', '.join(sizes)}.")
+    return said
+
+
+def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
+    """Yield name and table, those that the data have."""
+    rows = audit.rows
+    if audit.norms is not None:
+        figures = (
+            names.SUBJECTS,
+            names.IMAGES,
+            names.FAILED,
+            names.NORM,
+            names.BETWEEN,
+            names.WITHIN,
         )
-    means = _spoken(grouping.norms, lambda group: group.difference)
-    alt = f"Mean norm of subjects less that of all groups: {means}. {spoken}".strip()
-    picture = figures.headline_figure(grouping.norms, point)
-    return drawings.draw("headline", picture, alt, f"{caption}.")
-
-
-# --- the sections -----------------------------------------------------------------------------
-
-_Describe = Callable[[Audit, GroupAudit, Drawings], Iterable[Block]]
-
-
-def _sections(audit: Audit, drawings: Drawings) -> Iterator[Section]:
-    def by_grouping(describe: _Describe) -> Iterator[Block]:
-        for number, grouping in enumerate(audit.groupings, start=1):
-            yield Heading(grouping.name)
-            yield from describe(audit, grouping, drawings.of(f"{slug(number, grouping.name)}-"))
-
-    blocks = [*by_grouping(_composition)]
-    if audit.exclusions:
-        blocks.append(tables.left_out_table(audit))
-    for skipped in audit.skipped:
-        blocks += [Heading(skipped.name), Text(f"Not shown: {skipped.reason}.")]
-    yield Section(
-        "Composition and sufficiency",
-        blocks,
-        "What the figures of each group rest on: ● at least 30 errors, ◐ 3 to 29, ○ fewer than 3.",
-    )
-    if not audit.of_scores:
-        yield Section(
-            "Norm distributions",
-            [*by_grouping(_norms)],
-            "Norms of raw embeddings; where image and mirror image were added, the mean of both "
-            "norms. The subject is the unit of every interval; images of one "
-            "subject are never taken for independent.",
+        columns = [(one, one, "") for one in figures]
+        yield "groups", _by_group(audit, "Groups and their norms", columns, audit.groupings)
+    yield "apart", _apart(audit)
+    if _heads(audit):
+        yield "rates", _rates(audit, audit.groupings)
+    if names.select(rows, names.TENTH.format(1)).size:
+        columns = [
+            ("FNMR, lowest tenth of norms", names.TENTH.format(1), ""),
+            ("FNMR, highest tenth", names.TENTH.format(BINS), ""),
+            ("FNMR without the lowest 5 %", names.DISCARD.format("5 %"), ""),
+            ("without the lowest 20 %", names.DISCARD.format("20 %"), ""),
+            ("area under error versus discard to 20 %", names.AREA, ""),
+        ]
+        yield (
+            "norm_and_errors",
+            _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS),
         )
-        yield Section(
-            "Association of the norm with the recorded group",
-            [*by_grouping(_association)],
-            "Tests compare the mean norms of subjects. One test was declared in advance; all "
-            "others are exploratory and marked E.",
-        )
-        yield Section(
-            "Does the norm matter here?",
-            [tables.channel_table(audit.channels), *by_grouping(_channels)],
-            "Cosine scoring discards the norm. A norm that differs between groups changes "
-            "decisions only through one of these channels.",
-        )
-    thresholds: Block = Text("There is no threshold, so there are no error rates.")
-    if audit.thresholds:
-        thresholds = tables.threshold_table(audit)
-    yield Section(
-        _RATES,
-        [thresholds, *_slider(audit), *by_grouping(_rates)],
-        "One threshold for everybody. FMR and FNMR of a group count pairs within the group.",
-    )
-    yield Section(
-        "Differential summary",
-        [*by_grouping(_differentials)],
-        f"How far the rates of the groups lie apart, after the rates themselves in “{_RATES}”. "
-        "Few errors give no ratio, and nothing is added to zeros without saying so.",
-    )
-    if audit.one_to_many is not None:
-        yield one_to_many_page.section(audit.one_to_many, drawings)
-    if not audit.of_scores:
-        yield _comparison(audit, drawings)
-    yield Section("Limitations", [Listed(audit.caveats)], "What these figures do not say.")
-    yield Section("Glossary and formulas", [Terms(_TERMS), tables.measure_table()])
+    if len(names.select(rows, "FPIR", grouping=audit.groupings[0])):
+        yield "searches", _searches(audit)
+    changes = rows[rows["figure"].str.startswith("change: ")]
+    if len(changes):
+        yield "changes", _changes(rows, changes)
 
 
-def _composition(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    yield tables.composition_table(audit, grouping)
-    if isinstance(grouping.rates, NoComparison):
-        yield Text(f"No error rates: {grouping.rates.reason}.")
-
-
-def _norms(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    table, sample = grouping.norms, grouping.sample
-    assert table is not None and sample is not None  # as this section is left out
-    yield from drawings.draw(
-        "norms",
-        figures.violin_figure(sample, table),
-        "Distributions of norms; mean of subjects’ means: "
-        f"{_spoken(table, lambda group: group.subject_mean)}.",
-        "Norms of images (left halves) and means of subjects in bins (right halves).",
-    )
-    yield from drawings.draw(
-        "difference",
-        figures.difference_figure(table),
-        "Mean norm of subjects less that of all groups: "
-        f"{_spoken(table, lambda group: group.difference)}.",
-        "Forest of the mean of each group minus the grand mean.",
-    )
-    yield from drawings.draw(
-        "ecdf",
-        figures.ecdf_figure(sample, grouping.names),
-        "Distribution functions of the norms of images, by group; the table has quantiles.",
-        "Distribution functions over each other: the lower curve has the larger norms.",
-    )
-    yield from drawings.draw(
-        "spread",
-        figures.spread_figure(table),
-        f"Coefficient of variation of norms: {_spoken(table, lambda group: group.cv)}.",
-        "Forest of the spread, which the spherical embedding constraint reduces.",
-    )
-    yield tables.norm_table(table)
-    components = tables.component_table(table)
-    yield Folded("Quantiles, variance components and design effect", [components])
-
-
-def _association(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    association = grouping.association
-    if isinstance(association, NoComparison):
-        yield Text(f"No comparison: {association.reason}.")
-        return
-    yield tables.effect_table(association, grouping.adjusted)
-    if isinstance(grouping.adjusted, NoComparison):
-        yield Text(f"No adjustment for covariates: {grouping.adjusted.reason}.")
-    pairs = association.pairs
-    spoken = "; ".join(
-        f"{pair.first} against {pair.second} {_said(pair.delta)}" for pair in pairs[:_SPOKEN]
-    )
-    yield from drawings.draw(
-        "delta",
-        figures.delta_figure(association, grouping.names),
-        f"Cliff’s delta: {spoken}.",
-        "Cliff’s δ = P(X > Y) − P(X < Y) of subjects’ mean norms, row X against column Y.",
-    )
-    compared = words.counted(len(pairs), "pair")
-    yield Folded(f"{compared} of groups compared", [tables.pair_table(association)])
-
-
-def _channels(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    if isinstance(grouping.channels, NoComparison):
-        yield Text(f"No figures on mated pairs: {grouping.channels.reason}.")
-    else:
-        yield from _mated(audit, grouping, grouping.channels, drawings)
-    if isinstance(grouping.fusion, NoComparison):
-        yield Text(f"Raw against unit fusion: not compared, {grouping.fusion.reason}.")
-    else:
-        fusion = tables.fusion_table(grouping.fusion)
-        yield Folded("Raw against unit fusion of two views", [fusion])
-
-
-def _mated(
-    audit: Audit, grouping: GroupAudit, channels: NormChannels, drawings: Drawings
-) -> Iterator[Block]:
-    yield Text(
-        f"{channels.pairs:,} mated pairs of {channels.subjects:,} subjects at the threshold of FMR "
-        f"{audit.target} ({words.threshold(channels.threshold)}); the norm of a pair is the lesser "
-        "of its two."
-    )
-    tenths = ", ".join(
-        f"tenth {tenth.bin}: {words.percent(tenth.groups[0].fnmr.value)}" for tenth in channels.bins
-    )
-    yield from drawings.draw(
-        "decile",
-        figures.decile_figure(channels, grouping.names),
-        f"FNMR by tenth of the norm, of all groups: {tenths}.",
-        "FNMR by norm: the same tenths of all mated pairs for every group.",
-    )
-    whole = next(curve for curve in channels.curves if curve.group is None)
-    yield from drawings.draw(
-        "discard",
-        figures.discard_figure(channels, grouping.names),
-        f"Error versus discard of all groups: area to 20 % {whole.area:.4f}, "
-        f"{whole.area_above_best:.4f} above the best possible curve.",
-        "Error versus discard (EDC) at the fixed threshold. Marks: the common norm cuts that "
-        "discard up to 1, 5, 10 and 20 % of all mated pairs. Dotted: no quality does better.",
-    )
-    yield tables.discard_table(channels)
-    standardised = tables.standardised_table(channels.standardised)
-    yield standardised or Text(f"FNMR at equal norms: {channels.standardised.reason}.")
-    yield Folded(
-        "FNMR before and after the common cuts, and rank correlation of norm and score",
-        [tables.cut_table(channels), tables.correlation_table(channels)],
-    )
-
-
-def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    rates = grouping.rates
-    if isinstance(rates, NoComparison):
-        yield Text(f"No error rates: {rates.reason}.")
-        return
-    yield Text(f"Non-mated pairs: {rates.policy}.")
-    heads = tables.head_points(audit, grouping)
-    point = heads[0] if heads else None
-    yield from drawings.draw(
-        "rates",
-        figures.rate_figure(rates),
-        "FMR and FNMR of every group at every target that the data resolve. "
-        + ("" if point is None else _spoken_rates(point)),
-        _RATES_CAPTION,
-    )
-    yield from map(tables.rate_table, heads)
-    yield from drawings.draw(
-        "det",
-        figures.det_figure(rates),
-        "DET curves by group on probit axes; the tables have the rates at the marks.",
-        "DET: trade-off of both error rates by group. Dashed lines join marks of one threshold.",
-    )
-    if point is not None:
-        target = point.threshold.target
-        yield from drawings.draw(
-            "matrix",
-            figures.matrix_figure(point, grouping.names),
-            f"False matches between groups at target {target}; a table below has all cells.",
-            f"log10 FMR between groups at target {target}: +1 is ten times as many. Grey: on "
-            "target; red: above; blue: below; hatched: no false match among so many pairs.",
-        )
-    yield from drawings.draw(
-        "scores",
-        figures.score_figure(grouping.histograms, rates),
-        "Histograms of non-mated and mated scores within each group, thresholds marked.",
-        "Scores within each group; dotted lines are the global thresholds by target FMR.",
-    )
-    for other in rates.points:
-        if other not in heads:
-            table = tables.rate_table(other)
-            yield Folded(f"Rates at target FMR {other.threshold.target}", [table])
-    resolvable = [other for other in rates.points if other.threshold.resolvable]
-    yield Folded(
-        "False matches between groups",
-        [tables.matrix_table(other, grouping.names) for other in resolvable],
-    )
-
-
-def _differentials(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[Block]:
-    differentials = grouping.differentials
-    if isinstance(differentials, NoComparison) or not differentials.rows:
-        yield Text(f"No comparison: {differentials.reason}.")
-        return
-    yield from (Text(f"Left out: {sentence}.") for sentence in differentials.left_out)
-    yield tables.differential_table(differentials, HEADLINE)
-    spoken = "; ".join(
-        f"{row.of} at {row.target} {row.value:.3g}"
-        for row in differentials.rows
-        if row.measure == HEADLINE and row.value is not None
-    )
-    yield from drawings.draw(
-        "differentials",
-        figures.differential_figure(differentials),
-        f"Measures of differentials by target. {HEADLINE}: {spoken or 'none has a value'}.",
-        "Ratios (top) and measures between 0 and 1 (bottom). A value beyond its grey tick differs "
-        "more than 95 % of samples of groups with equal rates.",
-    )
-    everything = tables.differential_table(differentials)
-    yield Folded(f"All {words.counted(len(everything.rows), 'figure')}", [everything])
-
-
-def _comparison(audit: Audit, drawings: Drawings) -> Section:
-    title = "Baseline and new model"
-    if audit.comparison is None:
-        return Section(title, [], "No baseline was given, so nothing is compared.")
-    comparison = audit.comparison
-    table = tables.change_table(comparison)
-    picture = drawings.draw(
-        "comparison",
-        figures.comparison_figure(comparison.changes),
-        "Changes from baseline to new model with intervals; the table has all figures.",
-        "Changes from baseline to new model; every row has its own scale.",
-    )
-    return Section(
-        title,
-        [
-            Listed([*comparison.reading, *comparison.notes]),
-            *picture,
-            table if len(table.rows) <= _LONG else Folded(f"{len(table.rows):,} changes", [table]),
-        ],
-        "The same images, pairs and subjects in both arms; thresholds fixed anew per model at the "
-        f"same nominal FMR. Groups: {comparison.attribute}.",
-    )
-
-
-def _provenance(audit: Audit, command: str | None) -> Section:
-    """Return the last section: what was audited, and how to do it again."""
-    settings = audit.settings
-    primary = f"η² of subjects’ mean norms by {settings.groups[0]}"
-    audited = {
-        "labels": "; ".join(audit.label_sources),
-        "non-mated pairs": audit.policy,
-        "threshold source": audit.thresholds[0].source if audit.thresholds else "no threshold",
-        "primary test": "none: scores hold no norms" if audit.of_scores else primary,
-        "data": f"{audit.lead}, {audit.failures:,} of them not acquired",
-    }
-    asked = {
-        "command": command or "see MANIFEST.json beside this page",
-        "groups": ", ".join(settings.groups) + (" and their intersection" * settings.intersect),
-        "target FMRs": ", ".join(settings.targets),
-        "non-mated pairs from": settings.impostors,
-        "covariates": ", ".join(settings.covariates) or "none",
-        "gating by norm, declared": "yes" if settings.gating else "no",
-        "norm as confidence, declared": "yes" if settings.confidence else "no",
-        "permutations": f"{settings.permutations:,}",
-        "resamples": f"{settings.replicates:,}",
-        "seed": str(settings.seed),
-    }
-    versions = {name: str(value) for name, value in provenance_of(None).items() if value}
-    return Section(
-        "Provenance",
-        [
-            facts_table("What was audited", audited),
-            facts_table("Settings", asked),
-            tables.input_table(audit.inputs),
-            facts_table("Environment", versions),
-            Text(
-                "Beside this page: audit.json with all figures, tables as CSV, figures as SVG and "
-                "PNG, and MANIFEST.json with the hashes of all inputs and outputs."
-            ),
-        ],
-        "Equal inputs and seeds give equal bytes, so this page bears no date.",
-    )
-
-
-# --- the slider -------------------------------------------------------------------------------
-
-
-def _slider(audit: Audit) -> list[Widget]:
-    """Return the slider over thresholds; none without histograms."""
-    groupings = [
-        {
-            "name": grouping.name,
-            "groups": [
-                {"name": group.name, "genuine": group.mated, "impostor": group.non_mated}
-                for group in grouping.histograms
-            ],
-        }
-        for grouping in audit.groupings
-        if grouping.histograms
+def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]]:
+    """Return FMR and FNMR at the targets that head the tables."""
+    columns = [
+        (f"{of}, threshold for {target}", of, target)
+        for target in _heads(audit)
+        for of in ("FMR", "FNMR")
     ]
-    if not groupings:
-        return []
-    thresholds = {
-        threshold.target: threshold.value
-        for threshold in audit.thresholds
-        if threshold.resolvable and threshold.value is not None
-    }
-    low, bins = float(SCORE_EDGES[0]), SCORE_EDGES.size - 1
-    step = float(SCORE_EDGES[1]) - low
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("facerec.fairness", "pages"),
-        autoescape=True,
-        finalize=printed,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
+    return _by_group(audit, "Error rates at the global threshold", columns, groupings, ALL_GROUPS)
+
+
+def _heads(audit: Audit) -> list[str]:
+    """Return the targets that head the tables: of findings, else the largest with a threshold."""
+    kinds: tuple[Of, Of] = ("FMR", "FNMR")
+    found = [heading(audit.rows, name, of) for name in audit.groupings for of in kinds]
+    heads = list(dict.fromkeys(target for target in found if target is not None))
+    if not heads:
+        heads = list(names.select(audit.rows, names.THRESHOLD).dropna(subset=["value"])["target"])
+    return heads[:2]
+
+
+def _by_group(
+    audit: Audit,
+    caption: str,
+    columns: Sequence[tuple[str, str, str]],
+    groupings: Sequence[str],
+    whole: str = "",
+) -> Table[Sequence[Cell | str]]:
+    """Return a table with a row a group; a column has heading, figure and target.
+
+    ``whole`` names the row of all groups together, if there is one.
+    """
+    lines = []
+    for grouping in groupings:
+        shown = audit.facts["groups"][grouping]["shown"]
+        for group in [*shown, *([whole] if whole else [])]:
+            cells = [
+                _cell(
+                    names.select(audit.rows, figure, grouping=grouping, group=group, target=target)
+                )
+                for _, figure, target in columns
+            ]
+            lines.append((group if len(groupings) == 1 else f"{grouping}: {group}", *cells))
+    return text_table(caption, ["group", *(title for title, _, _ in columns)], lines)
+
+
+def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
+    """Return η², δ and the differentials at the targets of the findings."""
+    rows, lines = audit.rows, []
+    kinds: tuple[Of, Of] = ("FMR", "FNMR")
+    for grouping in audit.groupings:
+        wanted = [(names.ETA2, "")]
+        wanted += [(names.DELTA, "")]
+        for of in kinds:
+            target = heading(rows, grouping, of) or next(iter(_heads(audit)), "")
+            wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
+        for figure, target in wanted:
+            for row in names.select(rows, figure, grouping=grouping, target=target).itertuples():
+                p = names.number(
+                    rows, names.p_of(figure), grouping=grouping, group=str(row.group), target=target
+                )
+                where = filter(None, (str(row.group), target and f"at FMR {target}"))
+                lines.append(
+                    (
+                        Cell(
+                            figure if len(audit.groupings) == 1 else f"{grouping}: {figure}",
+                            ", ".join(where),
+                        ),
+                        _cell_of(estimate(row), ".3g"),
+                        words.p_value(p),
+                    )
+                )
+    return text_table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
+
+
+def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
+    """Return FPIR and FNIR at one threshold of each basis, and misses at rank 1."""
+    lines = []
+    for grouping, groups in audit.facts["groups"].items():
+        for target in working_targets(audit.rows, grouping):
+            for group in [*groups["shown"], EVERYBODY]:
+                where = {"grouping": grouping, "group": group}
+                lines.append(
+                    (
+                        Cell(group, f"threshold: FPIR {target}"),
+                        _with_ratio(audit.rows, "FPIR", {**where, "target": target}),
+                        _with_ratio(audit.rows, "FNIR", {**where, "target": target}),
+                        _with_ratio(audit.rows, names.RANK_1, where),
+                    )
+                )
+    headings = ("group", "FPIR", "FNIR", names.RANK_1)
+    return text_table("Identification by group", headings, lines)
+
+
+def _with_ratio(rows: pd.DataFrame, figure: str, where: dict[str, str]) -> Cell:
+    """Return a rate with its ratio to the group that others are compared with, if it has one."""
+    cell = _cell(names.select(rows, figure, **where))
+    ratios = rows[rows["figure"].str.startswith(f"{figure} over that of ")]
+    for column, value in where.items():
+        ratios = ratios[ratios[column] == value]
+    for row in ratios.dropna(subset=["value"]).itertuples():
+        ratio = estimate(row)
+        said = f"{words.number(ratio.value)} × {str(row.figure).rpartition(' of ')[2]} "
+        return Cell(
+            cell.text, f"{cell.small}\n{said}{words.limits(ratio.interval)}", withheld=cell.withheld
+        )
+    return cell
+
+
+def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell | str]]:
+    lines: list[tuple[Cell | str, ...]] = []
+    for row in changes.itertuples():
+        figure = str(row.figure).removeprefix("change: ")
+        ends = [
+            words.number(names.number(rows, f"{side}: {figure}", group=str(row.group)))
+            for side in ("baseline", "new")
+        ]
+        lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
+    return text_table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
+
+
+def _cell(found: pd.DataFrame) -> Cell:
+    """Return the cell of one figure; a dash where there is none."""
+    if found.empty:
+        return Cell(words.NOTHING)
+    row: Any = next(found.itertuples())
+    if row.figure in (names.SUBJECTS, names.IMAGES):
+        return Cell(f"{int(row.value):,}")
+    if row.figure == names.FAILED:
+        return Cell(words.percent(row.value), f"{int(row.numerator):,}/{int(row.denominator):,}")
+    # What is left out by norm has a denominator of its own, which says little.
+    counted = " norm" not in row.figure
+    return _cell_of(estimate(row), "" if pd.notna(row.numerator) else ".4g", counted)
+
+
+def _cell_of(one: Estimate, form: str, counted: bool = True) -> Cell:
+    """Return an estimate with interval and counts: in percent where no form is given."""
+    if one.value is None:
+        return Cell(words.NOTHING, one.remark, withheld=True)
+    if one.remark.startswith("not resolvable"):
+        return Cell("not resolvable", words.counts(one), withheld=True)
+    scale = 1 if form else 100
+    text = words.number(one.value, form) if form else f"{words.number(100 * one.value, '.3g')} %"
+    counts = words.counts(one) if counted and not form else ""
+    return Cell(
+        text,
+        "\n".join(
+            filter(None, (words.limits(one.interval, scale, form or ".3g") or one.remark, counts))
+        ),
     )
-    html = environment.get_template("slider.html.j2").render(
-        groupings=groupings,
-        thresholds=thresholds,
-        last=bins - 1,
-        low=low,
-        high=low + step * (bins - 1),
-        per_unit=round(1 / step),
+
+
+def _left_out(audit: Audit) -> list[Any]:
+    """Say what is left out, suppressed or pooled."""
+    said = []
+    for gone in audit.facts["left_out"]:
+        of = "" if gone["attribute"] is None else f"{gone['attribute']}: "
+        first = ", ".join(map(str, gone["positions"]))
+        said.append(
+            f"Left out: {of}{gone['images']:,} × {gone['reason']}"
+            f"{f' (first {_places(gone)}: {first})' if first else ''}."
+        )
+    for grouping, groups in audit.facts["groups"].items():
+        if groups["suppressed"]:
+            said.append(
+                f"{grouping}, suppressed ({SUPPRESSED}): {', '.join(groups['suppressed'])}."
+            )
+        if groups["pooled"]:
+            said.append(f"{grouping}, pooled (under ten subjects): {', '.join(groups['pooled'])}.")
+    return [Listed(said)] if said else []
+
+
+def _places(gone: dict[str, Any]) -> str:
+    """Return what the positions of an exclusion are."""
+    return "lines" if gone["kind"] == "line" else "rows"
+
+
+def _notes(warnings: Sequence[str]) -> list[Any]:
+    return [Listed(warnings, "notes")] if warnings else []
+
+
+def _provenance(audit: Audit) -> Iterator[str]:
+    for file in audit.facts["inputs"]:
+        yield f"{file['role']}: {file['name']}, SHA-256 {file['sha256']}"
+    settings = audit.facts["settings"]
+    yield (
+        f"facerec {audit.facts['facerec']}; seed {settings['seed']}, {settings['replicates']:,} "
+        f"resamples of subjects, {settings['permutations']:,} permutations"
     )
-    script = files("facerec.fairness").joinpath("pages", "slider.js").read_text(encoding="utf-8")
-    start = thresholds.get(audit.target or "", 0.0)
-    data = {"low": low, "step": step, "start": start, "groupings": groupings}
-    return [Widget(Markup(html), script, data)]
 
 
-# --- words ------------------------------------------------------------------------------------
+def print_audit(audit: Audit, console: Any) -> None:
+    """Print findings and tables, as fits 80 columns."""
+    console.print(f"{lead(audit)}; labels: {'; '.join(audit.facts['label_sources'])}", style="bold")
+    if audit.banner:
+        console.print(audit.banner, style="bold red")
+    for listed in _left_out(audit):
+        for line in listed.items:
+            console.print(line, style="yellow")
+    for line in group_sizes(audit):
+        console.print(line)
+    console.print()
+    for finding in audit.findings:
+        console.print(f"• {finding.text}")
+    for name, table in tables(audit):
+        console.print()
+        if name == "searches":
+            console.print(str(audit.facts["searches"]))
+        console.print(table.terminal())
+    for warning in audit.warnings:
+        console.print(f"note: {warning}", style="yellow")
 
 
-def _said(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return "unknown"
-    return f"{estimate.value:.4g} {words.limits(estimate.interval)}".strip()
-
-
-def _spoken(table: NormTable, figure: Callable[[NormSummary], Estimate | None]) -> str:
-    """Say a figure of the first groups."""
-    said = [f"{group.name} {_said(figure(group))}" for group in table.groups[:_SPOKEN]]
-    more = len(table.groups) - len(said)
-    return "; ".join([*said, *([f"and {more} more groups"] if more else [])])
-
-
-def _spoken_rates(point: RatesAtThreshold) -> str:
-    """Say the rates of the first groups at a threshold."""
-    said = [
-        f"{group.name} FMR {words.number(group.fmr.value, '.2g')}, "
-        f"FNMR {words.percent(group.fnmr.value)}"
-        for group in point.groups[:_SPOKEN]
+def model_card(audit: Audit) -> str:
+    """Return a section of a screen for a model card, with the rates of the first attribute."""
+    blocks = [
+        "## Bias, Risks, and Limitations",
+        "\n".join(f"- {escape_markdown(finding.text)}" for finding in audit.findings[:5]),
+        *([_rates(audit, audit.groupings[:1]).markdown()] if _heads(audit) else []),
+        escape_markdown(
+            f"{lead(audit)}; {group_sizes(audit)[0]} "
+            f"Labels: {'; '.join(audit.facts['label_sources'])}. 95 % intervals. The figures "
+            "describe one data set at one threshold; they are no basis for a decision about people."
+        ),
     ]
-    return f"At target {point.threshold.target}: {'; '.join(said)}."
+    if audit.banner:
+        blocks.insert(1, f"> **{escape_markdown(audit.banner)}**")
+    return "\n\n".join(blocks) + "\n"

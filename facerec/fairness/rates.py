@@ -1,232 +1,143 @@
 """Error rates by group of subjects at one threshold for all, from scored pairs or from all pairs.
 
 A pair matches if ``score >= threshold``. FMR and FNMR of a group count pairs within the group. One
-global threshold comes from calibration data, or else from the impostors of all groups pooled.
-Thresholds fixed for one group alone are a diagnostic and never the basis of a decision.
+global threshold comes from calibration data, or else from the impostors of everybody.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from scipy.sparse import coo_array, csr_array
 
 from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import (
-    ErrorCounts,
-    EveryPair,
-    GroupAlone,
+    UNKNOWN,
+    IndependentShare,
     LabelledImages,
     PairCounts,
-    ScoredPairs,
+    Share,
     SubjectCounts,
-)
-from facerec.fairness.rate_results import (
-    POOLED,
-    Calibration,
-    DetMark,
-    ErrorRate,
-    Exclusions,
-    GlobalThreshold,
-    GroupComposition,
-    GroupDet,
-    GroupPoint,
-    GroupRates,
-    GroupThreshold,
-    RatesAtThreshold,
-    ScoreHistogram,
-    error_rate,
-    rate_of,
-    usable_threshold,
+    rate,
 )
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import complement
-from facerec.statistics.operating_points import OperatingPoint
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.statistics.rates import operating_points
-from facerec.verification.scoring import AllPairs, score_all_pairs
+from facerec.verification.scoring import AllPairs, ErrorTable, check_pairs, score_all_pairs
 
-_DET_POINTS = 200
-"""Points kept of a DET curve."""
+POOLED = "this data: non-mated pairs within and between all groups pooled"
+"""Source of thresholds that were not fixed on other data."""
 
-_LACKING = "the group lacks mated pairs or non-mated pairs"
+Rows = NDArray[np.int64]
+Labels = tuple[ArrayLike, Sequence[str]]
+"""Code of the group of each image, 0 to D − 1 or `UNKNOWN`, ``(m,)``, and names of the groups."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Operating points at which the global thresholds are fixed."""
+
+    source: str
+    """What they come from, such as a file."""
+    points: tuple[OperatingPoint, ...]
+
+    def at(self, targets: Sequence[str]) -> Calibration:
+        """Return the operating points of these targets.
+
+        Raises:
+            MetricError: one is not among the points.
+        """
+        known = {parse_rate(point.target): point for point in self.points}
+        lacking = [target for target in targets if parse_rate(target) not in known]
+        if lacking:
+            raise MetricError(
+                f"{self.source}: it has no threshold for FMR {lacking[0]}; found "
+                f"{', '.join(point.target for point in self.points) or 'none'}"
+            )
+        return replace(self, points=tuple(known[parse_rate(target)] for target in targets))
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorsAt:
+    """Errors by group at one global threshold."""
+
+    point: OperatingPoint
+    """Target, threshold, and what it was fixed on."""
+    fmr: tuple[Estimate, ...]
+    """Of each group, among pairs of two of its subjects."""
+    fnmr: tuple[Estimate, ...]
+    between: Mapping[tuple[int, int], Estimate]
+    """FMR of pairs of two groups d < e."""
+    overall: tuple[Estimate, Estimate]
+    """FMR and FNMR of everybody."""
+    counts: tuple[SubjectCounts | PairCounts, ...]
+    """Of each group, for a joint resample."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupErrors:
-    """Rates to be reported, and the counts by subject that a joint resample needs."""
+    """Errors by group at all targets."""
 
-    rates: GroupRates
-    counts: tuple[tuple[SubjectCounts | PairCounts, ...], ...]
-    """One a target and group."""
+    names: tuple[str, ...]
+    group_subjects: tuple[int, ...]
+    """Subjects of each group that take part."""
+    points: tuple[ErrorsAt, ...]
+    calibration: Calibration
+    """That fixes the thresholds, to use them for other groups too."""
     subjects: int
     """Subjects in all; `SubjectCounts.members` counts among them. 0 where they are not known."""
-    histograms: tuple[ScoreHistogram, ...]
-    """One a group that has both kinds of pairs."""
-    calibration: Calibration
-    """The operating points that fix the global thresholds, to use them for other groups too."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairList:
+    """Scored pairs of images."""
+
+    name: str
+    scores: NDArray[np.floating]
+    """``(n,)``, NaN where there is none."""
+    sides: Rows
+    """Images of each pair, ``(2, n)``."""
+    same: NDArray[np.bool_]
+    """Whether each pair is labelled mated, ``(n,)``."""
+    subject: Rows
+    """Code of the subject of each image, ``(m,)``; `UNKNOWN` where not known."""
+    seed: int | None = None
+    """Of resamples of pairs, where subjects tell mated pairs from others and nothing more, so that
+    pairs are taken as independent; None where subjects are known."""
 
     @property
-    def by_subject(self) -> tuple[tuple[SubjectCounts, ...], ...]:
-        """``counts`` where subjects are known.
+    def usable(self) -> NDArray[np.bool_]:
+        """Pairs of known subjects that do not contradict the label, ``(n,)``."""
+        sides = self.subject[self.sides]
+        return (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
 
-        Raises:
-            MetricError: they are not.
-        """
-        known = tuple(
-            tuple(count for count in row if isinstance(count, SubjectCounts)) for row in self.counts
-        )
-        if not self.subjects:
-            raise MetricError("subjects are not known, so nothing can be counted by subject")
-        return known
+    def mated(self) -> tuple[NDArray[np.floating], Rows, Rows]:
+        """Return scores and sides of the mated pairs whose label the subjects do not contradict."""
+        used = self.usable & self.same
+        return self.scores[used], self.sides[0, used], self.sides[1, used]
 
 
-def pair_group_rates(
-    scores: ArrayLike,
-    first: ArrayLike,
-    second: ArrayLike,
-    issame: ArrayLike,
-    subject: ArrayLike,
-    group: ArrayLike,
-    names: Sequence[str],
-    *,
-    targets: Sequence[str] = FMR_TARGETS,
-    calibration: Calibration | None = None,
-    subjects_known: bool = True,
-    seed: int = 0,
-) -> GroupErrors:
-    """Count errors by group among scored pairs.
-
-    Args:
-        scores: similarities, ``(n,)``, NaN where there is none.
-        first: image on the first side of each pair, ``(n,)``.
-        second: image on the second side, ``(n,)``.
-        issame: label of each pair, ``(n,)``.
-        subject: code of the subject on each image, ``(m,)``; `UNKNOWN` where not known.
-        group: code of the group of each image, 0 to D − 1, ``(m,)``; `UNKNOWN` where not known.
-        names: of the groups, D of them.
-        targets: nominal FMRs, taken exactly.
-        calibration: where the thresholds were fixed; by default on the impostors of the list.
-        subjects_known: otherwise the subjects tell mated pairs from others and nothing more, and
-            pairs are taken as independent.
-        seed: of resamples of pairs, where subjects are not known.
+def fix_thresholds(
+    scores: NDArray[np.floating], same: NDArray[np.bool_], targets: Sequence[str], source: str
+) -> Calibration:
+    """Fix thresholds on labelled scores, ``(n,)`` each.
 
     Raises:
-        MetricError: arrays that do not fit, a subject in two groups, a target that is no rate or
-            that the calibration lacks, or no mated or no non-mated pair that is left.
+        MetricError: no mated or no impostor score, or an impossible target.
     """
-    labelled = LabelledImages(subject, group, names)
-    independent = None if subjects_known else seed
-    pairs = ScoredPairs(scores, first, second, issame, labelled, independent)
-    non_mated = pairs.scores[~pairs.same]
-    if calibration is None:
-        fixed = operating_points(pairs.scores[pairs.same], non_mated, targets)
-        source = POOLED
-    else:
-        fixed = tuple(calibration.point(target) for target in targets)
-        source = calibration.source
-    return _assemble(
-        labelled.names,
-        "different pairs of the list, within and between groups",
-        pairs.excluded,
-        pairs.composition(),
-        Calibration(source, tuple(fixed)),
-        [pairs.errors(point.threshold) for point in fixed],
-        [pairs.alone(code, targets) for code in range(len(labelled.names))],
-        pairs.group_of.size if subjects_known else 0,
-    )
-
-
-def all_pairs_group_rates(
-    vectors: ArrayLike,
-    subject: ArrayLike,
-    group: ArrayLike,
-    names: Sequence[str],
-    *,
-    targets: Sequence[str] = FMR_TARGETS,
-    calibration: Calibration | None = None,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> GroupErrors:
-    """Compare every image with every other and count errors by group.
-
-    Args:
-        vectors: raw embeddings, ``(m, D)``; rows that are zero or not finite are failures.
-        subject: see `pair_group_rates`.
-        group: see `pair_group_rates`; images without one take no part.
-        names: of the groups.
-        targets: nominal FMRs, taken exactly.
-        calibration: where the thresholds were fixed; by default on all impostors of this data.
-        device: where scores are computed.
-        progress: see `facerec.progress.Progress`.
-
-    Raises:
-        MetricError: as for `pair_group_rates`.
-        DeviceError: the device is not there.
-    """
-    labelled = LabelledImages(subject, group, names)
-    rows = np.flatnonzero(labelled.known)
-    (errors,) = _score_once(vectors, [labelled], rows, targets, calibration, device, progress)
-    if isinstance(errors, MetricError):
-        raise errors
-    return errors
-
-
-def all_pairs_rates(
-    vectors: ArrayLike,
-    subject: ArrayLike,
-    groupings: Sequence[tuple[ArrayLike, Sequence[str]]],
-    *,
-    targets: Sequence[str] = FMR_TARGETS,
-    calibration: Calibration | None = None,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> list[GroupErrors | MetricError]:
-    """Compare every image with every other once, and count errors by the groups of each grouping.
-
-    By default the thresholds are fixed on the impostors of all images with a subject, whether they
-    have a group or not.
-
-    Args:
-        vectors: see `all_pairs_group_rates`.
-        subject: see `pair_group_rates`.
-        groupings: codes of groups, and their names, see `pair_group_rates`.
-        targets: see `all_pairs_group_rates`.
-        calibration: see `all_pairs_group_rates`.
-        device: see `all_pairs_group_rates`.
-        progress: see `all_pairs_group_rates`.
-
-    Returns:
-        One a grouping; an error where it has no mated or no non-mated pair.
-
-    Raises:
-        MetricError: arrays that do not fit, a subject in two groups of a grouping, a target that is
-            no rate, or no mated or no non-mated pair at all.
-        DeviceError: the device is not there.
-    """
-    labelled = [LabelledImages(subject, group, names) for group, names in groupings]
-    rows = np.flatnonzero(labelled[0].subject >= 0)
-    codes = np.stack([labelled[0].subject, *(one.group for one in labelled)])[:, rows]
-    if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
-        return _score_once(vectors, labelled, rows, targets, calibration, device, progress)
-    # Some images of a subject lack a label that others have: no cell of groups holds the subject.
-    raw = np.asarray(vectors)
-    if calibration is None:
-        calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
-        if labelled[0].known[rows].all():
-            calibration = replace(calibration, source=POOLED)
-    return [
-        _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
-            0
-        ]
-        for one in labelled
-    ]
+    there = ~np.isnan(scores)
+    points = operating_points(scores[there & same], scores[there & ~same], targets)
+    pairs = points[0].non_mated if points else 0
+    return Calibration(f"{source}: {pairs:,} non-mated pairs pooled", tuple(points))
 
 
 def calibrate(
@@ -245,8 +156,8 @@ def calibrate(
         subject: number or name of the subject on each image, ``(m,)``.
         targets: nominal FMRs.
         source: names these data in reports.
-        device: see `all_pairs_group_rates`.
-        progress: see `all_pairs_group_rates`.
+        device: where scores are computed.
+        progress: see `facerec.progress.Progress`.
 
     Raises:
         MetricError: no mated or no non-mated pair, or an impossible target.
@@ -258,199 +169,309 @@ def calibrate(
     return Calibration(f"{source}: {pairs.non_mated:,} non-mated pairs pooled", pairs.points)
 
 
-def _score_once(
+# --- pairs of a list --------------------------------------------------------------------------
+
+
+def listed_rates(
+    pairs: PairList,
+    groupings: Sequence[Labels],
+    *,
+    targets: Sequence[str] = FMR_TARGETS,
+    calibration: Calibration | None = None,
+) -> list[GroupErrors | MetricError]:
+    """Count errors by the groups of each grouping among the pairs of a list.
+
+    By default the thresholds are fixed on all pairs of known subjects of the list.
+
+    Returns:
+        One a grouping; an error where it has no mated or no non-mated pair.
+
+    Raises:
+        MetricError: arrays that do not fit, a subject in two groups, a target that is no rate or
+            that the calibration lacks, or no mated or no non-mated pair.
+    """
+    _check_pairs(pairs)
+    if calibration is None:
+        used = pairs.usable
+        source = f"this data, {pairs.name}"
+        calibration = fix_thresholds(pairs.scores[used], pairs.same[used], targets, source)
+    fixed = calibration.at(targets)
+    results: list[GroupErrors | MetricError] = []
+    for group, names in groupings:
+        labelled = LabelledImages(pairs.subject, group, names)
+        try:
+            results.append(_ListedErrors(pairs, labelled).errors(fixed))
+        except MetricError as problem:
+            results.append(problem)
+    return results
+
+
+def _check_pairs(pairs: PairList) -> None:
+    scores, sides, images = pairs.scores, pairs.sides, pairs.subject.size
+    if scores.ndim != 1 or sides.shape != (2, scores.size) or pairs.same.shape != scores.shape:
+        raise MetricError(
+            f"scores, sides and labels of pairs have shapes {scores.shape}, {sides.shape} and "
+            f"{pairs.same.shape}; give one each a pair"
+        )
+    if sides.size and not 0 <= sides.min() <= sides.max() < images:
+        raise MetricError(
+            f"pairs name the images {sides.min()} to {sides.max()}, but {images} images have a "
+            "subject and a group"
+        )
+
+
+class _ListedErrors:
+    """The pairs of a list whose subjects and groups are known, and that have a score."""
+
+    def __init__(self, pairs: PairList, labelled: LabelledImages) -> None:
+        known = labelled.known[pairs.sides].all(axis=0)
+        used = known & pairs.usable & ~np.isnan(pairs.scores)
+        self.names, self.seed = labelled.names, pairs.seed
+        self.scores, self.same = pairs.scores[used], pairs.same[used]
+        if self.same.all() or not self.same.any():
+            raise MetricError(
+                f"{int(self.same.sum())} mated and {int((~self.same).sum())} non-mated pairs have "
+                f"a score and known groups ({len(pairs.same)} pairs in the list); error rates by "
+                "group need both kinds"
+            )
+        sides = pairs.sides[:, used]
+        numbers, index = np.unique(labelled.subject[sides], return_inverse=True)
+        self.left, self.right = index.reshape(2, -1)
+        self.group_of = np.empty(numbers.size, np.int64)
+        self.group_of[index.reshape(2, -1)] = labelled.group[sides]
+        first, second = self.group_of[self.left], self.group_of[self.right]
+        self.low, self.high = np.minimum(first, second), np.maximum(first, second)
+
+    def errors(self, fixed: Calibration) -> GroupErrors:
+        """Count the errors at all thresholds."""
+        size = len(self.names)
+        return GroupErrors(
+            self.names,
+            tuple(np.bincount(self.group_of, minlength=size).tolist()),
+            tuple(self._at(point) for point in fixed.points),
+            fixed,
+            self.group_of.size if self.seed is None else 0,
+        )
+
+    def _at(self, point: OperatingPoint) -> ErrorsAt:
+        # A float32 score is widened; the threshold is never rounded to it.
+        accepted = self.scores >= np.float64(point.threshold)
+        other, same, size = ~self.same, self.same, len(self.names)
+        cells = {
+            (d, e): self._rate(accepted, other & (self.low == d) & (self.high == e))
+            for d, e in itertools.combinations_with_replacement(range(size), 2)
+        }
+        return ErrorsAt(
+            point=point,
+            fmr=tuple(cells[d, d] for d in range(size)),
+            fnmr=tuple(self._rate(~accepted, same & (self.low == d)) for d in range(size)),
+            between={cell: found for cell, found in cells.items() if cell[0] < cell[1]},
+            overall=(self._rate(accepted, other), self._rate(~accepted, same)),
+            counts=tuple(self._counts(code, accepted) for code in range(size)),
+        )
+
+    def _rate(self, events: NDArray[np.bool_], of: NDArray[np.bool_]) -> Estimate:
+        if not of.any():
+            return rate(None)
+        share: Share
+        if self.seed is not None:
+            share = IndependentShare(int(events[of].sum()), int(of.sum()))
+        else:
+            share = ClusteredShare.from_pairs(events[of], self.left[of], self.right[of])
+        return rate(share)
+
+    def _counts(self, code: int, accepted: NDArray[np.bool_]) -> SubjectCounts | PairCounts:
+        within = (self.low == code) & (self.high == code)
+        mated, other = within & self.same, within & ~self.same
+        if self.seed is not None:
+            return PairCounts(
+                false_matches=int(np.count_nonzero(other & accepted)),
+                non_mated=int(np.count_nonzero(other)),
+                missed=int(np.count_nonzero(mated & ~accepted)),
+                mated=int(np.count_nonzero(mated)),
+                seed=(self.seed, code),
+            )
+        members = np.flatnonzero(self.group_of == code)
+        position = np.zeros(self.group_of.size, np.int64)
+        position[members] = np.arange(members.size)
+        shape = members.size, members.size
+
+        def by_pair(of: NDArray[np.bool_]) -> csr_array:
+            cells = position[self.left[of]], position[self.right[of]]
+            return coo_array((np.ones(cells[0].size, np.int64), cells), shape).tocsr()
+
+        def by_subject(of: NDArray[np.bool_]) -> Rows:
+            return np.bincount(position[self.left[of]], minlength=members.size)
+
+        return SubjectCounts(
+            members=members,
+            false_matches=by_pair(other & accepted),
+            non_mated=by_pair(other),
+            images=None,
+            missed=by_subject(mated & ~accepted),
+            mated=by_subject(mated),
+        )
+
+
+# --- all pairs --------------------------------------------------------------------------------
+
+
+def all_pairs_rates(
     vectors: ArrayLike,
+    subject: ArrayLike,
+    groupings: Sequence[Labels],
+    *,
+    targets: Sequence[str] = FMR_TARGETS,
+    calibration: Calibration | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> list[GroupErrors | MetricError]:
+    """Compare every image with every other once, and count errors by the groups of each grouping.
+
+    By default the thresholds are fixed on the impostors of all images with a subject, whether they
+    have a group or not.
+
+    Args:
+        vectors: raw embeddings, ``(m, D)``; rows that are zero or not finite are failures.
+        subject: code of the subject on each image, ``(m,)``; `UNKNOWN` where not known.
+        groupings: codes of groups, and their names; images without one take no part.
+        targets: nominal FMRs, taken exactly.
+        calibration: where the thresholds were fixed.
+        device: where scores are computed.
+        progress: see `facerec.progress.Progress`.
+
+    Returns:
+        One a grouping; an error where it has no mated or no non-mated pair.
+
+    Raises:
+        MetricError: arrays that do not fit, a subject in two groups of a grouping, a target that is
+            no rate, or no mated or no non-mated pair at all.
+        DeviceError: the device is not there.
+    """
+    labelled = [LabelledImages(subject, group, names) for group, names in groupings]
+    raw, of = np.asarray(vectors), labelled[0].subject
+    if raw.shape[:1] != of.shape:
+        raise MetricError(
+            f"there are {raw.shape[:1]} embeddings but {of.size} subjects and groups; give one "
+            "each an image"
+        )
+    if calibration is not None:
+        calibration = calibration.at(targets)
+    rows = np.flatnonzero(of >= 0)
+    codes = np.stack([of, *(one.group for one in labelled)])[:, rows]
+    if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
+        return _score_once(raw, labelled, rows, targets, calibration, device, progress)
+    # Some images of a subject lack a label that others have: no cell of groups holds the subject.
+    if calibration is None:
+        calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
+        if labelled[0].known[rows].all():
+            calibration = replace(calibration, source=POOLED)
+    return [
+        found
+        for one in labelled
+        for found in _score_once(
+            raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress
+        )
+    ]
+
+
+def _score_once(
+    raw: NDArray,
     labelled: Sequence[LabelledImages],
-    rows: NDArray[np.int64],
+    rows: Rows,
     targets: Sequence[str],
     calibration: Calibration | None,
     device: str | torch.device,
     progress: Progress | None,
 ) -> list[GroupErrors | MetricError]:
     """Compare some images with each other, and count errors by every grouping."""
-    raw = np.asarray(vectors)
-    if raw.shape[:1] != labelled[0].subject.shape:
-        raise MetricError(
-            f"there are {raw.shape[:1]} embeddings but {labelled[0].subject.size} subjects and "
-            "groups; give one each an image"
-        )
-    thresholds = []
-    if calibration is not None:
-        points = tuple(calibration.point(target) for target in targets)
-        calibration = Calibration(calibration.source, points)
-        thresholds = [_reachable(point.threshold) for point in points]
+    points = () if calibration is None else calibration.points
     everyone = score_all_pairs(
         raw[rows],
         labelled[0].subject[rows],
         fpr=targets if calibration is None else (),
-        thresholds=thresholds,
+        # Both +∞ and NaN, which is not taken, reject every cosine.
+        thresholds=[
+            math.inf if math.isnan(point.threshold) else point.threshold for point in points
+        ],
         groupings=[one.group[rows] for one in labelled],
-        group_fpr=targets,
+        group_fpr=targets[:1],  # which makes it count by subject within groups
         device=device,
         progress=progress,
     )
     if calibration is None:
-        calibration = Calibration(_pooled(labelled[0], rows, everyone), everyone.points)
+        source = POOLED
+        if not labelled[0].known[rows].all():
+            source = f"this data: {everyone.non_mated:,} non-mated pairs pooled"
+        calibration = Calibration(source, everyone.points)
     results: list[GroupErrors | MetricError] = []
     for grouping, one in enumerate(labelled):
+        pairs = everyone.by(grouping)
         try:
-            pairs = EveryPair(one, rows[everyone.failures], everyone.by(grouping))
+            failed = int(np.count_nonzero(one.known[rows[everyone.failures]]))
+            check_pairs(pairs.images_per_subject, failed)
         except MetricError as problem:
             results.append(problem)
             continue
+        there = one.known
         results.append(
-            _assemble(
+            GroupErrors(
                 one.names,
-                "every image with every image of another subject, within and between groups",
-                pairs.excluded(),
-                pairs.composition(),
+                tuple(
+                    np.unique(one.subject[there & (one.group == code)]).size
+                    for code in range(len(one.names))
+                ),
+                tuple(
+                    _every_pair(one.names, pairs, table, point)
+                    for table, point in zip(pairs.tables, calibration.points, strict=True)
+                ),
                 calibration,
-                [pairs.errors(table) for table in pairs.pairs.tables],
-                [pairs.alone(code) for code in range(len(one.names))],
-                pairs.pairs.subjects.size,
+                pairs.subjects.size,
             )
         )
     return results
 
 
-def _pooled(labelled: LabelledImages, rows: NDArray[np.int64], pairs: AllPairs) -> str:
-    """Say what thresholds were fixed on: the impostors of all rows."""
-    if labelled.known[rows].all():
-        return POOLED
-    return f"this data: {pairs.non_mated:,} non-mated pairs pooled"
+def _every_pair(
+    names: tuple[str, ...], pairs: AllPairs, table: ErrorTable, point: OperatingPoint
+) -> ErrorsAt:
+    """Take the counts at one threshold out of a table."""
+    groups = pairs.groups
+    assert groups is not None and groups.of_subject is not None  # a subject is in one group
+    assert table.group_false_matches is not None and table.within is not None
+    of_subject, within, size = groups.of_subject, table.within, len(names)
+    # A group whose images all failed to be acquired has no position.
+    positions = {int(name): position for position, name in enumerate(groups.names)}
 
+    def fmr(first: int, second: int) -> Estimate:
+        if first not in positions or second not in positions:
+            return rate(None)
+        at = positions[first], positions[second]
+        assert table.group_false_matches is not None
+        share = groups.fmr_share(table, *at)
+        return rate(share, table.group_false_matches[at], groups.non_mated[at])
 
-def _assemble(
-    names: tuple[str, ...],
-    policy: str,
-    excluded: Exclusions,
-    composition: tuple[GroupComposition, ...],
-    fixed: Calibration,
-    errors: Sequence[ErrorCounts],
-    alone: Sequence[GroupAlone | None],
-    subjects: int,
-) -> GroupErrors:
-    points = tuple(
-        RatesAtThreshold(
-            threshold=_global_threshold(point, fixed.source),
-            fmr=rate_of(counted.overall[0], point.target),
-            fnmr=rate_of(counted.overall[1]),
-            groups=tuple(
-                GroupPoint(
-                    name,
-                    error_rate(
-                        counted.fmr_shares[code, code],
-                        counted.false_matches[code, code],
-                        counted.non_mated[code, code],
-                        point.target,
-                    ),
-                    error_rate(
-                        counted.fnmr_shares[code], counted.missed[code], counted.mated[code]
-                    ),
-                    _own_threshold(alone[code], index),
-                )
-                for code, name in enumerate(names)
-            ),
-            matrix=_matrix(counted),
+    def fnmr(code: int) -> Estimate:
+        at = positions.get(code)
+        return rate(None if at is None else groups.fnmr_share(table, at))
+
+    def counts(code: int) -> SubjectCounts:
+        members = np.flatnonzero(of_subject == positions.get(code, UNKNOWN))
+        images = table.images[members]
+        return SubjectCounts(
+            members=members,
+            false_matches=within[members][:, members],
+            non_mated=None,
+            images=images,
+            missed=table.missed[members],
+            mated=images * (images - 1) // 2,
         )
-        for index, (point, counted) in enumerate(zip(fixed.points, errors, strict=True))
+
+    return ErrorsAt(
+        point=point,
+        fmr=tuple(fmr(code, code) for code in range(size)),
+        fnmr=tuple(map(fnmr, range(size))),
+        between={cell: fmr(*cell) for cell in itertools.combinations(range(size), 2)},
+        overall=(rate(table.fmr_share()), rate(table.fnmr_share())),
+        counts=tuple(map(counts, range(size))),
     )
-    det = tuple(_det(name, alone[code], points, code) for code, name in enumerate(names))
-    return GroupErrors(
-        GroupRates(names, policy, excluded, composition, points, det),
-        tuple(counted.counts for counted in errors),
-        subjects,
-        tuple(
-            ScoreHistogram(name, tuple(group.mated.tolist()), tuple(group.non_mated.tolist()))
-            for name, group in zip(names, alone, strict=True)
-            if group is not None
-        ),
-        fixed,
-    )
-
-
-def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
-    value, reason = usable_threshold(point.threshold)
-    return GlobalThreshold(
-        target=point.target,
-        value=value,
-        source=source,
-        false_matches=point.false_accepts,
-        non_mated=point.non_mated,
-        resolvable=point.resolvable,
-        reliable=point.reliable,
-        reason=reason,
-    )
-
-
-def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
-    if alone is None:
-        return GroupThreshold(None, Estimate(None), 0, 0, False, _LACKING)
-    point, share = alone.points[index], alone.shares[index]
-    counts = point.false_accepts, point.non_mated
-    if not point.resolvable:
-        few = f"not resolvable with {point.non_mated:,} non-mated pairs"
-        return GroupThreshold(None, Estimate(None), *counts, False, few)
-    value, reason = usable_threshold(point.threshold)
-    missed = None if share is None else share.interval()
-    tmr = Estimate(
-        point.tpr,
-        None if missed is None else complement(missed),
-        events=point.true_accepts,
-        total=point.mated,
-    )
-    return GroupThreshold(value, tmr, *counts, True, reason)
-
-
-def _matrix(counted: ErrorCounts) -> tuple[tuple[ErrorRate, ...], ...]:
-    size = range(len(counted.non_mated))
-    cells = {
-        cell: error_rate(share, counted.false_matches[cell], counted.non_mated[cell])
-        for cell, share in counted.fmr_shares.items()
-    }
-    return tuple(
-        tuple(cells[min(first, second), max(first, second)] for second in size) for first in size
-    )
-
-
-def _det(
-    name: str, alone: GroupAlone | None, points: Sequence[RatesAtThreshold], code: int
-) -> GroupDet:
-    marks = tuple(
-        DetMark(
-            target=point.threshold.target,
-            threshold=point.threshold.value,
-            fmr=(group := point.groups[code]).fmr.value,
-            fnmr=group.fnmr.value,
-            x=_probit(group.fmr.value),
-            y=_probit(group.fnmr.value),
-        )
-        for point in points
-    )
-    if alone is None:
-        return GroupDet(name, (), (), (), marks, _LACKING)
-    curve = alone.roc.det_points()
-    reason = None if curve.x.size else "FMR or FNMR is 0 at every threshold"
-    steps = np.abs(np.diff(curve.x)) + np.abs(np.diff(curve.y))
-    length = np.concatenate([[0.0], np.cumsum(steps)])[: curve.x.size]
-    kept = np.arange(curve.x.size)
-    if kept.size > _DET_POINTS:
-        # Even steps along the curve, so that rare errors keep their points.
-        kept = np.unique(np.searchsorted(length, np.linspace(0, length[-1], _DET_POINTS)))
-    return GroupDet(
-        name,
-        tuple(curve.thresholds[kept].tolist()),
-        tuple(curve.x[kept].tolist()),
-        tuple(curve.y[kept].tolist()),
-        marks,
-        reason,
-    )
-
-
-def _reachable(threshold: float) -> float:
-    """Return +inf for NaN: both reject every cosine."""
-    return math.inf if math.isnan(threshold) else threshold
-
-
-def _probit(rate: float | None) -> float | None:
-    return None if rate is None or rate in (0, 1) else float(ndtri(rate))

@@ -8,33 +8,29 @@ the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.defaults import FMR_TARGETS, REPLICATES
 from facerec.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
     NO_VALUE,
     Attributes,
     Exclusion,
-    GroupCount,
-    Grouping,
     check_sources,
     check_values,
     contradictory,
     form_groupings,
 )
-from facerec.fairness.audit import check_request, complete, counted, measure, shown, stage
-from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
-from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rate_results import UNKNOWN, Calibration
-from facerec.fairness.rates import GroupErrors
-from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
-from facerec.progress import Progress
+from facerec.fairness.audit import add_rates, add_sizes, complete, with_groups
+from facerec.fairness.pair_counts import UNKNOWN
+from facerec.fairness.rates import Calibration, PairList, fix_thresholds, listed_rates
+from facerec.fairness.result import DEFAULTS, Audit, Settings
+from facerec.fairness.rows import Rows
 from facerec.verification.protocols import ScoredPairs
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
@@ -53,16 +49,11 @@ def audit_scores(
     groups: Sequence[str],
     *,
     name: str,
+    settings: Settings = DEFAULTS,
     attributes: Attributes | None = None,
-    intersect: bool = False,
-    targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
     allow_inferred: bool = False,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    inputs: Sequence[InputFile] = (),
-    remarks: Sequence[str] = (),
-    progress: Progress | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
 ) -> Audit:
     """Audit the error rates of scored pairs by recorded groups.
 
@@ -70,18 +61,13 @@ def audit_scores(
         scored: pairs, with subjects if they are known.
         groups: attributes, the first one is the primary one.
         name: of the file, for reports and errors.
+        settings: targets, seed and the like.
         attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
-        intersect: make the combinations of all attributes groups too.
-        targets: nominal FMRs, taken exactly.
         calibration: where the global thresholds were fixed, by default on all impostors of these
             scores.
         allow_inferred: take labels whose source says that they are inferred.
-        replicates: resamples of the subjects, or of the pairs where these are not known.
-        seed: of the resamples.
         inputs: the files behind all this, for the report.
-        remarks: warnings that these files gave rise to.
-        progress: called with what is being done, the steps that are done and the steps in all.
 
     Raises:
         DatasetError: a group is recorded nowhere, labels are inferred, no group can be shown, or
@@ -89,7 +75,7 @@ def audit_scores(
         MetricError: an impossible target, or no mated or no impostor score.
     """
     groups = tuple(dict.fromkeys(groups))
-    check_request(groups, intersect, targets, name)
+    combinations = settings.combinations(groups, name)
     sides = _Sides(scored, name)
     labels = sides.labels(groups, attributes)
     sources = (
@@ -99,84 +85,55 @@ def audit_scores(
     )
     inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
     label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
-    combinations = [(group,) for group in groups] + ([tuple(groups)] if intersect else [])
     left, _, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
-    unit = "subjects" if sides.subjects_known else "pairs"
-    chosen = shown(groupings, groups, f"{name}: ", unit)
-    settings = Settings(
-        groups=groups,
-        intersect=intersect,
-        targets=tuple(targets),
-        impostors="list",
-        covariates=(),
-        gating=False,
-        confidence=False,
-        permutations=0,
-        replicates=replicates,
-        seed=seed,
-    )
-    calibrate_on_scores(scored, targets, name=name)  # refuses scores of one kind
-    pairs = ListedPairs(
+    known = sides.subjects_known
+    chosen = with_groups(groupings, groups, f"{name}: ", "subjects" if known else "pairs")
+    # Refuses scores of one kind.
+    fix_thresholds(scored.scores, scored.issame, settings.targets, name)
+    pairs = PairList(
         name,
         scored.scores,
         np.arange(2 * len(scored)).reshape(-1, 2).T,
         scored.issame,
         np.where(left, sides.subjects, UNKNOWN),
-        subjects_known=sides.subjects_known,
-        seed=seed,
+        None if known else settings.seed,
     )
-    codes = [np.full(left.size, UNKNOWN) for _ in chosen]
-    for column, grouping in zip(codes, chosen, strict=True):
-        column[left] = grouping.codes
-    with stage(progress, "error rates"):
-        rows = [(column, one.names) for column, one in zip(codes, chosen, strict=True)]
-        errors = counted(pairs, chosen, rows, targets, calibration)
+    rows, spread = Rows(), []
+    for grouping in chosen:
+        codes = np.full(left.size, UNKNOWN)
+        codes[left] = grouping.codes
+        spread.append((codes, grouping.names))
+    counted = listed_rates(pairs, spread, targets=settings.targets, calibration=calibration)
+    subjects = sides.subjects[left] if known else None
+    for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
+        add_sizes(rows, grouping, subjects, ~sides.scored[left], images=False)
+        add_rates(rows, grouping.name, errors, settings, first=number == 0)
     stay = left.reshape(-1, 2).all(axis=1)
-    acquired = scored.scores[~np.isnan(scored.scores)]
-    cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
-    audited = []
-    for grouping, column, counts in zip(chosen, codes, errors, strict=True):
-        absent = NoComparison(grouping.name, NO_NORMS)
-        with stage(progress, f"{grouping.name}: differentials"):
-            measures = measure(counts, settings)
-        audited.append(
-            GroupAudit(
-                grouping=grouping,
-                primary=grouping is chosen[0],
-                composition=tuple(
-                    sides.count(grouping, column == code, code)
-                    for code in range(len(grouping.cells))
-                ),
-                association=absent,
-                rates=counts if isinstance(counts, NoComparison) else counts.rates,
-                differentials=measures,
-                channels=absent,
-                fusion=absent,
-                # The bins are made for cosines.
-                histograms=counts.histograms if cosines and isinstance(counts, GroupErrors) else (),
-            )
-        )
-    result = Audit(
-        settings=settings,
-        inputs=tuple(inputs),
-        label_sources=label_sources,
-        banner=INFERRED if inferred else None,
-        images=None,
-        pairs=int(np.count_nonzero(stay)),
-        failures=int(np.count_nonzero(stay & np.isnan(scored.scores))),
-        subjects=len(np.unique(sides.subjects[left])) if sides.subjects_known else None,
-        exclusions=tuple(sides.exclusions),
-        policy=pairs.policy,
-        groupings=tuple(audited),
-        warnings=(
-            *remarks,
-            f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are left "
-            "out.",
-            *(f"{note}." for note in scored.notes),
-            *([] if sides.subjects_known else [NO_SUBJECTS]),
-        ),
+    facts = {
+        "inputs": list(inputs),
+        "label_sources": list(label_sources),
+        "banner": INFERRED if inferred else None,
+        "images": None,
+        "pairs": int(np.count_nonzero(stay)),
+        "subjects": len(np.unique(sides.subjects[left])) if known else None,
+        "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),
+        "left_out": [vars(gone) for gone in sides.exclusions],
+        "searches": None,
+    }
+    notes = [
+        f"This is an audit of error rates alone: {NO_NORMS}.",
+        *(f"{note}." for note in scored.notes),
+        *([] if known else [NO_SUBJECTS]),
+    ]
+    return complete(
+        facts,
+        rows.frame(),
+        groupings,
+        settings,
+        f"from the pair list of {name}",
+        calibrated=calibration is not None,
+        notes=notes,
     )
-    return complete(result, groupings, calibrated=calibration is not None)
 
 
 class _Sides:
@@ -254,18 +211,6 @@ class _Sides:
         if pairs > 0:
             number = len(np.unique(self.subjects[sides])) if self.subjects_known else None
             self.exclusions.append(Exclusion(reason, pairs, number, group))
-
-    def count(self, grouping: Grouping, inside: NDArray[np.bool_], code: int) -> GroupCount:
-        """Return what a group is made of.
-
-        Args:
-            grouping: has the group.
-            inside: which sides are of it, ``(2n,)``.
-            code: of the group.
-        """
-        subjects = len(np.unique(self.subjects[inside])) if self.subjects_known else None
-        failed = int(np.count_nonzero(inside & ~self.scored))
-        return GroupCount(grouping.slice(code), subjects, None, failed)
 
 
 def _interleave(first: NDArray, second: NDArray) -> NDArray:

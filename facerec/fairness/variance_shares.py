@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.special import fdtri, ncfdtr, ndtri, stdtrit
-from scipy.stats import rankdata
 
 from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectBootstrap
 from facerec.fairness.welch import Welch
@@ -23,9 +22,6 @@ POWER = 0.8
 INVERTED = "test inverted by a cluster bootstrap over subjects"
 
 NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
-
-CELLS = 1 << 18
-"""Numbers held at once while permuting or resampling."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +41,6 @@ class Anova:
     def eta2(self) -> float:
         """SSB / SST."""
         return self.between / (self.between + self.within)
-
-    @property
-    def omega2(self) -> float:
-        """(SSB − (k − 1) MSW) / (SST + MSW) (Hays, Statistics, 1963)."""
-        error = self.within / (self.values - self.groups)
-        return (self.between - (self.groups - 1) * error) / (self.between + self.within + error)
-
-    @property
-    def f(self) -> float | None:
-        """MSB / MSW; None where nothing varies within groups."""
-        if self.within == 0:
-            return None
-        return self.between / (self.groups - 1) / (self.within / (self.values - self.groups))
 
 
 def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
@@ -132,11 +115,6 @@ def minimum_detectable(sizes: ArrayLike, analysis: Anova, test: Welch) -> float 
     )
 
 
-def split_by_group(values: Array, groups: NDArray[np.int64]) -> list[Array]:
-    """Return the values of each group, 0 to k − 1."""
-    return [values[groups == g] for g in range(int(groups.max()) + 1)]
-
-
 @dataclass(frozen=True)
 class Moments:
     """Means and spread of one value a subject in the groups, and in their replicates."""
@@ -168,36 +146,6 @@ def moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
     return Moments(sizes, means, squares, deviations, replicated)
 
 
-def rank_moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
-    """Return moments of ranks; every replicate is ranked anew."""
-    order = np.argsort(values, kind="stable")
-    starts = np.unique(values[order], return_index=True)[1]
-    block = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
-    blocks = np.empty(len(values), dtype=np.int64)
-    blocks[order] = block
-    ranks = rankdata(values)
-    by_group = [ranks[ids] for ids in bootstrap.members]
-    sizes = np.array([len(group) for group in by_group], dtype=np.float64)
-    means = np.array([group.mean() for group in by_group])
-    squares = np.array([float(((group - group.mean()) ** 2).sum()) for group in by_group])
-    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
-    step = max(1, CELLS // len(values))
-    for start in range(0, bootstrap.replicates, step):
-        rows = slice(start, start + step)
-        drawn = [matrix[rows].astype(np.float64) for matrix in bootstrap.multiplicities]
-        weights = np.empty((len(drawn[0]), len(values)))
-        for ids, matrix in zip(bootstrap.members, drawn, strict=True):
-            weights[:, ids] = matrix
-        tied = np.add.reduceat(weights[:, order], starts, axis=1)
-        midranks = np.cumsum(tied, axis=1) - (tied - 1) / 2
-        for g, ids in enumerate(bootstrap.members):
-            own = midranks[:, blocks[ids]] - means[g]
-            sums = np.einsum("rn,rn->r", drawn[g], own)
-            deviations[rows, g] = sums / sizes[g]
-            replicated[rows, g] = np.einsum("rn,rn,rn->r", drawn[g], own, own) - sums**2 / sizes[g]
-    return Moments(sizes, means, squares, deviations, replicated)
-
-
 def _contrasts(weights: Array) -> Array:
     """Return K with m' K m = Σ w (m − m̄)², ``(k, k)``."""
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
@@ -214,8 +162,6 @@ def eta2_interval(moments: Moments, p: float) -> Interval | None:
     between = float(moments.means @ contrasts @ moments.means)
     if n.min() < 2 or spread <= 1e-20 * (between + spread):
         return None
-    if np.abs(moments.deviations).max() <= 1e-9 * np.ptp(moments.means):
-        return None  # the ranks of groups that are wholly apart do not vary
     # Sums of squares about means of n draws are by (n − 1) / n too small.
     errors = spread, moments.replicated @ (n / (n - 1))
     spare = float(n.sum() - len(n)) / float(n.sum())

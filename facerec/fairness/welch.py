@@ -54,32 +54,11 @@ class Welch:
         single = n < 2
         variances = np.where(single, pooled, squares / np.where(single, 1, n - 1))
         weights = n / np.maximum(variances, _LEAST * total / n.sum())
-        return cls.of_weights(weights, np.where(single, spare, n - 1))
-
-    @classmethod
-    def of_weights(cls, weights: Array, freedom: Array) -> Welch:
-        """Take known errors.
-
-        Args:
-            weights: 1 / squared standard error of each group, ``(…, k)``.
-            freedom: degrees of freedom of each error, ``(k,)``.
-        """
-        k = weights.shape[-1]
+        k = len(n)
         shares = weights / weights.sum(axis=-1, keepdims=True)
-        uneven = ((1 - shares) ** 2 / freedom).sum(axis=-1)
+        uneven = ((1 - shares) ** 2 / np.where(single, spare, n - 1)).sum(axis=-1)
         scale = (k - 1) * (1 + 2 * (k - 2) / (k**2 - 1) * uneven)
         return cls(weights, scale, (k**2 - 1) / (3 * uneven))
-
-    def product(self, first: Array, second: Array) -> Array:
-        """Return Σ w (x − x̃) (y − ỹ) / scale, ``(…)``, which is F where both are the means.
-
-        Args:
-            first: x of the groups, ``(…, k)``.
-            second: y of the groups, ``(…, k)``.
-        """
-        weighted = self.weights * first
-        shift = (self.weights * second).sum(axis=-1) / self.weights.sum(axis=-1)
-        return ((weighted * second).sum(axis=-1) - weighted.sum(axis=-1) * shift) / self.scale
 
     def f(self, means: Array) -> Array:
         """Return the statistic of means of the groups, ``(…, k)``."""
@@ -109,13 +88,13 @@ class PermutationTest:
 
 def permute(
     values: ArrayLike, groups: ArrayLike, permutations: int = 9999, seed: int = 0
-) -> tuple[PermutationTest, ...]:
-    """Give the groups to other subjects and compute Welch's statistic again, of several figures.
+) -> PermutationTest:
+    """Give the groups to other subjects and compute Welch's statistic again.
 
     Groups are numbered in the order of their first subjects, so that their names change nothing.
 
     Args:
-        values: one of each figure a subject, ``(C, G)``; all share the permutations.
+        values: one a subject, ``(G,)``.
         groups: group 0 … k − 1 of each subject, ``(G,)``.
         permutations: how many.
         seed: equal seeds permute equally.
@@ -125,36 +104,30 @@ def permute(
     """
     if permutations < 1:
         raise MetricError(f"{permutations} permutations; a test needs at least one, better 9999")
-    numbers = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    numbers = numbers - numbers.mean(axis=1, keepdims=True)
-    spread = np.sqrt((numbers**2).mean(axis=1, keepdims=True))
-    varies = spread[:, 0] > 0
-    numbers = numbers / np.where(spread > 0, spread, 1)
-    features = np.concatenate([numbers, numbers**2]).T
+    numbers = np.asarray(values, dtype=np.float64)
+    numbers = numbers - numbers.mean()
+    spread = float(np.sqrt((numbers**2).mean()))
+    numbers = numbers / (spread or 1.0)
+    features = np.stack([numbers, numbers**2], axis=1)
     _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
     codes = np.argsort(np.argsort(first))[codes]
     sizes = np.bincount(codes).astype(np.float64)
 
     def statistics(labels: NDArray[np.integer]) -> Array:
-        sums = np.empty((len(labels), len(sizes), features.shape[1]))
+        sums = np.empty((len(labels), len(sizes), 2))
         for g in range(len(sizes) - 1):
             sums[:, g] = (labels == g).astype(np.float64) @ features
         sums[:, -1] = features.sum(axis=0) - sums[:, :-1].sum(axis=1)
-        means, squares = (sums / sizes[:, None] for sums in np.split(sums, 2, axis=2))
-        left = np.maximum(squares - means**2, 0) * sizes[:, None]
-        statistic = Welch.of(sizes, left.swapaxes(1, 2), len(codes)).f(means.swapaxes(1, 2))
-        return np.where(varies, statistic, 0)
+        means, squares = np.moveaxis(sums / sizes[:, None], 2, 0)
+        left = np.maximum(squares - means**2, 0) * sizes
+        return Welch.of(sizes, left, len(codes)).f(means) * (spread > 0)
 
     small = codes.astype(np.min_scalar_type(len(sizes)))
     generator = np.random.default_rng([seed, 1])
     rows = np.tile(small, (max(1, min(permutations, _CELLS // len(codes))), 1))
-    replicates = np.empty((permutations, len(numbers)))
+    replicates = np.empty(permutations)
     for start in range(0, permutations, len(rows)):
         batch = rows[: permutations - start]
         generator.permuted(batch, axis=1, out=batch)
         replicates[start : start + len(batch)] = statistics(batch)
-    observed = statistics(small[None])[0]
-    return tuple(
-        PermutationTest(float(one), np.ascontiguousarray(column))
-        for one, column in zip(observed, replicates.T, strict=True)
-    )
+    return PermutationTest(float(statistics(small[None])[0]), replicates)

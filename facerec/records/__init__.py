@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from facerec.records.layout import open_image_records, write_image_records
     from facerec.records.make import export_folder, make_records
     from facerec.records.packs import Pack, read_pack, write_pack
-    from facerec.records.recordio import IndexedRecordFile
+    from facerec.records.recordio import RecordFile, read_index
     from facerec.records.tar_shards import TarDataset
     from facerec.records.training_set import Data, Part, open_dataset
 else:
@@ -35,11 +35,11 @@ __all__ = [
     "Data",
     "FaceDataset",
     "FolderDataset",
-    "IndexedRecordFile",
     "JoinedDataset",
     "Pack",
     "Part",
     "RecordDataset",
+    "RecordFile",
     "Skipped",
     "Subset",
     "TarDataset",
@@ -49,6 +49,7 @@ __all__ = [
     "make_records",
     "open_dataset",
     "open_image_records",
+    "read_index",
     "read_pack",
     "sample_generator",
     "write_image_records",

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
-from facerec.files import open_file, read_file
+from facerec.files import read_file
 from facerec.libraries import cv2
 from facerec.names import same_name
 from facerec.progress import Progress
@@ -33,7 +33,7 @@ from facerec.records.augment import Augmentation, BatchAugmentation, sample_gene
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
 from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
-from facerec.records.layout import open_image_records, read_list
+from facerec.records.layout import open_image_records, read_list, read_text
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
 if TYPE_CHECKING:
@@ -855,22 +855,3 @@ def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
             "belongs to another record file, restore or remove it"
         )
     return names
-
-
-def read_text(path: Path) -> str:
-    """Return a small text file, with its names composed.
-
-    Raises:
-        DatasetError: it cannot be read or is not UTF-8.
-    """
-    try:
-        with open_file(path, "r", encoding="utf-8-sig") as file:
-            return same_name(str(file.read()))
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
-    except UnicodeDecodeError as problem:
-        raise DatasetError(
-            f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text"
-        ) from problem

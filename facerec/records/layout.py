@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from facerec.errors import DatasetError, ImageError, RecordError
+from facerec.errors import DatasetError, RecordError
 from facerec.files import full_disk_sentence, open_file
+from facerec.names import same_name
 from facerec.progress import Progress
-from facerec.records.decode import image_size
 from facerec.records.image_record import (
     CLASS_LIMIT,
     HEADER_BYTES,
@@ -47,53 +47,38 @@ EXACT_KEYS = 1 << 24
 """Key ranges are stored as float32, which holds every integer only up to here."""
 
 _BLOCK = 1 << 16
+_LINE = 200
 _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Property(NamedTuple):
-    """The side file ``property``: number of classes, image size in pixels, number of images."""
+    """The side file ``property``: number of classes, image size in pixels."""
 
     num_classes: int
     height: int
     width: int
-    images: int | None
 
 
 def read_property(path: Path) -> Property:
-    """Read a ``property`` file: ``num_classes,height,width``, then perhaps the number of images.
+    """Read the first line of a ``property`` file: ``num_classes,height,width``.
 
     Raises:
         RecordError: it has another form.
     """
     try:
         with open_file(path, "r", encoding="utf-8-sig") as file:
-            lines = file.read().split("\n")
-        num_classes, height, width = (_count(field) for field in lines[0].split(","))
-    except (OSError, ValueError) as problem:
+            found = Property(*map(int, file.readline(_LINE).split(",")))
+    except (OSError, ValueError, TypeError) as problem:
         raise RecordError(
             f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
             f"({str(problem)[:100]}); write the line anew"
         ) from problem
-    if num_classes > CLASS_LIMIT:
+    if min(found) < 1 or found.num_classes > CLASS_LIMIT:
         raise RecordError(
-            f"{path}, line 1: {num_classes:,} classes are more than the labels of records can "
-            f"number ({CLASS_LIMIT:,}); correct the first number"
+            f"{path}, line 1: found {tuple(found)}; write positive numbers, of at most "
+            f"{CLASS_LIMIT:,} classes"
         )
-    try:
-        images = _count(lines[1]) if len(lines) > 1 and lines[1].strip() else None
-    except ValueError as problem:
-        raise RecordError(
-            f"{path}, line 2: expected the number of images ({str(problem)[:100]}); correct or "
-            "remove the line"
-        ) from problem
-    return Property(num_classes, height, width, images)
-
-
-def _count(field: str) -> int:
-    value = int(field)
-    if value < 1:
-        raise ValueError(f"{value} is not positive")
-    return value
+    return found
 
 
 class _Headers(NamedTuple):
@@ -107,7 +92,6 @@ class _Headers(NamedTuple):
     flag: np.ndarray
     scalar: np.ndarray
     first: np.ndarray
-    second: np.ndarray
     image_bytes: np.ndarray
 
     @property
@@ -133,7 +117,7 @@ def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
     def label(i: int) -> np.ndarray:
         return word(i).view(np.float32)
 
-    return _Headers(plain, flag, label(3), label(8), label(9), image_bytes)
+    return _Headers(plain, flag, label(3), label(8), image_bytes)
 
 
 class ImageRecords:
@@ -161,7 +145,6 @@ class ImageRecords:
         *,
         side: Property | None = None,
         label_index: int | None = None,
-        identities: np.ndarray | None = None,
         notes: Iterable[str] = (),
     ) -> None:
         """Put together what `open_image_records` found.
@@ -172,7 +155,6 @@ class ImageRecords:
             index: keys and offsets of the images alone, ordered by key.
             side: content of ``property``.
             label_index: which label of an array is the class.
-            identities: int64 ``(classes, 2)`` key ranges of the identity records, if known exactly.
             notes: remarks so far.
         """
         self.path = file.path
@@ -183,7 +165,6 @@ class ImageRecords:
         self.label_index = label_index
         self.notes = list(notes)
         self._file = file
-        self._identities = identities
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -216,8 +197,7 @@ class ImageRecords:
     ) -> np.ndarray:
         """Return the classes of all images, int64 ``(N,)``, by one pass over their headers.
 
-        In the insightface layout the identity records are compared with them; what differs goes to
-        ``notes`` (the class always comes from the image's own label).
+        The class comes from the image's own label, not from the identity records.
 
         Args:
             progress: called now and then with the images done.
@@ -245,23 +225,7 @@ class ImageRecords:
                         raise
             if progress is not None:
                 progress("reading labels", start + len(value), len(self))
-        self._compare_identities(labels)
         return labels
-
-    def _compare_identities(self, labels: np.ndarray) -> None:
-        if self._identities is None or not len(labels):
-            return
-        changes = np.cumsum(np.diff(labels, prepend=labels[0]) != 0)
-        inside = np.clip(self._identities - 1, 0, len(labels))  # key ranges to positions
-        starts, stops = inside[inside[:, 0] < inside[:, 1]].T
-        mixed = int((changes[stops - 1] != changes[starts]).sum())
-        if mixed:
-            note = (
-                f"{self.path}: {mixed:,} of {len(starts):,} identity records span images of "
-                "several classes; the classes are taken from the images' own labels"
-            )
-            if note not in self.notes:
-                self.notes.append(note)
 
 
 def open_image_records(path: Path, label_index: int | None = None) -> ImageRecords:
@@ -288,52 +252,14 @@ def open_image_records(path: Path, label_index: int | None = None) -> ImageRecor
     notes: list[str] = []
     index = _load_index(file, notes)
     layout: Layout
-    identities = None
     header = _header_record(file, index)
     if header is None:
         layout, index = "im2rec", _cover(file, index, notes)
     else:
-        layout, (index, identities) = "insightface", _split_insightface(file, index, header, notes)
-    side = None
+        layout, index = "insightface", _images_of_insightface(file, index, header)
     side_path = file.path.parent / "property"
-    if side_path.is_file():
-        side = read_property(side_path)
-        if side.images is not None and side.images != len(index):
-            notes.append(
-                f"{side_path}: announces {side.images:,} images, but {file.path.name} has "
-                f"{len(index):,}"
-            )
-        stated = side.height, side.width
-        first = _first_size(file, index)
-        if first is not None and first != stated:
-            said, actual = ("×".join(map(str, size)) for size in (stated, first))
-            notes.append(
-                f"{side_path}: says that images have {said} pixels (height × width), but the first "
-                f"in {file.path.name} has {actual}"
-            )
-    return ImageRecords(
-        file,
-        layout,
-        index,
-        side=side,
-        label_index=label_index,
-        identities=identities,
-        notes=notes,
-    )
-
-
-def _first_size(file: RecordFile, index: RecordIndex) -> tuple[int, int] | None:
-    """Return height and width of the first image; None if it is damaged, as who reads it is told.
-
-    Decoding judges sizes: those of `property` are a remark.
-    """
-    if not len(index):
-        return None
-    key = int(index.keys[0])
-    with contextlib.suppress(RecordError, ImageError):
-        record = unpack(file.read(int(index.offsets[0]), key), f"{file.path}, key {key}")
-        return image_size(record.image, f"{file.path}, key {key}")
-    return None
+    side = read_property(side_path) if side_path.is_file() else None
+    return ImageRecords(file, layout, index, side=side, label_index=label_index, notes=notes)
 
 
 def _find_record_file(path: Path) -> Path:
@@ -421,24 +347,19 @@ def _misses_records(file: RecordFile, index: RecordIndex, notes: list[str]) -> b
         return False
 
 
-def _split_insightface(
-    file: RecordFile, index: RecordIndex, header: tuple[float, float], notes: list[str]
-) -> tuple[RecordIndex, np.ndarray | None]:
-    """Return the images' index and the identity ranges (``None`` where they are not exact)."""
+def _images_of_insightface(
+    file: RecordFile, index: RecordIndex, header: tuple[float, float]
+) -> RecordIndex:
+    """Return the index of the images alone."""
     s, e = header
     last = int(index.keys[-1])
     tolerance = int(np.spacing(np.float32(e))) if e >= EXACT_KEYS else 0
-    if len(index) != last + 1 or abs(last + 1 - e) > tolerance:
+    if len(index) != last + 1 or abs(last + 1 - e) > tolerance or _misses_records(file, index, []):
         raise RecordError(
             f"{file.path.with_suffix('.idx')}: lists {len(index):,} records, the last key {last}, "
-            f"but the header record of {file.path.name} announces {e:,.0f}; restore the index, or "
-            "write one from the ids in the records with facerec make-records --repair"
-        )
-    if _misses_records(file, index, notes):
-        count = len(rebuild_index(file.path))
-        raise RecordError(
-            f"{file.path.with_suffix('.idx')}: lists {len(index):,} of {count:,} records; restore "
-            "the index that belongs to the file"
+            f"where the header record of {file.path.name} announces {e:,.0f}, or not all of the "
+            "file; restore the index, or write one from the ids in the records with facerec "
+            "make-records --repair"
         )
 
     def has_image(key: int) -> bool:
@@ -448,16 +369,9 @@ def _split_insightface(
         return len(unpack(file.read(int(index.offsets[key]), key), where).image) > 0
 
     end = end_of_images(s, has_image, str(file.path))
-    images = RecordIndex(index.keys[1:end], index.offsets[1:end])
-    if not len(images):
+    if end < 2:
         raise RecordError(f"{file.path}: the header record announces no images; restore the file")
-    if end > EXACT_KEYS:
-        notes.append(
-            f"{file.path}: keys beyond {EXACT_KEYS:,} are not exact in its float32 identity "
-            "records, which are not used"
-        )
-        return images, None
-    return images, _identity_ranges(file, index, end, notes)
+    return RecordIndex(index.keys[1:end], index.offsets[1:end])
 
 
 def end_of_images(announced: float, has_image: Callable[[int], bool], where: str) -> int:
@@ -493,57 +407,13 @@ def end_of_images(announced: float, has_image: Callable[[int], bool], where: str
     )
 
 
-def _identity_ranges(
-    file: RecordFile, index: RecordIndex, end: int, notes: list[str]
-) -> np.ndarray | None:
-    headers = _read_headers(file, index.offsets[end:])
-    if not len(headers.flag):
-        return None
-    sound = headers.empty & (headers.flag == 2)
-    ranges = np.stack([headers.first, headers.second], axis=1)
-    sound &= (ranges[:, 0] >= 1) & (ranges[:, 0] <= ranges[:, 1]) & (ranges[:, 1] <= EXACT_KEYS)
-    if not sound.all():
-        notes.append(
-            f"{file.path}: {int((~sound).sum()):,} of {len(sound):,} identity records hold no "
-            "range of keys; they are not used"
-        )
-    ranges = ranges[sound].astype(np.int64)
-    filled = ranges[ranges[:, 0] < ranges[:, 1]]
-    starts, stops = filled[np.argsort(filled[:, 0], kind="stable")].T
-    reached = np.maximum.accumulate(stops)
-    overlaps = int((starts[1:] < reached[:-1]).sum())
-    if overlaps:
-        notes.append(f"{file.path}: {overlaps:,} identity records overlap with another one")
-    gaps = int(np.maximum(starts[1:] - reached[:-1], 0).sum())
-    if not len(filled) or gaps or starts[0] != 1 or reached[-1] != end:
-        span = (
-            f"from key {starts[0]} to {reached[-1] - 1} with {gaps:,} gaps" if len(filled) else ""
-        )
-        notes.append(
-            f"{file.path}: the identity records cover {span or 'no images'}, the images are keys 1 "
-            f"to {end - 1}; all of these are used"
-        )
-    return ranges
-
-
 @dataclass(frozen=True)
 class WriteSummary:
-    """What `write_image_records` wrote.
-
-    Attributes:
-        path: the record file.
-        layout: its layout.
-        images: number of images.
-        num_classes: as written to ``property``.
-        bytes: size of the record file.
-        notes: remarks, as for a layout that had to be given up.
-    """
+    """What `write_image_records` wrote, and remarks, as for a layout that had to be given up."""
 
     path: Path
     layout: Layout
     images: int
-    num_classes: int
-    bytes: int
     notes: tuple[str, ...] = ()
 
 
@@ -558,40 +428,46 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
             with a drive letter, backslash, NUL, or a part that is empty or begins with a dot.
     """
     paths: dict[int, tuple[str, ...]] = {}
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        fields = [field.strip(" \r") for field in line.split("\t")]
+        if len(fields) < 3 or not (fields[0].isascii() and fields[0].isdigit()):
+            raise DatasetError(
+                f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
+                "mend the list, or move it away to have images named by their keys"
+            )
+        if len(fields[0]) == 1 and not _is_number(fields[1]):
+            if fields[0] == "1" or len(fields) > 16:  # else face2rec2 passes it over
+                paths[len(paths) + 1] = _safe_components(fields[1], where)
+            continue
+        key = int(fields[0][-20:])  # Python itself refuses thousands of digits
+        if len(fields[0]) > 19 or key in paths:
+            raise DatasetError(
+                f"{where}: key {fields[0][:20]} is too long, or there twice; mend it"
+            )
+        paths[key] = _safe_components(fields[-1], where)
+    return paths
+
+
+def read_text(path: Path) -> str:
+    """Return a text file, with its names composed.
+
+    Raises:
+        DatasetError: it cannot be read or is not UTF-8.
+    """
     try:
         with open_file(path, "r", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                fields = [field.strip(" \r\n") for field in line.split("\t")]
-                if len(fields) < 3 or not (fields[0].isascii() and fields[0].isdigit()):
-                    raise DatasetError(
-                        f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
-                        "mend the list, or move it away to have images named by their keys"
-                    )
-                if len(fields[0]) == 1 and not _is_number(fields[1]):
-                    if fields[0] == "1" or len(fields) > 16:  # else face2rec2 passes it over
-                        paths[len(paths) + 1] = _safe_components(fields[1], where)
-                    continue
-                if len(fields[0]) > 19:  # 64 bits; Python itself refuses thousands of digits
-                    raise DatasetError(
-                        f"{where}: the key {fields[0][:20]}… has {len(fields[0]):,} digits, which "
-                        "no record has; mend the line"
-                    )
-                key = int(fields[0])
-                if key in paths:
-                    raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")
-                paths[key] = _safe_components(fields[-1], where)
-    except UnicodeDecodeError as problem:
-        raise DatasetError(
-            f"{path}: is not UTF-8 ({problem.reason}); save it as UTF-8"
-        ) from problem
+            return same_name(str(file.read()))
     except OSError as problem:
         raise DatasetError(
-            f"{path}: cannot be read ({problem.strerror or problem}); check its rights"
+            f"{path}: cannot be read ({problem.strerror or problem}); check the path"
         ) from problem
-    return paths
+    except UnicodeDecodeError as problem:
+        raise DatasetError(
+            f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text"
+        ) from problem
 
 
 def _safe_components(name: str, where: str) -> tuple[str, ...]:
@@ -687,21 +563,16 @@ def write_image_records(
         height, width = image_size
         # Without a second line, at which InsightFace's `load_property` for mxnet would stop.
         side.write(f"{num_classes},{height},{width}\n".encode())
-    return WriteSummary(path, chosen, images, num_classes, writer.size, tuple(notes))
+    return WriteSummary(path, chosen, images, tuple(notes))
 
 
 def _check_item(
     path: Path, key: int, label: int, name: str, image: bytes, num_classes: int | None
 ) -> None:
-    if not isinstance(label, (int, np.integer)) or not 0 <= label < CLASS_LIMIT:
+    limit = CLASS_LIMIT if num_classes is None else num_classes
+    if not isinstance(label, (int, np.integer)) or not 0 <= label < limit:
         raise RecordError(
-            f"{path}, {name!r}: class {label!r} cannot be written (integers from 0 to "
-            f"{CLASS_LIMIT - 1:,}); number the classes anew"
-        )
-    if num_classes is not None and label >= num_classes:
-        raise RecordError(
-            f"{path}, {name!r}: class {label} is out of range for {num_classes:,} classes; correct "
-            "the number of classes"
+            f"{path}, {name!r}: class {label!r} is none of {limit:,} classes; number them from 0"
         )
     if not image:
         raise RecordError(

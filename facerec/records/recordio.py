@@ -14,28 +14,23 @@ import contextlib
 import mmap
 import os
 import struct
-import warnings
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from facerec.errors import RecordError
-from facerec.files import atomic_path, full_disk_sentence, open_file
+from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1
 
-_MAGIC_OF_2015 = struct.pack("<I", 0x3ED7230A)
 _CHUNK = struct.Struct("<4sI")
-_INDEX_BLOCK = 1 << 20
-_LINE_LIMIT = 1 << 20
-
-Join = Literal["magic", "none"]
+_MORE = 1 << 20
 
 
 class Damage(NamedTuple):
@@ -56,24 +51,15 @@ class RecordFile:
         path: the file.
         size: its length in bytes.
         damages: what the last scan with ``salvage=True`` passed over.
-        nonzero_paddings: chunks read so far whose padding was not zero (accepted all the same).
     """
 
-    def __init__(self, path: str | os.PathLike[str], join: Join = "magic") -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         """Look at the file without mapping it.
-
-        Args:
-            path: a ``.rec`` file.
-            join: what stands between the parts of a split record: the dropped ``"magic"``
-                (dmlc, MXNet) or ``"none"``, for files of ml-io and SageMaker.
 
         Raises:
             RecordError: there is no such file, or it is an index.
         """
-        if join not in ("magic", "none"):
-            raise ValueError(f'join must be "magic" or "none", not {join!r}')
         self.path = Path(path)
-        self.join: Join = join
         if not self.path.is_file():
             raise RecordError(f"{self.path}: there is no such record file; check the path")
         if self.path.suffix == ".idx":
@@ -83,8 +69,6 @@ class RecordFile:
             )
         self.size = self.path.stat().st_size
         self.damages: list[Damage] = []
-        self.nonzero_paddings = 0
-        self._warned = False
         self._map: mmap.mmap | bytes | None = None
         self._pid = -1
 
@@ -120,8 +104,7 @@ class RecordFile:
                 ``damages`` what was passed over.
 
         Raises:
-            RecordError: the file is damaged (without ``salvage``), or ``salvage`` is asked of a
-                file with ``join="none"``, where record beginnings cannot be told from data.
+            RecordError: the file is damaged (without ``salvage``).
         """
         for offset, ranges in self._spans(salvage):
             yield offset, self._join(ranges)
@@ -167,11 +150,6 @@ class RecordFile:
             ) from problem
 
     def _spans(self, salvage: bool) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        if salvage and self.join == "none":
-            raise RecordError(
-                f'{self.path}: salvage works only with join="magic", since the parts of the other '
-                "dialect may hold the magic themselves; read the file without salvage"
-            )
         self.damages = []
         position = 0
         while position < self.size:
@@ -218,7 +196,9 @@ class RecordFile:
             magic, word = _CHUNK.unpack_from(data, position)
             flag, length = word >> 29, word & MAX_PAYLOAD
             if magic != MAGIC:
-                raise self._error(position, key, _wrong_magic(magic))
+                raise self._error(
+                    position, key, f"no magic {MAGIC.hex()} where a record begins: {magic.hex()}"
+                )
             if flag > 3 or (flag in (0, 1)) != (not ranges):
                 raise self._error(position, key, _wrong_flag(flag, offset if ranges else None))
             start = position + 8
@@ -231,28 +211,15 @@ class RecordFile:
                     f"the record claims {length:,} bytes, but {size - start:,} follow "
                     f"before the file ends at {size:,}",
                 )
-            if position != stop and any(data[stop:position]):
-                self.nonzero_paddings += 1
             ranges.append((start, stop))
             if flag in (0, 3):
                 return ranges, position
-            if length % 4 and self.join == "magic":
-                self._warn_of_other_dialect(start - 8)
 
     def _join(self, ranges: list[tuple[int, int]]) -> bytes:
         data = self.content
         if len(ranges) == 1:
             return data[slice(*ranges[0])]
-        return (MAGIC if self.join == "magic" else b"").join(data[a:b] for a, b in ranges)
-
-    def _warn_of_other_dialect(self, offset: int) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.path}, offset {offset}: a part that is not the last has a length that is "
-                'no multiple of 4; the file may need join="none" (ml-io, SageMaker)',
-                stacklevel=2,
-            )
+        return MAGIC.join(data[a:b] for a, b in ranges)
 
     def _error(
         self,
@@ -265,22 +232,12 @@ class RecordFile:
         return RecordError(f"{self.path}{keyed}, offset {offset}: {problem}; {advice}")
 
 
-def _wrong_magic(magic: bytes) -> str:
-    if magic == _MAGIC_OF_2015:
-        return "the record has the magic 0a23d73e of the RecordIO form of 2015, which is not read"
-    return f"a record should begin here with the magic {MAGIC.hex()}, found {magic.hex()}"
-
-
 def _wrong_flag(flag: int, beginning: int | None) -> str:
     if flag > 3:
         return f"continuation flag {flag} is not valid (0 to 3)"
     if beginning is None:
-        which = "a middle" if flag == 2 else "the last"
-        return f"{which} part of a record (continuation flag {flag}) without a beginning"
-    return (
-        f"a new record begins (continuation flag {flag}) before the end of the split record at "
-        f"offset {beginning}"
-    )
+        return f"a part of a record (continuation flag {flag}) without a beginning"
+    return f"a new record begins before the end of the split record at offset {beginning}"
 
 
 def encode_record(payload: bytes) -> bytes:
@@ -343,8 +300,14 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
     """
     path = Path(path)
     try:
-        with open_file(path) as file:
-            keys, offsets = _parse_index(path, file)
+        size = path.stat().st_size
+        # A record has 8 bytes, a line of the index at most 41.
+        if size > _MORE + 8 * record_size:
+            raise RecordError(
+                f"{path}: {size:,} bytes are too many for the index of a record file of "
+                f"{record_size:,}; it belongs to another file, rebuild it"
+            )
+        keys, offsets = _parse_index(path, read_file(path)).T
     except OSError as problem:
         raise RecordError(
             f"{path}: the index cannot be read ({problem.strerror or problem}); check the path, or "
@@ -381,37 +344,34 @@ def _first_duplicate(values: np.ndarray) -> tuple[int, int] | None:
     return int(order[at]), int(order[at + 1])
 
 
-def _parse_index(path: Path, file: IO[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys and offsets, int64 ``(lines,)``, parsed in blocks into memory that grows."""
-    keys, offsets = array("q"), array("q")
-    lines = 0
-    blank: int | None = None  # number of a blank line; fine as long as nothing follows it
-    carry = file.read(3)
-    carry = b"" if carry == b"\xef\xbb\xbf" else carry
-    while True:
-        block = file.read(_INDEX_BLOCK)
-        text = carry + (block or b"\n" * (carry != b""))
-        cut = text.rfind(b"\n") + 1
-        text, carry = text[:cut], text[cut:]
-        if len(carry) > _LINE_LIMIT:
+def _parse_index(path: Path, text: bytes) -> np.ndarray:
+    """Return keys and offsets, int64 ``(lines, 2)``."""
+    text = text.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
+    table = _parse_clean_lines(text)
+    if table is not None:
+        return table
+    rows = []
+    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
+        fields = [field.strip() for field in line.split(b"\t")]
+        if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
             raise RecordError(
-                f"{path}, line {lines + 1 + text.count(10)}: the line is longer than 1 MiB; this "
-                "is no index file, rebuild the index (facerec make-records --repair)"
+                f"{path}, line {number}: expected two integers, key TAB offset, found "
+                f"{line[:60].decode('latin1')!a}; rebuild the index (facerec make-records "
+                "--repair)"
             )
-        if text:
-            table = _parse_clean_lines(text) if blank is None else None
-            if table is None:
-                table, blank = _parse_lines(path, text, lines, blank)
-            for column, values in zip((keys, offsets), table.T, strict=True):
-                column.frombytes(values.tobytes())
-            lines += len(table) if blank is None else text.count(b"\n")
-        if not block:
-            break
-    return np.asarray(keys).view(np.int64), np.asarray(offsets).view(np.int64)
+        rows.append([int(field) for field in fields])
+        if max(rows[-1]) >= 1 << 63:
+            raise RecordError(
+                f"{path}, line {number}: a number does not fit in 64 bits; rebuild the index "
+                "(facerec make-records --repair)"
+            )
+    return np.array(rows, np.int64)
 
 
 def _parse_clean_lines(text: bytes) -> np.ndarray | None:
     """Parse whole lines of nothing but digits, TAB and LF; ``None`` if there is anything else."""
+    if text == b"\n":
+        return np.empty((0, 2), np.int64)
     chars = np.frombuffer(text, dtype=np.uint8)
     breaks = np.flatnonzero(chars < ord("0"))
     marks = chars[breaks]
@@ -428,45 +388,13 @@ def _parse_clean_lines(text: bytes) -> np.ndarray | None:
     return np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)  # any blank separates
 
 
-def _parse_lines(
-    path: Path, text: bytes, lines_before: int, blank: int | None
-) -> tuple[np.ndarray, int | None]:
-    """Parse line by line, with blanks around the fields allowed, and word the errors."""
-    table = []
-    for number, line in enumerate(text.split(b"\n")[:-1], start=lines_before + 1):
-        if not line.strip():
-            blank = number if blank is None else blank
-            continue
-        fields = [field.strip() for field in line.split(b"\t")]
-        shown = ascii(line[:60].decode("latin1"))
-        if blank is not None:
-            raise RecordError(
-                f"{path}, line {blank}: blank, although line {number} follows; rebuild the index "
-                "(facerec make-records --repair)"
-            )
-        if len(fields) != 2 or not all(field.isdigit() for field in fields):
-            raise RecordError(
-                f"{path}, line {number}: expected two integers, key TAB offset, found {shown}; "
-                "rebuild the index (facerec make-records --repair)"
-            )
-        # Leading zeros aside, 19 digits may or may not fit, 20 never do.
-        fields = [field.lstrip(b"0") or b"0" for field in fields]
-        if any(len(field) > 19 or int(field) >= 1 << 63 for field in fields):
-            raise RecordError(
-                f"{path}, line {number}: a number in {shown} does not fit in 64 bits; "
-                "rebuild the index (facerec make-records --repair)"
-            )
-        table.append([int(field) for field in fields])
-    return np.array(table, dtype=np.int64).reshape(-1, 2), blank
-
-
-def rebuild_index(path: str | os.PathLike[str], join: Join = "magic") -> RecordIndex:
+def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
     """Find the records of a file by one sequential pass; their keys are 0 … N-1 in file order.
 
     Raises:
         RecordError: the file is missing or damaged.
     """
-    offsets = np.fromiter(RecordFile(path, join).scan_offsets(), dtype=np.int64)
+    offsets = np.fromiter(RecordFile(path).scan_offsets(), dtype=np.int64)
     return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
 
 
@@ -485,78 +413,6 @@ def _write_index(file: BinaryIO, keys: np.ndarray, offsets: np.ndarray) -> None:
         block = slice(start, start + (1 << 16))
         pairs = zip(keys[block].tolist(), offsets[block].tolist(), strict=True)
         file.write("".join(f"{key}\t{offset}\n" for key, offset in pairs).encode())
-
-
-class IndexedRecordFile:
-    """A ``.rec`` file with its ``.idx``: records by key, or by position in the index.
-
-    Attributes:
-        keys: int64 ``(N,)`` in the order of the index file.
-        offsets: int64 ``(N,)``.
-        file: the record file itself.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        index_path: str | os.PathLike[str] | None = None,
-        join: Join = "magic",
-    ) -> None:
-        """Read the index; the record file is mapped on first use.
-
-        Args:
-            path: a ``.rec`` file.
-            index_path: its index; by default the same name with ``.idx``.
-            join: see `RecordFile`.
-
-        Raises:
-            RecordError: a file is missing or the index is damaged.
-        """
-        self.file = RecordFile(path, join)
-        index = read_index(index_path or self.file.path.with_suffix(".idx"), self.file.size)
-        self.keys, self.offsets = index.keys, index.offsets
-        # Keys that count upwards need no table; others are sorted once, on first use.
-        self._consecutive = bool((np.diff(self.keys) == 1).all())
-        self._order: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def position(self, key: int) -> int:
-        """Return the position in the index of ``key``.
-
-        Raises:
-            RecordError: the index has no such key.
-        """
-        if self._consecutive:
-            position = key - int(self.keys[0]) if len(self) else -1
-        else:
-            if self._order is None:
-                self._order = np.argsort(self.keys)
-            rank = int(np.searchsorted(self.keys, key, sorter=self._order))
-            position = int(self._order[rank]) if rank < len(self) else -1
-        if not 0 <= position < len(self) or self.keys[position] != key:
-            raise RecordError(
-                f"{self.file.path}: its index has no key {key} among {len(self):,} keys; "
-                "check the key or rebuild the index (facerec make-records --repair)"
-            )
-        return position
-
-    def read_key(self, key: int) -> bytes:
-        """Return the payload of the record with this key.
-
-        Raises:
-            RecordError: no such key, or the record is damaged.
-        """
-        return self.read_position(self.position(key))
-
-    def read_position(self, i: int) -> bytes:
-        """Return the payload of the record in line ``i`` of the index, counted from 0.
-
-        Raises:
-            RecordError: the record is damaged.
-        """
-        return self.file.read(int(self.offsets[i]), int(self.keys[i]))
 
 
 @contextlib.contextmanager

@@ -14,12 +14,12 @@ passed over. Every member is used or counted.
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, RecordError, printable
-from facerec.files import atomic_path, open_file, open_regular, parse_json
+from facerec.files import atomic_path, open_file, parse_json
 from facerec.names import same_name
 from facerec.npz import ArchiveError, read_arrays
 from facerec.progress import Progress
@@ -55,7 +55,7 @@ _LABELS = (".cls", ".json", ".txt")
 _MAX_LABEL = 1 << 20
 """Bytes of a label; captions and metadata of others may be long, a person's name is not."""
 
-_FORMAT = 2
+_FORMAT = 3
 _BLOCK = 512
 _MAX_INDEX = 16 << 30
 _MAX_NUMBER = 64
@@ -76,12 +76,9 @@ class ShardIndex:
     """``(n,)``, in bytes."""
     labels: NDArray[np.bytes_]
     """``(n,)``, as they are written; empty where there is none."""
-    kinds: NDArray[np.bytes_]
-    """``(k,)``: what members were passed over, behind ``-`` if it is metadata and else ``+``."""
-    counts: NDArray[np.int64]
-    """``(k,)``, how many of each kind."""
-    lost: NDArray[np.bytes_]
-    """Labels, or else keys, of samples without an image."""
+    account: NDArray[np.bytes_]
+    """``(1,)``, JSON: how many members of each kind were passed over, how many are metadata, and
+    labels, or else keys, of samples without an image."""
     stamp: NDArray[np.int64]
     """``(3,)``: format, size and time of change of the shard in nanoseconds."""
 
@@ -146,7 +143,13 @@ class TarDataset(FaceDataset):
             if progress is not None:
                 progress("indexing", number + 1, len(self.shards))
         counts = [len(index.keys) for index in indexes]
-        account = _account(indexes)
+        account = Account()
+        there = {label for index in indexes for label in np.unique(index.labels).tolist()}
+        for index in indexes:
+            passed, metadata, lost = _known(index)
+            account.passed.update(passed)
+            account.metadata.update(metadata)
+            account.people.update({name: name.encode() in there for name in lost})
         if Path(path).is_dir():
             beside = {entry.name for entry in Path(path).iterdir()}
             for name in beside - {shard.name for shard in self.shards}:
@@ -159,7 +162,6 @@ class TarDataset(FaceDataset):
             raise DatasetError(f"{path}: its shards have no samples ({found}); check the path")
         self._notes += account.notes(str(path))
         self._starts = np.concatenate([[0], np.cumsum(counts)])
-        self._stamps = [tuple(index.stamp[1:].tolist()) for index in indexes]
         # Arrays of bytes: millions of strings would be copied by every forked worker.
         self._keys = np.concatenate([index.keys for index in indexes])
         self._offsets = np.concatenate([index.offsets for index in indexes])
@@ -198,13 +200,10 @@ class TarDataset(FaceDataset):
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded image of sample ``i``, which needs no label."""
-        number = self._shard(i)
-        shard, size = self.shards[number], int(self._sizes[i])
+        shard, size = self.shards[self._shard(i)], int(self._sizes[i])
         try:
-            # Held until the bytes are there: threads that open a shard at once each have their own,
-            # of which the cache keeps one.
-            file = _open(str(shard), self._stamps[number])
-            data = os.pread(file.descriptor, size, int(self._offsets[i]))
+            with open_file(shard) as file:
+                data = os.pread(file.fileno(), size, int(self._offsets[i]))
         except OSError as problem:
             raise DatasetError(
                 f"{shard}: cannot be read ({problem.strerror or problem}); check that it is still "
@@ -271,17 +270,13 @@ class TarDataset(FaceDataset):
         known = [label for label in distinct.tolist() if label]
         if all(_NUMBER.fullmatch(label) for label in known):
             classes = [int(label) if label else -1 for label in distinct.tolist()]
-            outside = [
-                rank
-                for rank, (label, number) in enumerate(zip(distinct.tolist(), classes, strict=True))
-                if label and not 0 <= number < CLASS_LIMIT
-            ]
-            if outside:
-                first = int(np.flatnonzero(inverse == outside[0])[0])
-                raise DatasetError(
-                    f"{self.where(first)}: its label {classes[outside[0]]} is no class (from 0 to "
-                    f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
-                )
+            for rank, number in enumerate(classes):
+                if distinct[rank] and not 0 <= number < CLASS_LIMIT:
+                    first = int(np.flatnonzero(inverse == rank)[0])
+                    raise DatasetError(
+                        f"{self.where(first)}: its label {number} is no class (from 0 to "
+                        f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
+                    )
             names = None
         else:
             ranks = iter(range(len(known)))
@@ -320,61 +315,53 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
             member twice or two images.
     """
     stamp = _stamp(path) if stamp is None else stamp
+    account = Account()
+    rows: list[tuple[bytes, int, int, bytes]] = []
+    lost: list[str] = []
     try:
         with open_file(path) as file:
-            account = Account()
-            samples = _samples(path, file, account)
+            groups = _groups(path, file, account)
+            labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
     except OSError as problem:
         raise DatasetError(
             f"{path}: the shard cannot be read ({problem.strerror or problem}); check the path"
         ) from problem
-    lost = _leave_out(samples, account)
-    entries = list(samples.values())
-    kinds = {f"+{kind}": count for kind, count in account.passed.items()}
-    kinds |= {f"-{kind}": count for kind, count in account.metadata.items()}
+    for key, fields in groups.items():
+        label, field = labels[key]
+        images = [name for name in fields if name in SUFFIXES]
+        others = [name for name in fields if name not in (*images, field)]
+        if len(images) > 1:
+            raise DatasetError(
+                f"{path}: sample {_text(key)} has two images ({', '.join(sorted(images))}); keep "
+                "one of them"
+            )
+        if not images:
+            others += filter(None, [field])
+            if label or any(name in OTHER_PHOTOS for name in others):
+                lost.append(_text(label or key))
+        elif not label and _is_field(key, groups, labels):
+            others = [f".{_text(key.rpartition(b'/')[2].partition(b'.')[2])}{images[0]}"]
+        else:
+            rows.append((key, *fields[images[0]], label))
+        account.passed.update(others)
+    known = json.dumps([account.passed, account.metadata, list(dict.fromkeys(lost))])
     return ShardIndex(
-        _bytes_array(list(samples), path),
-        np.array([sample.offset for sample in entries], np.int64),
-        np.array([sample.size for sample in entries], np.int64),
-        _bytes_array([sample.label for sample in entries], path),
-        _bytes_array([_utf8(kind) for kind in kinds], path),
-        np.array(list(kinds.values()), np.int64),
-        _bytes_array(lost, path),
+        _bytes_array([row[0] for row in rows], path),
+        np.array([row[1] for row in rows], np.int64),
+        np.array([row[2] for row in rows], np.int64),
+        _bytes_array([row[3] for row in rows], path),
+        np.array([known.encode()]),
         stamp,
     )
 
 
-def _account(indexes: Sequence[ShardIndex]) -> Account:
-    """Return what shards together passed over."""
-    account = Account()
-    for index in indexes:
-        for kind, count in zip(map(_text, index.kinds), index.counts.tolist(), strict=True):
-            counter = account.metadata if kind[:1] == "-" else account.passed
-            counter[kind[1:]] += count
-    there = {label for index in indexes for label in np.unique(index.labels).tolist()}
-    for name in dict.fromkeys(name for index in indexes for name in index.lost.tolist()):
-        account.people[_text(name)] = name in there
-    return account
+_Groups = dict[bytes, dict[str, tuple[int, int]]]
+"""Offset and size of each field of each key."""
 
 
-class _Sample:
-    """What is known of a sample so far."""
-
-    __slots__ = ("label", "members", "offset", "rank", "size", "unread")
-
-    def __init__(self) -> None:
-        self.offset = self.size = -1
-        self.label, self.rank = b"", len(_LABELS)
-        self.members: set[str] = set()
-        self.unread = False  # whether there is a photo of another format
-
-
-def _samples(path: Path, file: IO[bytes], account: Account) -> dict[bytes, _Sample]:
-    """Return what may be the samples of a shard by their keys, in its order; count other members.
-
-    Some have no image or are fields of others, see `_leave_out`.
-    """
-    samples: dict[bytes, _Sample] = {}
+def _groups(path: Path, file: IO[bytes], account: Account) -> _Groups:
+    """Return what may be a sample, in the order of the shard; count the other members."""
+    groups: _Groups = {}
     for member in _members(path, file, account):
         folder, _, name = member.name.rpartition("/")
         parts = (part for part in (*folder.split("/"), name) if part not in (".", ".."))
@@ -382,62 +369,33 @@ def _samples(path: Path, file: IO[bytes], account: Account) -> dict[bytes, _Samp
         metadata = next(filter(None, map(metadata_kind, parts)), None) or (
             "__ file" if name.startswith("__") else None
         )
+        field = suffix_kind(name)
         if metadata is not None:
             account.metadata[metadata] += 1
-            continue
-        field = suffix_kind(name)
-        if field not in (*SUFFIXES, *_LABELS, *OTHER_PHOTOS):
+        elif field not in (*SUFFIXES, *_LABELS, *OTHER_PHOTOS):
             account.passed[field] += 1
-            continue
-        stem = name[: -len(field)]
-        key = _utf8(f"{folder}/{stem}" if folder else stem)
-        sample = samples.setdefault(key, _Sample())
-        if field in sample.members:
-            raise DatasetError(
-                f"{path}: sample {_text(key)} has {field} twice; keys must differ within a shard, "
-                "remove or rename one"
-            )
-        sample.members.add(field)
-        if field in SUFFIXES:
-            if sample.size >= 0:
+        else:
+            stem = name[: -len(field)]
+            key = _utf8(f"{folder}/{stem}" if folder else stem)
+            fields = groups.setdefault(key, {})
+            if field in fields:
                 raise DatasetError(
-                    f"{path}: sample {_text(key)} has two images "
-                    f"({', '.join(sorted(sample.members & set(SUFFIXES)))}); keep one of them"
+                    f"{path}: sample {_text(key)} has {field} twice; keys must differ within a "
+                    "shard, remove or rename one"
                 )
-            sample.offset, sample.size = member.offset_data, member.size
-            continue
-        if field in OTHER_PHOTOS:
-            sample.unread = True
-            account.passed[field] += 1
-            continue
-        label, rank = _label(path, file, member, field, key), _LABELS.index(field)
-        if not label or rank > sample.rank:
-            account.passed[field] += 1
-            continue
-        if sample.label:
-            account.passed[_LABELS[sample.rank]] += 1
-        sample.label, sample.rank = label, rank
-    return samples
+            fields[field] = member.offset_data, member.size
+    return groups
 
 
-def _leave_out(samples: dict[bytes, _Sample], account: Account) -> list[bytes]:
-    """Take out what is no sample of its own; return the labels, or keys, of those without image."""
-    lost = []
-    for key, sample in list(samples.items()):
-        if sample.size < 0:
-            if sample.label:
-                account.passed[_LABELS[sample.rank]] += 1
-            if sample.label or sample.unread:
-                lost.append(sample.label or key)
-            del samples[key]
-        elif not sample.label and b"." in key.rpartition(b"/")[2]:
-            folder, slash, name = key.rpartition(b"/")
-            stem, _, field = name.partition(b".")
-            whole = samples.get(folder + slash + stem)
-            if whole is not None and whole.label and whole.size >= 0:
-                account.passed[f".{_text(field)}{next(iter(sample.members & set(SUFFIXES)))}"] += 1
-                del samples[key]
-    return lost
+def _is_field(key: bytes, groups: _Groups, labels: dict[bytes, tuple[bytes, str]]) -> bool:
+    """Tell whether an image without a label is a field of the sample named up to the first dot."""
+    folder, slash, name = key.rpartition(b"/")
+    whole = folder + slash + name.partition(b".")[0]
+    return (
+        whole != key
+        and whole in groups
+        and bool(labels[whole][0] and SUFFIXES & groups[whole].keys())
+    )
 
 
 def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.TarInfo]:
@@ -491,36 +449,42 @@ def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.
             )
 
 
-def _label(path: Path, file: IO[bytes], member: tarfile.TarInfo, field: str, key: bytes) -> bytes:
-    """Return a label in UTF-8, empty if the member holds none."""
+def _label(
+    path: Path, file: IO[bytes], fields: dict[str, tuple[int, int]], key: bytes
+) -> tuple[bytes, str]:
+    """Return the label of a sample in UTF-8 and its field, both empty if it has none."""
     where = f"{path}, sample {_text(key)}"
-    if field == ".txt":
-        text = os.pread(file.fileno(), min(member.size, _MAX_NUMBER), member.offset_data).strip()
-        return text if member.size <= _MAX_NUMBER and _NUMBER.fullmatch(text) else b""
-    if member.size > _MAX_LABEL:
-        raise DatasetError(
-            f"{where}: {field} has {member.size:,} bytes, at most {_MAX_LABEL:,} are read"
-        )
-    content = os.pread(file.fileno(), member.size, member.offset_data)
-    try:
-        if field != ".json":
-            return _utf8(content.decode("utf-8").strip())
-        value = parse_json(content)
-    except ValueError as problem:
-        raise DatasetError(
-            f"{where}: its {field} is not {'JSON' if field == '.json' else 'text in UTF-8'} "
-            f"({str(problem)[:100]}); write it again"
-        ) from problem
-    if isinstance(value, dict):
-        value = next((value[name] for name in LABEL_KEYS if value.get(name) is not None), None)
-    if value is None:
-        return b""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise DatasetError(
-            f"{where}: the label in its .json is {str(value)[:40]!r}, no whole number and no text; "
-            "write it again"
-        )
-    return _utf8(str(value).strip())
+    for field in _LABELS:
+        if field not in fields:
+            continue
+        offset, size = fields[field]
+        if size > (_MAX_NUMBER if field == ".txt" else _MAX_LABEL):
+            if field == ".txt":  # a caption
+                continue
+            raise DatasetError(
+                f"{where}: {field} has {size:,} bytes, at most {_MAX_LABEL:,} are read"
+            )
+        content = os.pread(file.fileno(), size, offset)
+        try:
+            value = parse_json(content) if field == ".json" else content.decode("utf-8")
+        except ValueError as problem:
+            if field == ".txt":
+                continue
+            raise DatasetError(
+                f"{where}: its {field} is not {'JSON' if field == '.json' else 'text in UTF-8'} "
+                f"({str(problem)[:100]}); write it again"
+            ) from problem
+        if isinstance(value, dict):
+            value = next((value[name] for name in LABEL_KEYS if value.get(name) is not None), None)
+        if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
+            raise DatasetError(
+                f"{where}: the label in its .json is {str(value)[:40]!r}, no whole number and no "
+                "text; write it again"
+            )
+        text = _utf8("" if value is None else str(value).strip())
+        if text and (field != ".txt" or _NUMBER.fullmatch(text)):
+            return text, field
+    return b"", ""
 
 
 def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
@@ -529,7 +493,8 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
     try:
         arrays, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
         index = ShardIndex(**arrays)
-    except (OSError, ArchiveError, TypeError):
+        _known(index)
+    except (OSError, ArchiveError, TypeError, ValueError, AttributeError, IndexError):
         return None
     shape = index.keys.shape
     sound = (
@@ -541,12 +506,15 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
         and bool(((index.offsets >= 0) & (index.sizes >= 0)).all())
         and bool((index.sizes <= stamp[1] - index.offsets).all())
         and len(np.unique(index.keys)) == len(index.keys)
-        and index.kinds.dtype.kind == index.lost.dtype.kind == "S"
-        and index.counts.dtype == np.int64
-        and index.lost.ndim == index.kinds.ndim == 1
-        and index.counts.shape == index.kinds.shape
     )
     return index if sound else None
+
+
+def _known(index: ShardIndex) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """Return what a shard's account holds."""
+    passed, metadata, lost = parse_json(bytes(index.account[0]))
+    counts = ({str(kind): int(n) for kind, n in kinds.items()} for kinds in (passed, metadata))
+    return *counts, list(map(str, lost))  # type: ignore[return-value]
 
 
 def _stamp(shard: Path) -> NDArray[np.int64]:
@@ -557,23 +525,6 @@ def _stamp(shard: Path) -> NDArray[np.int64]:
             f"{shard}: the shard cannot be read ({problem.strerror or problem}); check the path"
         ) from problem
     return np.array([_FORMAT, facts.st_size, facts.st_mtime_ns], np.int64)
-
-
-class _Descriptor:
-    """An open file, closed when nobody reads from it any more."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = open_regular(path)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-
-@functools.lru_cache(maxsize=128)
-def _open(path: str, stamp: tuple[int, ...]) -> _Descriptor:
-    """Open a shard; few stay open, however many there are. A changed shard is another one."""
-    return _Descriptor(path)
 
 
 def _bytes_array(texts: list[bytes], path: Path) -> NDArray[np.bytes_]:

@@ -21,10 +21,10 @@ from facerec.records.dataset import (
     OnError,
     RecordDataset,
     Subset,
-    read_text,
 )
 from facerec.records.images import turned_note
 from facerec.records.joined import JoinedDataset
+from facerec.records.layout import read_text
 from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.tables import Table
 

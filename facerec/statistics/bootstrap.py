@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,6 @@ from facerec.statistics.clustered import DEPENDENT
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.rates import Rate, check_scores, parse_rate
 
-Scheme = Literal["multinomial", "double-or-nothing"]
 Replicates = NDArray[np.float64]
 """One value a replicate, ``(R,)``; NaN where the figure is undefined."""
 
@@ -51,7 +50,6 @@ class VertexBootstrap:
         issame: ArrayLike,
         replicates: int = 2000,
         seed: int = 0,
-        scheme: Scheme = "multinomial",
     ) -> None:
         """Draw the multiplicities of all subjects.
 
@@ -61,7 +59,6 @@ class VertexBootstrap:
             issame: whether both are one subject, ``(N,)``.
             replicates: R, the number of resamples.
             seed: equal seeds draw equal multiplicities.
-            scheme: G draws with replacement, or weights 0 or 2 with equal chance.
 
         Raises:
             MetricError: lengths that differ, labels that contradict the subjects, no replicate.
@@ -86,7 +83,7 @@ class VertexBootstrap:
         self._first, second_index = index.reshape(2, -1)
         # The last multiplicity is always 1: a mated comparison counts its subject once.
         self._second = np.where(same, self.subjects.size, second_index)
-        self._multiplicities = _multiplicities(self.subjects.size, replicates, seed, scheme)
+        self._multiplicities = _multiplicities(self.subjects.size, replicates, seed)
 
     @property
     def multiplicities(self) -> NDArray[np.uint8]:
@@ -124,14 +121,6 @@ class VertexBootstrap:
             sums = weights.take(counting, axis=1).astype(np.float64) @ numbers[counting]
             result[chunk] = _ratio(sums, weights.sum(axis=1, dtype=np.int64))
         return result
-
-    def fmr(self, scores: ArrayLike, threshold: float) -> Replicates:
-        """Return the share of different pairs with ``score >= threshold``."""
-        return self.mean(self._scores(scores) >= threshold, among=~self.issame)
-
-    def fnmr(self, scores: ArrayLike, threshold: float) -> Replicates:
-        """Return the share of same pairs with ``score < threshold``."""
-        return self.mean(self._scores(scores) < threshold, among=self.issame)
 
     def tpr_at_fpr(self, scores: ArrayLike, targets: Sequence[Rate]) -> list[OperatingReplicates]:
         """Return `facerec.statistics.rates.tpr_at_fpr` of every replicate, for each FPR target.
@@ -323,7 +312,7 @@ class _Ranked:
         return self.non_mated.size - np.searchsorted(self.non_mated[::-1], values)
 
 
-def _multiplicities(subjects: int, replicates: int, seed: int, scheme: Scheme) -> NDArray[np.uint8]:
+def _multiplicities(subjects: int, replicates: int, seed: int) -> NDArray[np.uint8]:
     """Return how often each subject is drawn, ``(R, G + 1)``, and a last column of ones.
 
     A byte is enough: with more than 255 subjects, 256 draws of one have a chance below 1e-500.
@@ -331,11 +320,8 @@ def _multiplicities(subjects: int, replicates: int, seed: int, scheme: Scheme) -
     generator = np.random.default_rng(seed)
     drawn = np.ones((replicates, subjects + 1), dtype=np.uint8)
     for row in drawn:
-        if scheme == "multinomial":
-            draws = generator.integers(subjects, size=subjects)
-            row[:-1] = np.bincount(draws, minlength=subjects)
-        else:
-            row[:-1] = 2 * generator.integers(2, size=subjects)
+        draws = generator.integers(subjects, size=subjects)
+        row[:-1] = np.bincount(draws, minlength=subjects)
     return drawn
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,59 +10,27 @@ from facerec.errors import MetricError
 from facerec.statistics.curves import RocCurve
 
 
-@dataclass(frozen=True)
-class Application:
-    """What an application expects and what errors cost there."""
+def min_dcf(roc: RocCurve, prior: float) -> tuple[float, int, int]:
+    """Return the least detection cost over all thresholds (NIST's minDCF), and the errors there.
 
-    prior: float
-    """Probability that a comparison is mated, between 0 and 1."""
-    miss: float = 1.0
-    """Cost of a false non-match."""
-    false_alarm: float = 1.0
-    """Cost of a false match."""
+    The cost is π·FNMR + (1 − π)·FMR, over that of accepting or rejecting everything, whichever is
+    less: 1 is useless. Errors are false non-matches and false matches; of equally good thresholds
+    they are those of the highest.
 
-    def __post_init__(self) -> None:
-        costs = (self.miss, self.false_alarm)
-        if not (0 < self.prior < 1 and all(0 < cost < math.inf for cost in costs)):
-            raise MetricError(
-                f"no detection cost for prior {self.prior} and costs {self.miss} and "
-                f"{self.false_alarm}: the prior lies between 0 and 1, costs are above 0"
-            )
+    Args:
+        roc: of all scores.
+        prior: π, the probability that a comparison is mated, between 0 and 1.
 
-    @property
-    def weights(self) -> tuple[float, float]:
-        """Weights of FNMR and FMR: C_miss·π and C_fa·(1 − π)."""
-        return self.miss * self.prior, self.false_alarm * (1 - self.prior)
-
-
-@dataclass(frozen=True)
-class DetectionCost:
-    """Expected cost of a decision, C_miss·π·FNMR + C_fa·(1 − π)·FMR."""
-
-    raw: float
-    normalised: float
-    """Over the cost of accepting or rejecting everything, whichever is less; 1 is useless."""
-    threshold: float
-    false_non_matches: int
-    mated: int
-    false_matches: int
-    non_mated: int
-
-
-def min_dcf(roc: RocCurve, application: Application) -> DetectionCost:
-    """Return the least detection cost over all thresholds (NIST's minDCF).
-
-    The threshold lies midway between the scores that it separates; of equally good ones it is the
-    highest.
+    Raises:
+        MetricError: the prior is not between 0 and 1.
     """
-    miss, false_alarm = application.weights
-    best = int(np.argmin(miss * roc.fnmr + false_alarm * roc.fpr))
-    misses = roc.mated - int(roc.true_accepts[best])
-    false_alarms = int(roc.false_accepts[best])
-    raw = miss * misses / roc.mated + false_alarm * false_alarms / roc.non_mated
-    normalised = raw / min(miss, false_alarm)
-    threshold = roc.cut(best)
-    return DetectionCost(raw, normalised, threshold, misses, roc.mated, false_alarms, roc.non_mated)
+    if not 0 < prior < 1:
+        raise MetricError(f"no detection cost for prior {prior}: it lies between 0 and 1")
+    costs = prior * roc.fnmr + (1 - prior) * roc.fpr
+    best = int(np.argmin(costs))
+    misses, false_matches = roc.mated - int(roc.true_accepts[best]), int(roc.false_accepts[best])
+    raw = prior * misses / roc.mated + (1 - prior) * false_matches / roc.non_mated
+    return raw / min(prior, 1 - prior), misses, false_matches
 
 
 def min_cllr(roc: RocCurve) -> float:

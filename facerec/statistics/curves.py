@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,8 +67,7 @@ class StepEqualErrorRate:
         return (self.low + self.high) / 2
 
 
-@dataclass(frozen=True)
-class DetPoints:
+class DetPoints(NamedTuple):
     """A DET curve on probit axes: a straight line where both kinds of scores are normal."""
 
     thresholds: NDArray[np.floating]
@@ -77,8 +76,6 @@ class DetPoints:
     """Φ⁻¹(FMR), ``(K,)``."""
     y: NDArray[np.float64]
     """Φ⁻¹(FNMR), ``(K,)``."""
-    extremes: Literal["drop", "clip"]
-    """What was done with rates of exactly 0 and 1, which have no place on these axes."""
 
 
 @dataclass(frozen=True)
@@ -170,30 +167,18 @@ class RocCurve:
         interval = wilson(area * effective, effective, confidence)
         return replace(interval, effective=effective)
 
-    def partial_auc(self, max_fpr: Rate, mcclish: bool = False) -> float:
-        """Return the area under the ROC up to an FPR, of which ``max_fpr`` is the most possible.
+    def partial_auc(self, max_fpr: Rate) -> float:
+        """Return the area under the ROC up to an FPR above 0, standardised: 1/2 is chance.
 
-        Between the points that a tie separates the curve is a straight line, as for the AUC.
-
-        Args:
-            max_fpr: end of the area, above 0.
-            mcclish: standardise, so that 1/2 is chance and 1 is perfect (McClish, Medical
-                Decision Making 9, 1989).
-
-        Raises:
-            MetricError: ``max_fpr`` is no rate above 0.
+        Between the points that a tie separates the curve is a straight line, as for the AUC
+        (McClish, Medical Decision Making 9, 1989).
         """
         end = float(parse_rate(max_fpr))
-        if end == 0:
-            raise MetricError("the partial AUC up to FPR 0 is an area without width; take more")
         last = int(np.searchsorted(self.false_accepts, end * self.non_mated, side="right"))
         x = np.append(self.fpr[:last], end)
         y = np.append(self.tpr[:last], np.interp(end, self.fpr, self.tpr))
-        area = float(np.trapezoid(y, x))
-        if not mcclish:
-            return area
         chance = end**2 / 2
-        return (1 + (area - chance) / (end - chance)) / 2
+        return (1 + (float(np.trapezoid(y, x)) - chance) / (end - chance)) / 2
 
     def hull(self) -> RocCurve:
         """Return the vertices of the upper convex hull, from "reject all" to "accept all".
@@ -254,19 +239,14 @@ class RocCurve:
         misses = self.mated - int(self.true_accepts[index])
         return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
 
-    def det_points(self, extremes: Literal["drop", "clip"] = "drop") -> DetPoints:
+    def det_points(self) -> DetPoints:
         """Return the DET curve on probit axes (Martin et al., Eurospeech 1997).
 
-        Args:
-            extremes: points with a rate of exactly 0 or 1 are dropped, or moved to 1/(2n) and
-                1 − 1/(2n), n being the comparisons of that kind.
+        Rates of exactly 0 and 1 have no place on these axes and are dropped.
         """
         x, y = ndtri(self.fpr), ndtri(self.fnmr)
-        if extremes == "clip":
-            most_x, most_y = -ndtri(0.5 / self.non_mated), -ndtri(0.5 / self.mated)
-            x, y = np.clip(x, -most_x, most_x), np.clip(y, -most_y, most_y)
         inside = np.isfinite(x) & np.isfinite(y)
-        return DetPoints(self.thresholds[inside], x[inside], y[inside], extremes)
+        return DetPoints(self.thresholds[inside], x[inside], y[inside])
 
 
 def roc_from_counts(

@@ -7,11 +7,10 @@ entries of other subjects that score at least as high: ties count against the ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from facerec.errors import MetricError
 from facerec.statistics.operating_points import (
@@ -21,19 +20,11 @@ from facerec.statistics.operating_points import (
     parse_rate,
     step_threshold,
 )
-from facerec.statistics.rates import check_scores
-
-# Scores that are compared at once, so that a wide gallery needs no second matrix of its size.
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
 class Searches:
-    """What is left of searches once their scores are gone: all that the figures need.
-
-    `search` makes it from scores, `join` from blocks of searches, so that no matrix of all
-    searches and all entries need exist.
-    """
+    """What is left of searches once their scores are gone: all that the figures need."""
 
     best_other: NDArray[np.floating]
     """Best score with an entry of another subject, ``(S,)``; −inf if there is none."""
@@ -99,20 +90,6 @@ class IdentificationPoint:
         return (self.mated - self.hits) / self.mated
 
 
-@dataclass(frozen=True)
-class Cmc:
-    """Cumulative match characteristic of a closed set."""
-
-    hits: NDArray[np.int64]
-    """Searches whose mate has rank k or better, k = 1 … K, ``(K,)``."""
-    searches: int
-
-    @property
-    def rates(self) -> NDArray[np.float64]:
-        """Identification rates by rank, ``(K,)``."""
-        return self.hits / self.searches
-
-
 def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""
     distinct, counts = np.unique(others, return_counts=True)
@@ -120,57 +97,6 @@ def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray
         return np.zeros(len(labels), np.int64)
     indices = np.minimum(np.searchsorted(distinct, labels), distinct.size - 1)
     return np.where(distinct[indices] == labels, counts[indices], 0)
-
-
-def search(scores: ArrayLike, probe_subjects: ArrayLike, gallery_subjects: ArrayLike) -> Searches:
-    """Reduce a matrix of scores to what the figures need.
-
-    Args:
-        scores: similarities, ``(S, G)``: each row one search, of all or of a block of probes.
-        probe_subjects: subject of each row, ``(S,)``.
-        gallery_subjects: subject of each column, ``(G,)``.
-
-    Raises:
-        MetricError: shapes that do not fit, or a score that is NaN.
-    """
-    matrix = np.asarray(scores)
-    probes, entries = np.asarray(probe_subjects), np.asarray(gallery_subjects)
-    if matrix.ndim != 2 or (probes.shape, entries.shape) != (matrix.shape[:1], matrix.shape[1:]):
-        raise MetricError(
-            f"scores of shape {matrix.shape} do not fit {probes.shape} probe subjects and "
-            f"{entries.shape} gallery subjects; give one row a probe and one column an entry"
-        )
-    values = check_scores(matrix.reshape(-1), "scores of searches, row by row,")
-    matrix = values.reshape(matrix.shape)
-    numbers = np.unique(np.concatenate([probes, entries]), return_inverse=True)[1]
-    probes, entries = np.split(numbers, [probes.size])
-    rows = max(1, _BLOCK // entries.size)
-    return join(
-        [
-            _search(matrix[start : start + rows], probes[start : start + rows], entries)
-            for start in range(0, len(matrix), rows)
-        ]
-    )
-
-
-def join(blocks: Sequence[Searches]) -> Searches:
-    """Put blocks of searches of one gallery together.
-
-    Raises:
-        MetricError: no block, or galleries of different sizes.
-    """
-    sizes = sorted({block.gallery for block in blocks})
-    if len(sizes) != 1:
-        raise MetricError(
-            f"searches of one gallery can be joined, these have galleries of {sizes} entries"
-        )
-    best_other, mate, rank = (
-        np.concatenate(columns)
-        for columns in zip(
-            *[(block.best_other, block.mate, block.rank) for block in blocks], strict=True
-        )
-    )
-    return Searches(best_other, mate, rank, sizes[0])
 
 
 def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> IdentificationPoint:
@@ -213,12 +139,15 @@ def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> Identificatio
     )
 
 
-def cmc(searches: Searches, ranks: int | None = None) -> Cmc:
-    """Return the cumulative match characteristic.
+def cmc(searches: Searches, ranks: int) -> NDArray[np.int64]:
+    """Return the cumulative match characteristic: searches whose mate has rank k or better.
 
     Args:
         searches: all mated.
-        ranks: the last rank; by default the size of the gallery.
+        ranks: K, the last rank.
+
+    Returns:
+        Counts for k = 1 … K, ``(K,)``.
 
     Raises:
         MetricError: no search, or one whose subject is not in the gallery.
@@ -229,22 +158,4 @@ def cmc(searches: Searches, ranks: int | None = None) -> Cmc:
             f"{mated.sum()} of {mated.size} searches are mated, the first that is not is search "
             f"{int(mated.argmin()) if mated.size else 0}; a CMC needs a closed set"
         )
-    last = searches.gallery if ranks is None else ranks
-    counts = np.bincount(searches.rank, minlength=last + 1)[1 : last + 1]
-    return Cmc(np.cumsum(counts), mated.size)
-
-
-def _search(
-    scores: NDArray[np.floating], probes: NDArray[np.int64], entries: NDArray[np.int64]
-) -> Searches:
-    same = probes[:, None] == entries[None, :]
-    mated = same.any(axis=1)
-    others = np.where(same, -np.inf, scores)
-    mate = np.where(same, scores, -np.inf).max(axis=1)
-    above = np.count_nonzero((scores >= mate[:, None]) & ~same, axis=1)
-    return Searches(
-        others.max(axis=1),
-        np.where(mated, mate, np.nan),
-        np.where(mated, above + 1, 0),
-        entries.size,
-    )
+    return np.cumsum(np.bincount(searches.rank, minlength=ranks + 1)[1 : ranks + 1])

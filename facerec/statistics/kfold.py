@@ -147,37 +147,6 @@ def insightface_accuracy(
     return _summary(right, fold_of, grid[best], "insightface: squared distance, grid of 0.01")
 
 
-def facexzoo_accuracy(
-    embeddings_a: ArrayLike, embeddings_b: ArrayLike, issame: ArrayLike, folds: Folds = 10
-) -> KFoldAccuracy:
-    """Return the accuracy that FaceX-Zoo's ``test_protocol/lfw/lfw_evaluator.py`` prints.
-
-    The cosine of a pair is rounded to float32. Of 1000 equal steps from the least to the greatest
-    cosine of the other folds, the first that maximises TPR − FPR is the threshold; same pairs are
-    right above it, different pairs below it, and neither at it. Report ``mean`` ± ``sem``.
-
-    Args:
-        embeddings_a: first images of the pairs, ``(N, D)``.
-        embeddings_b: second images, ``(N, D)``.
-        issame: whether each pair shows one subject, ``(N,)``.
-        folds: their number, or the fold of every pair.
-
-    Raises:
-        MetricError: shapes that differ, a zero or NaN embedding, impossible folds, or folds whose
-            others hold pairs of one class only.
-    """
-    first, second = _unit_vectors(embeddings_a, embeddings_b)
-    same = check_labels(issame, len(first))
-    fold_of, count = _fold_of(folds, len(first))
-    cosines = np.einsum("nd,nd->n", first, second).astype(np.float32)
-    thresholds = np.array(
-        [_youden(cosines[fold_of != fold], same[fold_of != fold]) for fold in range(count)]
-    )
-    chosen = thresholds[fold_of]
-    right = np.where(same, cosines > chosen, cosines < chosen)
-    return _summary(right, fold_of, thresholds, "FaceX-Zoo: best TPR − FPR in 1000 steps of cosine")
-
-
 def check_folds(
     issame: ArrayLike,
     folds: Folds = 10,
@@ -265,24 +234,6 @@ def _unit_vectors(
     if not all(np.all(np.isfinite(norm) & (norm > 0)) for norm in norms):
         raise MetricError("an embedding is zero or not finite; leave its pairs out and count them")
     return first / norms[0][:, None], second / norms[1][:, None]
-
-
-def _youden(cosines: NDArray[np.float32], same: NDArray[np.bool_]) -> np.float32:
-    """Return the first threshold of FaceX-Zoo's grid that maximises TPR − FPR."""
-    mated, non_mated = np.sort(cosines[same]), np.sort(cosines[~same])
-    if mated.size == 0 or non_mated.size == 0:
-        raise MetricError(
-            "the other folds hold pairs of one class only, so TPR − FPR has no maximum there; "
-            "order the pairs so that every fold has same and different ones"
-        )
-    least, greatest = cosines.min(), cosines.max()
-    step = np.float64(greatest - least) / 1000
-    grid = (least + step * np.arange(1, 1001)).astype(np.float32)
-    tpr, fpr = (
-        (side.size - np.searchsorted(side, grid, side="right")) / side.size
-        for side in (mated, non_mated)
-    )
-    return grid[np.argmax(tpr - fpr)]
 
 
 def _shared(

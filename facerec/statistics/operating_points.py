@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ Rate = str | Fraction | float
 
 RULE_OF_30 = 30
 """Below 30 expected errors a rate is uncertain by more than ±30 % (Doddington's rule)."""
-
-Method = Literal["exact", "observed"]
-"""``exact`` takes the lowest threshold that respects the target, ``observed`` a non-mated score."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,6 @@ class OperatingPoint:
     """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
     reliable: bool
     """Whether it leaves room for 30, so that the rule of 30 holds."""
-    method: Method = "exact"
-    """How the threshold was chosen; figures of different methods are not comparable."""
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields under the names that benches use in files."""
@@ -167,7 +162,6 @@ def operating_point(
     threshold: float,
     accepts: tuple[int, int],
     counts: tuple[int, int],
-    method: Method = "exact",
 ) -> OperatingPoint:
     """Describe what a threshold chosen for a target yields.
 
@@ -176,7 +170,6 @@ def operating_point(
         threshold: accept at or above it.
         accepts: true and false accepts there.
         counts: mated and non-mated scores in all.
-        method: how the threshold was chosen.
     """
     (true_accepts, false_accepts), (mated, non_mated) = accepts, counts
     return OperatingPoint(
@@ -190,5 +183,4 @@ def operating_point(
         non_mated=non_mated,
         resolvable=parse_rate(fpr) * non_mated >= 1,
         reliable=allowed_accepts(fpr, non_mated) >= RULE_OF_30,
-        method=method,
     )

@@ -1,4 +1,4 @@
-"""Verification rates from two sets of similarity scores: TPR at an FPR, errors at a threshold.
+"""Verification rates from two sets of similarity scores.
 
 A pair matches if ``score >= threshold``. Curves and what follows from them are in
 `facerec.statistics.curves`; `SortedScores` reaches them from scores.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,11 +24,9 @@ from facerec.statistics.curves import (
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import (
     RULE_OF_30,
-    Method,
     OperatingPoint,
     Rate,
     allowed_accepts,
-    just_above,
     operating_point,
     parse_rate,
     step_threshold,
@@ -37,62 +35,18 @@ from facerec.statistics.operating_points import (
 __all__ = [
     "RULE_OF_30",
     "EqualErrorRate",
-    "ErrorRates",
     "OperatingPoint",
     "Rate",
     "RocCurve",
     "SortedScores",
     "StepEqualErrorRate",
-    "auc",
     "check_scores",
-    "d_prime",
-    "eer_rocch",
-    "eer_step",
-    "error_rates",
     "operating_points",
     "parse_rate",
     "roc_curve",
     "sort_scores",
     "tpr_at_fpr",
 ]
-
-
-@dataclass(frozen=True)
-class ErrorRates:
-    """Errors at one fixed threshold, with failures to acquire (ISO/IEC 19795-1 names)."""
-
-    threshold: float
-    false_matches: int
-    non_mated: int
-    false_non_matches: int
-    mated: int
-    failures: int
-    """Comparisons without a score (NaN), mated and non-mated together."""
-
-    @property
-    def fmr(self) -> float:
-        """False match rate among the non-mated comparisons that have a score."""
-        return self.false_matches / self.non_mated
-
-    @property
-    def fnmr(self) -> float:
-        """False non-match rate among the mated comparisons that have a score."""
-        return self.false_non_matches / self.mated
-
-    @property
-    def fta(self) -> float:
-        """Failure to acquire rate."""
-        return self.failures / (self.failures + self.mated + self.non_mated)
-
-    @property
-    def far(self) -> float:
-        """False accept rate: FMR · (1 − FTA)."""
-        return self.fmr * (1 - self.fta)
-
-    @property
-    def frr(self) -> float:
-        """False reject rate: FTA + FNMR · (1 − FTA)."""
-        return self.fta + self.fnmr * (1 - self.fta)
 
 
 @dataclass(frozen=True)
@@ -181,9 +135,7 @@ def operating_points(
     return tuple(points)
 
 
-def tpr_at_fpr(
-    mated: ArrayLike, non_mated: ArrayLike, fpr: Rate, method: Method = "exact"
-) -> OperatingPoint:
+def tpr_at_fpr(mated: ArrayLike, non_mated: ArrayLike, fpr: Rate) -> OperatingPoint:
     """Return max { TPR(t) : FPR(t) ≤ fpr } over all thresholds, in O(P + N).
 
     It is the value of a step function: nothing is interpolated, no nearest point is taken, and
@@ -193,9 +145,6 @@ def tpr_at_fpr(
         mated: scores of same pairs, ``(P,)``; infinities are legal.
         non_mated: scores of different pairs, ``(N,)``.
         fpr: the target as text, fraction or float.
-        method: ``"observed"`` takes the lowest non-mated score that respects the target as the
-            threshold, as ``far_threshold`` of bob.measure does. It is for comparison with such
-            figures: mated scores between that and the next lower one are lost.
 
     Raises:
         MetricError: scores are empty or NaN, or the target is no rate.
@@ -203,70 +152,13 @@ def tpr_at_fpr(
     Examples:
         >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2").tpr
         1.0
-        >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2", method="observed").tpr
-        0.0
     """
-    (point,) = operating_points(mated, non_mated, [fpr])
-    return _at_non_mated(point, mated, non_mated) if method == "observed" else point
+    return operating_points(mated, non_mated, [fpr])[0]
 
 
 def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
     """Return the ROC over all distinct scores; see `SortedScores.roc`."""
     return sort_scores(mated, non_mated).roc()
-
-
-def auc(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the area under the ROC; see `RocCurve.auc`.
-
-    Examples:
-        >>> auc([0.9, 0.6], [0.7, 0.1])  # three of four comparisons are in the right order
-        0.75
-    """
-    return roc_curve(mated, non_mated).auc()
-
-
-def eer_rocch(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`.
-
-    Examples:
-        >>> eer_rocch([0.9, 0.6], [0.7, 0.1])  # on the line from (0, 0.5) to (0.5, 1)
-        0.25
-    """
-    return roc_curve(mated, non_mated).eer_rocch().rate
-
-
-def eer_step(mated: ArrayLike, non_mated: ArrayLike) -> StepEqualErrorRate:
-    """Return the equal error rate of the step functions; see `RocCurve.eer_step`."""
-    return roc_curve(mated, non_mated).eer_step()
-
-
-def d_prime(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the separation d′ of two score sets; see `SortedScores.d_prime`."""
-    return sort_scores(mated, non_mated).d_prime()
-
-
-def error_rates(mated: ArrayLike, non_mated: ArrayLike, threshold: float) -> ErrorRates:
-    """Count errors at a fixed threshold; NaN scores are failures to acquire.
-
-    Raises:
-        MetricError: no mated or no non-mated comparison has a score.
-
-    Examples:
-        >>> errors = error_rates([0.9, 0.6, float("nan")], [0.7, 0.1], threshold=0.5)
-        >>> errors.false_matches, errors.false_non_matches, errors.failures
-        (1, 0, 1)
-    """
-    mated, non_mated = np.asarray(mated), np.asarray(non_mated)
-    failures = int(np.isnan(mated).sum() + np.isnan(non_mated).sum())
-    mated, non_mated = _common(mated[~np.isnan(mated)], non_mated[~np.isnan(non_mated)])
-    return ErrorRates(
-        threshold=float(threshold),
-        false_matches=int(np.count_nonzero(non_mated >= threshold)),
-        non_mated=non_mated.size,
-        false_non_matches=int(np.count_nonzero(mated < threshold)),
-        mated=mated.size,
-        failures=failures,
-    )
 
 
 def check_scores(scores: ArrayLike, what: str) -> NDArray[np.floating]:
@@ -306,20 +198,3 @@ def _common(
     second = check_scores(non_mated, "scores of different pairs")
     dtype = np.result_type(first, second)
     return first.astype(dtype, copy=False), second.astype(dtype, copy=False)
-
-
-def _at_non_mated(point: OperatingPoint, mated: ArrayLike, non_mated: ArrayLike) -> OperatingPoint:
-    """Move the threshold up to the lowest non-mated score that it accepts, if there is one."""
-    mated, non_mated = _common(mated, non_mated)
-    accepted = non_mated[non_mated >= point.threshold]
-    if accepted.size == 0:
-        return replace(point, threshold=float(just_above(non_mated.max())), method="observed")
-    threshold = accepted.min()
-    true_accepts = int(np.count_nonzero(mated >= threshold))
-    return replace(
-        point,
-        threshold=float(threshold),
-        true_accepts=true_accepts,
-        tpr=true_accepts / point.mated,
-        method="observed",
-    )

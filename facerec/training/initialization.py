@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding.bundle import is_bundle
 from facerec.embedding.model import MODEL_FILE, load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
-from facerec.embedding.torch_model import TorchModel, load_state_dict_file
+from facerec.embedding.torch_model import TorchModel
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
@@ -93,18 +92,11 @@ class Start:
     def rows(self) -> list[tuple[str, str]]:
         """Return what people read: headings and texts."""
         of = " of its moving average" if self.weights == "ema" else ""
-        rows = [("starts from", self.path), ("", f"{self.loaded} tensors{of} loaded")]
-        if self.left_out:
-            rows.append(("", f"{len(self.left_out)} left out: {_grouped(self.left_out)}"))
-        if self.new:
-            rows.append(("", f"{len(self.new)} drawn anew: {_grouped(self.new)}"))
+        counts = [f"{self.loaded} tensors{of} loaded"]
+        counts += [f"{len(self.left_out)} left out"] if self.left_out else []
+        counts += [f"{len(self.new)} drawn anew"] if self.new else []
+        rows = [("starts from", self.path), ("", ", ".join(counts))]
         return [*rows, ("class centres", self.head)] if self.head else rows
-
-
-def _grouped(names: Iterable[str]) -> str:
-    counts = Counter(".".join(name.split(".")[:2]) for name in names)
-    few = [f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(6)]
-    return ", ".join(few) + (", …" if len(counts) > len(few) else "")
 
 
 # ---------------------------------------------------------------- what is in a file
@@ -282,16 +274,7 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
     inside, outside = own_names(source.path, source.tensors, own)
     source = replace(source, tensors=inside)
     _check_finite(source.path, inside)
-    fitting = {
-        name: tensor
-        for name, tensor in inside.items()
-        if name in own and own[name].shape == tensor.shape and own[name].dtype == tensor.dtype
-    }
-    if init.strict:
-        _require_same_network(recipe, backbone, source, set(fitting))
-        chosen = fitting
-    else:
-        chosen = _chosen(init, source, own, fitting)
+    chosen = _chosen(init, source, own)
     if recipe.backbone.embedding_bn == "frozen_gamma":
         _check_fixed_scale(backbone, source, chosen)
     backbone.load_state_dict(chosen, strict=False)
@@ -307,58 +290,35 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
     )
 
 
-def _require_same_network(
-    recipe: Recipe, backbone: nn.Module, source: _Source, fitting: set[str]
-) -> None:
-    """Refuse weights of which not every tensor fits, naming what differs."""
-    asked, held = recipe.backbone, source.backbone
-    if held is not None:
-        fields = [
-            f"{name} {getattr(held, name)!r} (recipe: {getattr(asked, name)!r})"
-            for name in ("name", "embedding_size", "width")
-            if getattr(held, name) != getattr(asked, name)
-        ]
-        if fields:
+def _chosen(init: Init, source: _Source, own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors to load: all, those of some layers, or without either those that fit."""
+    tensors = source.tensors
+    chosen = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name in own and own[name].shape == tensor.shape and own[name].dtype == tensor.dtype
+        if not init.layers or within(name, init.layers)
+    }
+    for layer in init.layers:
+        require_layer(layer, tensors, f"{source.path} has", "init.layers")
+    # In a file of others a module that the network does not have, such as a head, is left out.
+    known = {name.partition(".")[0] for name in (own if source.backbone is None else tensors)}
+    for name in (*own, *(name for name in tensors if name.partition(".")[0] in known)):
+        asked = init.strict or within(name, init.layers)
+        if asked and name not in chosen and not name.endswith(COUNTER):
+            stored, wanted = (
+                f"{tuple(held[name].shape)}" if name in held else "nothing"
+                for held in (tensors, own)
+            )
             raise ModelError(
-                f"{source.path}: holds a backbone with {', '.join(fields)}; set --backbone.name "
+                f"{source.path}: tensor {name!r} does not fit, as in another architecture: the "
+                f"recipe's backbone has {wanted} there, the file {stored}; set --backbone.name "
                 "init to train the file's network, or --init.no-strict to take what fits"
             )
-        names = dict(backbone.state_dict())
-        other = [n for n in [*names, *source.tensors] if n not in fitting]
-        if other:
-            raise ModelError(
-                f"{source.path}: tensor {other[0]!r} does not fit the recipe's backbone, of "
-                f"embedding_bn {asked.embedding_bn} where the file has {held.embedding_bn}; set "
-                "--backbone.name init to train the file's network, or --init.no-strict to take "
-                "what fits"
-            )
-    else:
-        # Compares names, types and shapes, and names the first tensor that differs.
-        with torch.device("cpu"):
-            load_state_dict_file(create_backbone(asked), source.path)
-
-
-def _chosen(
-    init: Init, source: _Source, own: dict[str, Tensor], fitting: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return what to load where not every tensor has to fit."""
-    chosen = {n: t for n, t in fitting.items() if not init.layers or within(n, init.layers)}
-    for layer in init.layers:
-        require_layer(layer, source.tensors, f"{source.path} has", "init.layers")
-        for name in (n for n in [*source.tensors, *own] if within(n, [layer])):
-            if name not in chosen:
-                stored, wanted = (
-                    f"{tuple(tensors[name].shape)}" if name in tensors else "nothing"
-                    for tensors in (source.tensors, own)
-                )
-                raise ModelError(
-                    f"{source.path}: tensor {name!r} of init.layers does not fit: the backbone has "
-                    f"{wanted} there, the file {stored}; leave this layer out"
-                )
     if not any(tensor.is_floating_point() for tensor in chosen.values()):
         raise ModelError(
-            f"{source.path}: none of its {len(source.tensors)} tensors fits the recipe's backbone "
-            "by name and shape; the weights belong to another architecture"
+            f"{source.path}: none of its {len(tensors)} tensors fits the recipe's backbone by name "
+            "and shape; the weights belong to another architecture"
         )
     return chosen
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
+from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
@@ -41,20 +43,6 @@ class PairedFigure:
     reliable: bool = True
     """Whether the rule of 30 holds."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the figure as JSON types."""
-        interval = self.difference.interval
-        return {
-            "figure": self.figure,
-            "first": self.first.value,
-            "second": self.second.value,
-            "interval": None if interval is None else asdict(interval),
-            "first_counts": _counts(self.first),
-            "second_counts": _counts(self.second),
-            "reliable": self.reliable,
-            "difference": self.difference.value,
-        }
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -77,15 +65,30 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, differences and intervals as JSON types."""
-        return {
+        document = {
             "first": self.first,
             "second": self.second,
-            "pairs": {"same": self.mated, "different": self.non_mated, "left_out": self.left_out},
-            "persons": self.subjects,
-            "differences": [row.to_json() for row in self.rows],
+            "pairs": {
+                "mated": self.mated,
+                "non_mated": self.non_mated,
+                "left_out": self.left_out,
+            },
+            "subjects": self.subjects,
+            "differences": [
+                {
+                    "figure": row.figure,
+                    "first": row.first.value,
+                    "second": row.second.value,
+                    "difference": row.difference.value,
+                    "interval": row.difference.interval,
+                    "reliable": row.reliable,
+                }
+                for row in self.rows
+            ],
             "intervals": self.basis,
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
+        return dict(plain(document))
 
 
 def compare(
@@ -200,15 +203,12 @@ class _Side:
             figures.append(("accuracy", Estimate(events / total, None, events, total), True))
         ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
         for point in map(ordered.tpr_at_fpr, self.targets):
-            value = point.tpr if point.resolvable else None
-            tpr = Estimate(value, None, point.true_accepts, point.mated)
+            tpr = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}")
+            if point.resolvable:
+                tpr = Estimate(point.tpr, None, point.true_accepts, point.mated)
             figures.append((_tpr(point.target), tpr, point.reliable))
         eer = Estimate(ordered.eer_rocch().rate)
         return [*figures, ("AUC", Estimate(ordered.auc()), True), ("EER", eer, True)]
-
-
-def _counts(estimate: Estimate) -> tuple[int, int | None] | None:
-    return None if estimate.events is None else (estimate.events, estimate.total)
 
 
 def _tpr(target: str) -> str:

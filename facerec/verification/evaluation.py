@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import FPR_TARGETS, REPLICATES, Compat, Metric
+from facerec.defaults import FPR_TARGETS, REPLICATES, Compat
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
+from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import UNRESOLVED, records
 from facerec.report.words import counted
-from facerec.statistics.costs import Application, min_cllr, min_dcf
+from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
-    facexzoo_accuracy,
     insightface_accuracy,
     kfold_accuracy,
 )
@@ -74,10 +75,11 @@ class TprEstimate:
         cls, point: OperatingPoint, tpr: Interval, fpr: Interval, threshold: Interval | None = None
     ) -> TprEstimate:
         """Return a point with the intervals of its TPR, its realised FPR and its threshold."""
-        counts = point.true_accepts, point.mated
-        accepted = Estimate(point.tpr, tpr, *counts, "" if point.reliable else "few errors")
+        few = "" if point.reliable else "few errors"
+        accepted = Estimate(point.tpr, tpr, point.true_accepts, point.mated, few)
         if not point.resolvable:
-            accepted = Estimate(None, None, *counts, f"finest {1 / point.non_mated:.2e}")
+            finest = f"finest FPR {1 / point.non_mated:.2e}"
+            accepted = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}, {finest}")
         unknown = "" if threshold else "too few subjects for an interval"
         if threshold:  # its limits are observed scores, and the point lies between two
             low, high = min(threshold.low, point.threshold), max(threshold.high, point.threshold)
@@ -93,11 +95,10 @@ class TprEstimate:
         """Return the figures as JSON types."""
         return {
             **self.point.to_json(),
-            "threshold": self.point.threshold,
             "tpr": self.tpr.value,
-            "tpr_interval": _limits(self.tpr),
-            "fpr_interval": _limits(self.fpr),
-            "threshold_interval": _limits(self.threshold),
+            "tpr_interval": self.tpr.interval,
+            "fpr_interval": self.fpr.interval,
+            "threshold_interval": self.threshold.interval,
         }
 
 
@@ -116,16 +117,6 @@ class NormSummary:
     def cv(self) -> float:
         """Coefficient of variation, standard deviation over mean."""
         return self.std / self.mean.value if self.mean.value else math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON types."""
-        return {
-            "mean": self.mean.value,
-            "std": self.std,
-            "cv": self.cv if math.isfinite(self.cv) else None,
-            "interval": _limits(self.mean),
-            "images": self.values.size,
-        }
 
 
 @dataclass(frozen=True)
@@ -152,8 +143,7 @@ class VerificationResult:
     accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
     compatible: AccuracyEstimate | None
-    """Accuracy as another project computes it, if asked for; its interval takes pairs as
-    independent."""
+    """As InsightFace computes it, if asked for; its interval takes pairs as independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
     eer: Estimate
@@ -179,10 +169,8 @@ class VerificationResult:
     model: Mapping[str, Any] | None = None
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
-    compat: Compat | None = None
-    """The project of ``compatible``."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
-    """Detection costs and partial areas by name, if asked for; they have no intervals."""
+    """Least costs and partial areas by name; they have no intervals."""
 
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.
@@ -208,32 +196,25 @@ class VerificationResult:
         return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures with intervals, counts and thresholds as JSON types.
+        """Return all figures, as rows and by operating point, and what they are of as JSON types.
 
         A TPR that the data cannot resolve is null; a threshold that is not finite is the text
-        "inf", "-inf" (accept all) or "nan" (reject all).
+        "inf" or "-inf" (accept all), or null (reject all).
         """
-        document: dict[str, Any] = {
+        from facerec.verification.figures import result_figures
+
+        document = {
             "bench": self.name,
             "pairs": {
-                "same": self.mated,
-                "different": self.non_mated,
-                "failures": [asdict(failure) for failure in self.failures],
+                "mated": self.mated,
+                "non_mated": self.non_mated,
+                "failures": self.failures,
             },
-            "persons": self.subjects,
+            "subjects": self.subjects,
             "accuracy": _accuracy(self.accuracy),
-            "insightface": None,
-            **({self.compat: _accuracy(self.compatible)} if self.compat else {}),
+            "insightface": _accuracy(self.compatible),
             "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
-            "auc": {"value": self.auc.value, "interval": _limits(self.auc)},
-            "eer": {
-                "value": self.eer.value,
-                "interval": _limits(self.eer),
-                "method": "ROC convex hull",
-            },
-            "eer_step": {"value": self.eer_step.rate, **asdict(self.eer_step)},
-            "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
-            "norms": None if self.norms is None else self.norms.to_json(),
+            "figures": records(result_figures(self)),
             "flip": self.flip,
             "align": self.align,
             "score": self.score,
@@ -242,9 +223,7 @@ class VerificationResult:
             "source": self.source,
             "notes": self.notes,
         }
-        if self.metrics:
-            document["metrics"] = {name: asdict(each) for name, each in self.metrics.items()}
-        return dict(_as_json(document))
+        return dict(plain(document))
 
 
 def score_pairs(
@@ -294,7 +273,6 @@ def evaluate(
     notes: Sequence[str] = (),
     subjects_from: str | None = None,
     items: NDArray[np.str_] | None = None,
-    metrics: Sequence[Metric] = (),
 ) -> VerificationResult:
     """Compute all verification figures of scored pairs.
 
@@ -314,7 +292,6 @@ def evaluate(
         notes: remarks on the bench, to be passed on.
         subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
-        metrics: ``"cost"``: least detection costs and Cllr; ``"pauc"``: partial areas of the ROC.
 
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.
@@ -376,7 +353,7 @@ def evaluate(
         basis=uncertainty.basis,
         subjects=uncertainty.subjects,
         items=items,
-        metrics=_further(figures.roc(), metrics),
+        metrics=_further(figures.roc()),
     )
 
 
@@ -388,14 +365,13 @@ def evaluate_embeddings(
     compat: Compat | None = None,
     replicates: int = REPLICATES,
     seed: int = 0,
-    metrics: Sequence[Metric] = (),
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
     Where the bench knows subjects by nothing but its same pairs, and the embeddings name the
     subject on each image without contradicting a label, those names count. Embeddings are in the
-    order of the bench's images (see `select_embeddings`); ``compat`` adds the accuracy as that
-    project computes it; all else is as in `evaluate`.
+    order of the bench's images (see `select_embeddings`); ``compat`` adds the accuracy
+    as that project computes it; all else is as in `evaluate`.
 
     Raises:
         MetricError: another number of embeddings than images, an impossible target, or a class
@@ -433,13 +409,11 @@ def evaluate_embeddings(
         notes=notes,
         subjects_from=subjects_from,
         items=bench.images.ids,
-        metrics=metrics,
     )
     compatible = None
     if compat is not None and pairs.folds is not None:
         valid = ~np.isnan(scores)
-        theirs = insightface_accuracy if compat == "insightface" else facexzoo_accuracy
-        accuracy = theirs(
+        accuracy = insightface_accuracy(
             vectors[pairs.first[valid]],
             vectors[pairs.second[valid]],
             pairs.issame[valid],
@@ -449,7 +423,6 @@ def evaluate_embeddings(
     return replace(
         result,
         compatible=compatible,
-        compat=None if compatible is None else compat,
         norms=_summarise_norms(embeddings.norms, pairs),
         flip=embeddings.flip,
         align=embeddings.note.get("align"),
@@ -560,21 +533,16 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     )
 
 
-def _further(roc: RocCurve, metrics: Sequence[Metric]) -> dict[str, Estimate]:
+def _further(roc: RocCurve) -> dict[str, Estimate]:
     figures = {}
-    if "cost" in metrics:
-        for prior in PRIORS:
-            cost = min_dcf(roc, Application(float(prior)))
-            counts = (
-                f"{cost.false_non_matches}/{cost.mated} false non-matches, "
-                f"{cost.false_matches}/{cost.non_mated} false matches"
-            )
-            figures[f"minDCF, prior {prior}"] = Estimate(cost.normalised, remark=counts)
-        figures["least Cllr, bits"] = Estimate(min_cllr(roc))
-    if "pauc" in metrics:
-        for end in AREAS:
-            area = roc.partial_auc(end, mcclish=True)
-            figures[f"partial AUC to FPR {end}"] = Estimate(area, remark="standardised (McClish)")
+    for prior in PRIORS:
+        cost, misses, matches = min_dcf(roc, float(prior))
+        counts = f"{misses}/{roc.mated} false non-matches, {matches}/{roc.non_mated} false matches"
+        figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts)
+    figures["least Cllr, bits"] = Estimate(min_cllr(roc))
+    for end in AREAS:
+        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)")
+        figures[f"partial AUC to FPR {end}"] = area
     return figures
 
 
@@ -629,23 +597,5 @@ def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
     return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
 
 
-def json_number(value: float) -> float | str:
-    """Return a number as JSON has it: one that is not finite as text."""
-    return value if math.isfinite(value) else str(value)
-
-
-def _as_json(value: Any) -> Any:
-    """Return JSON types; numbers that are not finite, such as thresholds, become text."""
-    if isinstance(value, Mapping):
-        return {name: _as_json(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
-    return json_number(value) if isinstance(value, float) else value
-
-
-def _limits(estimate: Estimate) -> dict[str, Any] | None:
-    return None if estimate.interval is None else asdict(estimate.interval)
-
-
 def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(accuracy)}
+    return None if accuracy is None else {**vars(accuracy.kfold), "interval": accuracy.interval}

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
-from facerec.report.documents import by_name, plain
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import UNRESOLVED, records
 from facerec.statistics.clustered import DEPENDENT, fnmr_interval
 from facerec.statistics.identification import (
     IdentificationPoint,
@@ -48,11 +48,6 @@ class TpirEstimate:
     resolvable."""
     fpir: Estimate
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON types; a TPIR that is not resolvable is null."""
-        intervals = {"tpir_interval": self.tpir.interval, "fpir_interval": self.fpir.interval}
-        return dict(plain({**by_name(self.point), "tpir": self.tpir.value, **intervals}))
-
 
 @dataclass(frozen=True)
 class GalleryResult:
@@ -68,17 +63,6 @@ class GalleryResult:
     """Probes without a vector, which find nobody."""
     failed_entries: int
     """Entries of the gallery without a vector, which are never found."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures with intervals and counts as JSON types."""
-        return {
-            "name": self.name,
-            "entries": self.searches.gallery,
-            "tpir_at_fpir": [point.to_json() for point in self.points],
-            "ranks": plain(self.ranks),
-            "failed_probes": self.failed_probes,
-            "failed_entries": self.failed_entries,
-        }
 
 
 @dataclass(frozen=True)
@@ -101,12 +85,13 @@ class IdentificationResult:
     source: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures with intervals, counts and thresholds as JSON types."""
+        """Return the entries of each gallery, and all figures as rows, as JSON types."""
+        from facerec.verification.figures import identification_figures
+
         return {
             "bench": self.name,
-            "galleries": [gallery.to_json() for gallery in self.galleries],
-            "tpir": plain(self.tpir),
-            "rank_rates": plain(self.rank_rates),
+            "galleries": {each.name: each.searches.gallery for each in self.galleries},
+            "figures": records(identification_figures(self)),
             "flip": self.flip,
             "align": self.align,
             "score": self.score,
@@ -264,14 +249,15 @@ def _identify(
     closed = Searches(
         searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
     )
-    hits = cmc(closed, max(ranks, default=1)).hits
+    hits = cmc(closed, max(ranks, default=1))
 
     def at_fpir(target: Rate) -> TpirEstimate:
         point = tpir_at_fpir(searches, target)
         identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, fpir = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        estimate = Estimate(None, None, point.hits, point.mated)
+        finest = f"{UNRESOLVED}: {point.non_mated} searches are non-mated"
+        estimate = Estimate(None, remark=finest)
         if point.resolvable:
             if tpir.effective is not None and fpir.effective is not None:
                 # A mate beyond the list is not found, however low the threshold.
@@ -281,7 +267,7 @@ def _identify(
                 both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
                 tpir = replace(both, assumption=DEPENDENT)
             few = "" if point.reliable else "few errors"
-            estimate = replace(estimate, value=point.tpir, interval=tpir, remark=few)
+            estimate = Estimate(point.tpir, tpir, point.hits, point.mated, few)
         alarmed = Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated)
         return TpirEstimate(point, estimate, alarmed)
 

@@ -1,14 +1,15 @@
-"""The verification report: a folder with a page, JSON, CSV tables and figures."""
+"""The verification report: a folder with a page, JSON, two CSV tables and pictures."""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
+import pandas as pd
 
 from facerec.errors import FacerecError
 from facerec.files import check_replaceable, parse_json, read_file, write_folder
@@ -17,27 +18,28 @@ from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import plain, provenance_of, to_json
-from facerec.report.estimate import Estimate
-from facerec.report.figures import Drawing, Drawings, Files, data_uri, slug
-from facerec.report.page import (
-    Beside,
-    Block,
-    Code,
-    FindingLine,
-    Heading,
-    Listed,
-    Page,
-    Section,
-    Text,
-)
-from facerec.report.table import Table, facts_table
+from facerec.report.figures import Drawing, Drawings, data_uri, slug
+from facerec.report.page import Beside, Block, FindingLine, Listed, Page, Section, Text
+from facerec.report.table import Cell, Table, facts_table, text_table
+from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
-from facerec.verification import tables
-from facerec.verification.compare import Comparison, PairedFigure, describe_result
+from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluation import VerificationResult
+from facerec.verification.figures import (
+    comparison_figures,
+    identification_figures,
+    result_figures,
+)
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
-from facerec.verification.report import describe_flip
+from facerec.verification.report import (
+    THRESHOLD_ADVICE,
+    describe_flip,
+    difference_limits,
+    difference_points,
+    pairs_of,
+    remarks_of,
+)
 
 Encoded = Callable[[int], bytes]
 """Item of a bench → its encoded image, such as `ImageSource.encoded`."""
@@ -46,27 +48,26 @@ Results = Mapping[str, VerificationResult]
 
 KIND = "facerec verification report"
 
+LISTED = 50
+"""Failures that the page lists; the table has all."""
+HARDEST = 10
+"""Pairs of each kind that are shown."""
+
 _FACE = 112
 """Longer side of the pictures in the page, pixels."""
 
 _READING = (
-    "A pair matches if its score is at or above the threshold. Mated (genuine) pairs show one "
-    "subject, non-mated (impostor) pairs two. TPR is the share of mated pairs that match, "
-    "FNMR = 1 − TPR; FPR, or FMR, is the share of non-mated pairs that match.",
-    "TPR@FPR is the largest TPR whose FPR does not exceed the target: a value of the step "
-    "function, nothing is interpolated. The realised FPR stands beside it. A target that leaves "
-    "room for less than one false accept is “not resolvable”; one with room for fewer than "
-    f"{RULE_OF_30} is marked “few errors” (rule of {RULE_OF_30}).",
-    "Accuracy is the mean over folds; the threshold of each fold is the best one on the others. "
-    "SEM is the standard error of that mean (ddof 1), std the standard deviation over folds (ddof "
-    "0): name which one you quote. The interval is that of the share of all held-out pairs judged "
-    "rightly.",
-    "EER is read on the convex hull of the ROC; the step rule is that of FVC2000. AUC is the "
-    "Mann–Whitney statistic, ties count one half. d′ uses variances with ddof 0.",
+    "A pair matches if its score is at or above the threshold. TPR is the share of mated pairs "
+    "that match, FPR (or FMR) that of non-mated pairs.",
+    "TPR@FPR is the largest TPR whose FPR does not exceed the target: nothing is interpolated. A "
+    "target that leaves room for less than one false accept is “not resolvable”; one with room "
+    f"for fewer than {RULE_OF_30} is marked “few errors” (rule of {RULE_OF_30}).",
+    "Accuracy is the mean over folds, with the best threshold of the others. SEM is the standard "
+    "error of that mean (ddof 1), std the standard deviation over folds (ddof 0).",
     "All intervals are 95 %. An effective n smaller than the number of comparisons says that these "
     "depend on each other, because they share subjects.",
     "A pair without a score is a failure to acquire: listed, counted, and left out of all rates.",
-    "Norms are those of raw embeddings; CV is their standard deviation over their mean.",
+    THRESHOLD_ADVICE,
 )
 
 
@@ -82,14 +83,13 @@ def write_report(
     comparisons: Sequence[Comparison] = (),
     searches: Sequence[IdentificationResult] = (),
     pictures: Mapping[str, Encoded] | None = None,
-    scores: bool = False,
     command: str | None = None,
 ) -> Path:
-    """Write ``report.html``, ``report.json``, ``tables/*.csv`` and ``figures/*.{png,svg}``.
+    """Write ``report.html``, ``report.json``, ``figures.csv``, ``pairs.csv`` and pictures.
 
-    The page begins with what was found; it needs nothing but itself: no network, no script. Equal
-    results give equal bytes. The folder appears whole or not at all; an earlier report there is
-    replaced. The path of the page is returned.
+    ``figures.csv`` has every figure, ``pairs.csv`` the pairs that err most and those without a
+    score. The page needs nothing but itself: no network, no script. Equal results give equal
+    bytes. The folder appears whole or not at all; an earlier report there is replaced.
 
     Args:
         folder: of the report.
@@ -99,8 +99,10 @@ def write_report(
         searches: results of 1:N.
         pictures: name → pictures of its items, for the hardest pairs; without it pairs are named
             by the ids of their images alone.
-        scores: also write ``tables/scores.csv`` with the score of every pair.
         command: the command line that led to this report, for the record.
+
+    Returns:
+        The path of the page.
 
     Raises:
         FacerecError: the folder holds anything but a report, or cannot be written.
@@ -109,98 +111,64 @@ def write_report(
     check_report_folder(final)
     drawings = Drawings()
     curves = _curves(results, drawings) if results else []
-    sections = [
-        _section(number, name, result, (pictures or {}).get(name), drawings)
-        for number, (name, result) in enumerate(results.items(), start=1)
-    ]
-    files = drawings.files | _tables(results, comparisons, searches, scores)
-    provenance = provenance_of(command)
-    names = sorted([*files, "report.html", "report.json"])
-    files["report.json"] = to_json(
-        {
-            "kind": KIND,
-            **provenance,
-            "results": {name: result.to_json() for name, result in results.items()},
-            "comparisons": [comparison.to_json() for comparison in comparisons],
-            "identification": [each.to_json() for each in searches],
-            "files": names,
-        }
-    )
-    differences = [tables.comparison_table(comparison) for comparison in comparisons]
+    tables = [result_figures(result, name) for name, result in results.items()]
+    differences = [comparison_figures(comparison) for comparison in comparisons]
+    found = [identification_figures(each) for each in searches]
+    pairs = {name: _pairs(name, result) for name, result in results.items()}
     every: list[VerificationResult | IdentificationResult] = [*results.values(), *searches]
-    models = {str(result.model.get("name")) for result in every if result.model}
-    total = sum(result.mated + result.non_mated for result in results.values())
+    sections = [
+        Section("All figures", [figures_table("Figures with 95 % intervals", pd.concat(tables))])
+        if tables
+        else None,
+        *(
+            Section("Comparison", [_compared(*both)])
+            for both in zip(comparisons, differences, strict=True)
+        ),
+        Section("Curves", curves[1:]) if curves else None,
+        *(
+            Section("Identification", [figures_table(describe_result(each), one)], lead=_SEARCHES)
+            for each, one in zip(searches, found, strict=True)
+        ),
+        *(
+            _section(name, result, pairs[name], (pictures or {}).get(name))
+            for name, result in results.items()
+        ),
+        Section("How to read the figures", [Listed(_READING)]),
+        Section("Provenance", [_provenance(each) for each in every]),
+    ]
+    provenance = provenance_of(command)
+    files = dict(drawings.files)
+    files["figures.csv"] = to_csv(records(pd.concat([*tables, *differences, *found])))
+    if rows := [row for of_result in pairs.values() for row in of_result]:
+        files["pairs.csv"] = to_csv(rows)
+    document = {
+        "kind": KIND,
+        **provenance,
+        "results": {name: result.to_json() for name, result in results.items()},
+        "comparisons": [comparison.to_json() for comparison in comparisons],
+        "identification": [each.to_json() for each in searches],
+        "files": sorted([*files, "report.html", "report.json"]),
+    }
+    files["report.json"] = to_json(document)
+    findings = list(_findings(results, comparisons, searches))
+    models = sorted({str(result.model.get("name")) for result in every if result.model})
     page = Page(
-        title="Verification report" + (f": {', '.join(sorted(models))}" if models else ""),
-        verdict=_verdict(results, comparisons, searches),
-        lead=f"{words.counted(len(every), 'result')}, {words.counted(total, 'scored pair')}; "
-        f"facerec {provenance['facerec']}. Every figure has its 95 % interval and its counts.",
-        findings=_findings(results, comparisons, searches),
+        title="Verification report" + (f": {', '.join(models)}" if models else ""),
+        verdict=f"{findings[0].figure}: {findings[0].estimate} {findings[0].limits}".strip() + ".",
+        lead=f"{words.counted(len(every), 'result')}; facerec {provenance['facerec']}. "
+        f"{command or ''}",
+        findings=findings,
         headline=curves[:1],
-        sections=[
-            *([Section("All figures", [tables.summary_table(results)])] if results else []),
-            *([Section("Comparison", differences)] if differences else []),
-            *([Section("Curves", curves[1:])] if curves else []),
-            *([_identification(searches)] if searches else []),
-            *sections,
-            Section("How to read the figures", [Listed(_READING)]),
-            Section("Provenance", _provenance(results, searches, provenance, names)),
-        ],
+        sections=[section for section in sections if section is not None],
     )
     files["report.html"] = page.render().encode()
     write_folder(final, files, private=bool(pictures))
     return final / "report.html"
 
 
-# --- findings ---------------------------------------------------------------------------------
-
-
-def _verdict(
-    results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
-) -> str:
-    """Return the sentence at the head of the page, made by rule."""
-    judged = {name: one.accuracy.kfold.mean for name, one in results.items() if one.accuracy}
-    if not results:
-        rates = [_first_rank(each)[1].value or 0 for each in searches]
-        low, high = (words.percent(end) for end in (min(rates), max(rates)))
-        said = f"{low if low == high else f'From {low} to {high}'} of the mated searches"
-        said += f" find their subject by rank {_first_rank(searches[0])[0]}"
-    elif not judged:
-        areas = [result.auc.value or 0 for result in results.values()]
-        low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
-        said = f"AUC {low}" if low == high else f"AUC from {low} to {high}"
-    elif len(judged) == 1:
-        said = f"{words.percent(next(iter(judged.values())))} of the pairs are judged rightly"
-        said += f" ({next(iter(judged))})" if len(results) > 1 else ""
-    else:
-        extremes = (pick(judged, key=judged.__getitem__) for pick in (min, max))
-        ends = [f"{words.percent(judged[name])} ({name})" for name in extremes]
-        said = f"From {' to '.join(ends)} of the pairs are judged rightly"
-    if comparisons:
-        detected = sum(
-            of_interval(row.difference.interval) == "difference detected"
-            for row in map(_compared, comparisons)
-            if row
-        )
-        compared = words.counted(len(comparisons), "comparison")
-        said += f"; a difference is detected in {detected} of {compared}"
-    return f"{said}."
-
-
-def _compared(comparison: Comparison) -> PairedFigure | None:
-    """Return the difference that findings quote: the first that has a value."""
-    return next((row for row in comparison.rows if row.difference.value is not None), None)
-
-
-def _first_rank(result: IdentificationResult) -> tuple[int, Estimate]:
-    """Return the best rank that was asked for and its rate."""
-    return min(result.rank_rates.items())
-
-
 def _findings(
     results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
-) -> list[FindingLine]:
-    lines = []
+) -> Iterator[FindingLine]:
     for name, result in results.items():
         estimate = f"AUC {words.number(result.auc.value, '.4f')}"
         limits = words.limits(result.auc.interval, form=".4f")
@@ -208,173 +176,175 @@ def _findings(
             estimate = f"accuracy {words.percent(result.accuracy.value)}"
             limits = words.percent_limits(result.accuracy.interval)
         # The finest target that rests on enough errors says most; else the coarsest of all.
-        reliable = [each for each in result.points if each.point.reliable]
-        points = [*reversed(reliable), *(e for e in result.points if e.point.resolvable)]
+        there = [each for each in result.points if each.point.resolvable]
+        told = [each for each in there if each.point.reliable][-1:] or there[:1]
         rate = ""
-        if points:
-            tpr = points[0].tpr
-            few = f", {tpr.remark}" if tpr.remark else ""
-            rate = (
-                f"TPR {words.percent(tpr.value)} {words.percent_limits(tpr.interval)} at FPR "
-                f"{points[0].point.target}{few}"
-            )
+        for best in told:
+            tpr = best.tpr
+            limits_of = words.percent_limits(tpr.interval)
+            rate = f"TPR {words.percent(tpr.value)} {limits_of} at FPR {best.point.target}"
+            rate += f", {tpr.remark}" if tpr.remark else ""
         if result.failures:
             rate += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
-        basis = f"{tables.pairs_of(result)}, {tables.subjects_of(result)}"
-        lines.append(FindingLine(name, estimate, limits, detail=rate, basis=basis))
-    for comparison in comparisons:
-        title, basis = f"{comparison.second} less {comparison.first}", tables.pairs_of(comparison)
-        line = FindingLine(title, words.NOTHING, "", of_interval(None), basis=basis)
-        if row := _compared(comparison):
-            estimate = f"{row.figure} {tables.difference_points(row)} points"
-            limits, concluded = tables.difference_limits(row), of_interval(row.difference.interval)
-            line = FindingLine(title, estimate, limits, concluded, basis=basis)
-        lines.append(line)
-    for each in searches:
-        rank, best = _first_rank(each)
-        galleries = words.counted(len(each.galleries), "gallery", "galleries")
-        lines.append(
-            FindingLine(
-                describe_result(each),
-                f"rank {rank} {words.percent(best.value)}",
-                words.percent_limits(best.interval),
-                basis=f"1:N, {galleries}, {each.galleries[0].searches.rank.size:,} searches each",
-            )
+        subjects = (
+            words.counted(result.subjects, "subject") if result.subjects else "subjects unknown"
         )
-    return lines
-
-
-# --- sections ---------------------------------------------------------------------------------
+        basis = f"{pairs_of(result)}, {subjects}"
+        yield FindingLine(name, estimate, limits, detail=rate, basis=basis)
+    for comparison in comparisons:
+        title, basis = f"{comparison.second} less {comparison.first}", pairs_of(comparison)
+        row = next((row for row in comparison.rows if row.difference.value is not None), None)
+        if row is None:
+            yield FindingLine(title, words.NOTHING, conclusion=of_interval(None), basis=basis)
+            continue
+        estimate = f"{row.figure} {difference_points(row)} points"
+        concluded = of_interval(row.difference.interval)
+        yield FindingLine(title, estimate, difference_limits(row), concluded, basis=basis)
+    for each in searches:
+        rank, rate_of = min(each.rank_rates.items())
+        estimate = f"rank {rank} {words.percent(rate_of.value)}"
+        limits, count = words.percent_limits(rate_of.interval), len(each.galleries)
+        basis = f"1:N, {words.counted(count, 'gallery', 'galleries')}"
+        yield FindingLine(describe_result(each), estimate, limits, basis=basis)
 
 
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
-    areas = ", ".join(f"{name}: AUC {result.auc.value:.4f}" for name, result in results.items())
-    errors = ", ".join(
-        f"{name}: EER {words.percent(result.eer.value)}" for name, result in results.items()
+    areas = ", ".join(f"{name}: AUC {one.auc.value:.4f}" for name, one in results.items())
+    errors = ", ".join(f"{n}: EER {words.percent(one.eer.value)}" for n, one in results.items())
+    curves = drawings.draw(
+        "roc",
+        roc_figure(results),
+        f"ROC curves over a logarithmic FPR axis. {areas}.",
+        "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded.",
     )
-    norms = ", ".join(
-        f"{name}: mean {one.norms.mean.value:.4g}, CV {one.norms.cv:.4f}"
-        for name, one in results.items()
-        if one.norms
+    curves += drawings.draw(
+        "det",
+        det_figure(results),
+        f"DET curves on probit axes. {errors}.",
+        "DET: points at which a rate is exactly 0 or 1 have no place and are left out.",
     )
-    return [
-        *drawings.draw(
-            "roc",
-            roc_figure(results),
-            f"ROC curves over a logarithmic FPR axis. {areas}.",
-            "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded.",
-        ),
-        *drawings.draw(
-            "det",
-            det_figure(results),
-            f"DET curves on probit axes. {errors}.",
-            "DET: trade-off of both error rates on probit axes. Points at which a rate is exactly "
-            "0 or 1 have no place there and are left out.",
-        ),
-        *drawings.draw(
-            "norms",
-            norm_figure(results),
-            f"Histograms of embedding norms. {norms}.",
-            "Norms of raw embeddings over the images of all pairs.",
-        ),
+    for number, (name, result) in enumerate(results.items(), start=1):
+        curves += drawings.draw(
+            f"scores-{slug(number, name)}",
+            score_figure(name, result),
+            f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores.",
+            f"Scores of {name}; dashed lines are the thresholds of the operating points.",
+        )
+    return curves + drawings.draw(
+        "norms",
+        norm_figure(results),
+        "Histograms of embedding norms.",
+        "Norms of raw embeddings over the images of all pairs.",
+    )
+
+
+_SEARCHES = (
+    "A search is mated if the gallery holds its subject. Rank k: the share of mated searches with "
+    "their subject among the k best entries; ties count against it. TPIR@FPIR: the share of mated "
+    "searches that find their subject first, at or above the threshold at which at most the target "
+    "share of the others find anybody."
+)
+
+
+def _compared(comparison: Comparison, figures: pd.DataFrame) -> Table[Any]:
+    remarks = [
+        f"On {pairs_of(comparison)} with a score in both; {comparison.left_out:,} are left out. "
+        f"Intervals of the differences: {comparison.basis}.",
+        *map(words.sentence, comparison.notes),
     ]
+    caption = f"A: {comparison.first}; B: {comparison.second}"
+    return figures_table(caption, figures, remarks)
 
 
 def _section(
-    number: int, name: str, result: VerificationResult, encoded: Encoded | None, drawings: Drawings
+    name: str,
+    result: VerificationResult,
+    rows: Sequence[Mapping[str, Any]],
+    encoded: Encoded | None,
 ) -> Section:
-    picture = None if encoded is None else functools.partial(face_picture, encoded)
-    hardest = functools.partial(tables.hardest_table, name, result, picture)
-    folds = tables.folds_table(name, result)
+    def side(row: Mapping[str, Any], which: str) -> Cell:
+        if encoded is None:
+            return Cell(str(row[which]))
+        face = face_picture(encoded, int(getattr(result.pairs, which)[row["pair"]]))
+        return Cell(str(row[which]), "" if face else "its picture cannot be shown", face)
+
+    def table(caption: str, kind: str, last: str, most: int) -> Table[Any]:
+        cells = [
+            (str(row["pair"]), side(row, "first"), side(row, "second"), _short(row[last]))
+            for row in rows
+            if row["list"] == kind
+        ][:most]
+        headings = "pair", "first image", "second image", last
+        return text_table(caption, headings, cells, words=("first image", "second image", "reason"))
+
     warning = Text("These pictures show subjects. Handle this page as you handle the bench itself.")
     blocks: list[Block] = [
         *([Listed(list(map(words.sentence, result.notes)), "notes")] if result.notes else []),
-        tables.figures_table(result),
-        tables.points_table(name, result),
-        tables.thresholds_table(name, result),
-        *drawings.draw(
-            f"scores-{slug(number, name)}",
-            score_figure({name: result}),
-            f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores, "
-            "thresholds marked.",
-            "Scores on a logarithmic count axis; dashed lines are the thresholds of the operating "
-            "points.",
+        *([warning] if encoded else []),
+        Beside(
+            [
+                table("Lowest mated scores", "lowest mated", "score", HARDEST),
+                table("Highest non-mated scores", "highest non-mated", "score", HARDEST),
+            ]
         ),
-        *([folds] if folds else []),
-        Heading("Hardest pairs"),
-        *([warning] if picture else []),
-        Beside([hardest(mated=True), hardest(mated=False)]),
-        Heading("Failures to acquire"),
-        tables.failures_table(name, result, tables.LISTED)
-        if result.failures
-        else Text("None: every pair has a score."),
     ]
-    return Section(
-        name,
-        blocks,
-        lead=f"{describe_result(result)}: {result.mated:,} mated and {result.non_mated:,} "
-        f"non-mated pairs with a score; {describe_flip(result.flip)}; score: {result.score}.",
-    )
+    if result.failures:
+        count = words.counted(len(result.failures), "pair")
+        blocks.append(table(f"{count} without a score", "failures", "reason", LISTED))
+    said = [*remarks_of(result), f"intervals: {result.basis}"]
+    return Section(name, blocks, lead=f"{describe_result(result)}: {'; '.join(said)}.")
 
 
-def _identification(searches: Sequence[IdentificationResult]) -> Section:
-    blocks: list[Block] = []
-    for each in searches:
-        views = f"{describe_flip(each.flip)}; score: {each.score}."
-        blocks += [tables.identification_table(each), Text(views)]
-        if each.notes:
-            blocks.append(Listed(list(map(words.sentence, each.notes)), "notes"))
-    return Section(
-        "Identification",
-        blocks,
-        lead="A search is mated if the gallery holds its person. Rank k: the share of mated "
-        "searches with their person among the k best entries; ties count against it. TPIR@FPIR: "
-        "the share of mated searches that find their person first, at or above the threshold at "
-        "which at most the target share of the others find anybody.",
-    )
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _provenance(
-    results: Results,
-    searches: Sequence[IdentificationResult],
-    provenance: Mapping[str, Any],
-    names: Sequence[str],
-) -> list[Block]:
-    listed = ", ".join(name for name in names if not name.startswith("report."))
-    origins = {describe_result(each): _origin(each) for each in searches}
-    origins = {name: _origin(result) for name, result in results.items()} | origins
+def _pairs(name: str, result: VerificationResult) -> list[dict[str, Any]]:
+    """Return the pairs whose scores err most, worst first, and those without a score."""
+    reasons = {failure.pair: failure.reason for failure in result.failures}
+    chosen: dict[str, list[int]] = {}
+    for kind, mated, sign in (("lowest mated", True, 1), ("highest non-mated", False, -1)):
+        pairs = np.flatnonzero((result.pairs.issame == mated) & ~np.isnan(result.scores))
+        order = np.argsort(sign * result.scores[pairs], kind="stable")[:HARDEST]
+        chosen[kind] = pairs[order].tolist()
+    chosen["failures"] = list(reasons)
+
+    def item(index: int) -> str:
+        return str(index if result.items is None else result.items[index])
+
     return [
-        facts_table("This report", _texts(provenance)),
-        *(facts_table(name, _texts(origin)) for name, origin in origins.items()),
-        Text(
-            "Beside this page: ",
-            Code("report.json"),
-            f" with all figures, tables as CSV, and figures as PNG and SVG: {listed}.",
-        ),
+        {
+            "bench": name,
+            "list": kind,
+            "pair": pair,
+            "mated": bool(result.pairs.issame[pair]),
+            "first": item(int(result.pairs.first[pair])),
+            "second": item(int(result.pairs.second[pair])),
+            # As float32, whose shortest text gives the same number.
+            "score": None if kind == "failures" else result.scores[pair],
+            "reason": reasons.get(pair, ""),
+        }
+        for kind, pairs in chosen.items()
+        for pair in pairs
     ]
 
 
-def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
-        for name, fact in facts.items()
-    }
-
-
-def _origin(result: VerificationResult | IdentificationResult) -> dict[str, Any]:
+def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]:
     """Return where a result comes from, one entry a line."""
     facts: dict[str, Any] = {"bench": result.name}
     for title, mapping in (("model", result.model), ("source", result.source)):
-        if mapping is None:
-            facts[title] = "unknown"
-        else:
-            facts |= {f"{title}: {key}": value for key, value in mapping.items()}
-    return facts | {
+        known = {f"{title}: {key}": value for key, value in (mapping or {}).items()}
+        facts |= known or {title: "unknown"}
+    facts |= {
         "views": describe_flip(result.flip),
         "alignment": result.align or "none, images as they are",
         "score": result.score,
-        **({"intervals": result.basis} if isinstance(result, VerificationResult) else {}),
     }
+    texts = {
+        name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
+        for name, fact in facts.items()
+    }
+    return facts_table(describe_result(result), texts)
 
 
 def face_picture(encoded: Encoded, item: int) -> str:
@@ -388,35 +358,6 @@ def face_picture(encoded: Encoded, item: int) -> str:
         image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
     return data_uri("image/jpeg", content.tobytes())
-
-
-# --- files ------------------------------------------------------------------------------------
-
-
-def _tables(
-    results: Results,
-    comparisons: Sequence[Comparison],
-    searches: Sequence[IdentificationResult],
-    scores: bool,
-) -> Files:
-    named = list(results.items())
-    kinds: dict[str, Sequence[Table[Any] | None]] = {
-        "operating_points": [tables.points_table(*one) for one in named],
-        "thresholds": [tables.thresholds_table(*one) for one in named],
-        "folds": [tables.folds_table(*one) for one in named],
-        "failures": [tables.failures_table(*one) for one in named],
-        "hardest_pairs": [
-            tables.hardest_table(*one, mated=mated) for one in named for mated in (True, False)
-        ],
-        "scores": [tables.scores_table(*one) for one in named] if scores else [],
-        "comparison": [tables.comparison_table(comparison) for comparison in comparisons],
-        "identification": [tables.identification_table(each) for each in searches],
-    }
-    rows = {
-        name: [row for table in kind if table for row in table.records()]
-        for name, kind in kinds.items()
-    }
-    return {f"tables/{name}.csv": to_csv(each) for name, each in rows.items() if each}
 
 
 def _written_before(folder: Path) -> set[str]:

@@ -25,7 +25,6 @@ from facerec.report.figures import (
     percent_axis,
     probit_axis,
     styles,
-    tidy,
     verbatim,
     write_figure,
 )
@@ -98,7 +97,7 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     figure, axes = new_figure(7, 5.6)
     x_low, y_low, y_high = 0.01, 0.01, 0.5
     for name, result, style in _styled(results):
-        det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points("drop")
+        det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points()
         shown = _visible(det.x)
         x, y, text = det.x[shown], det.y[shown], f"{name}   EER {words.percent(result.eer.value)}"
         axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
@@ -126,37 +125,40 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     return figure
 
 
-def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
-    """Draw histograms of mated and non-mated scores, a panel a result, thresholds marked.
+def score_figure(name: str, result: VerificationResult) -> Figure:
+    """Draw histograms of mated and non-mated scores, thresholds marked.
 
     The count axis is logarithmic, so that single pairs on the wrong side are in sight. Infinite
     scores have no place in it and are named in the legend.
     """
-    figure = Figure(figsize=(7, 0.3 + 2.9 * len(results)), layout="constrained")
-    for axes, (name, result) in zip(
-        figure.subplots(len(results), squeeze=False)[:, 0], results.items(), strict=True
+    figure, axes = new_figure(7, 3.2)
+    there = result.scores[np.isfinite(result.scores)].astype(np.float64)
+    edges = np.histogram_bin_edges(there, _BINS)
+    highest = 1
+    for kind, scores, colour in (
+        ("mated", result.mated_scores, _MATED),
+        ("non-mated", result.non_mated_scores, _NON_MATED),
     ):
-        tidy(axes)
-        there = result.scores[np.isfinite(result.scores)].astype(np.float64)
-        edges = np.histogram_bin_edges(there, _BINS)
-        highest = 1
-        for kind, scores, colour in (
-            ("mated", result.mated_scores, _MATED),
-            ("non-mated", result.non_mated_scores, _NON_MATED),
-        ):
-            finite = scores[np.isfinite(scores)]
-            beyond = scores.size - finite.size
-            text = f"{kind} ({scores.size:,} pairs)"
-            text += f", {beyond:,} infinite not shown" if beyond else ""
-            counts = np.histogram(finite, edges)[0]
-            _bars(axes, counts, edges, colour, "-", text)
-            highest = max(highest, counts.max())
-        # Room for the legend above the highest bar.
-        axes.set_ylim(0.7, 12 * highest)
-        axes.set(yscale="log", ylabel="pairs a bin")
-        axes.set_xlabel(textwrap.fill(f"{name}: {result.score}", 70), parse_math=False)
-        _mark_thresholds(axes, result)
-        verbatim(axes.legend(loc="upper left", frameon=False, fontsize=SMALL, ncols=2))
+        finite = scores[np.isfinite(scores)]
+        beyond = scores.size - finite.size
+        text = f"{kind} ({scores.size:,} pairs)"
+        text += f", {beyond:,} infinite not shown" if beyond else ""
+        counts = np.histogram(finite, edges)[0]
+        _bars(axes, counts, edges, colour, "-", text)
+        highest = max(highest, counts.max())
+    # Room for the legend above the highest bar.
+    axes.set_ylim(0.7, 12 * highest)
+    axes.set(yscale="log", ylabel="pairs a bin")
+    axes.set_xlabel(textwrap.fill(f"{name}: {result.score}", 70), parse_math=False)
+    points = [one.point for one in result.points if one.point.resolvable]
+    points = [point for point in points if math.isfinite(point.threshold)]
+    for point in points:
+        axes.axvline(point.threshold, color="0.2", linewidth=0.9, linestyle="--")
+    top = axes.secondary_xaxis("top")
+    top.set_ticks([one.threshold for one in points], [f"FPR {one.target}" for one in points])
+    top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
+    top.spines["top"].set_visible(False)
+    verbatim(axes.legend(loc="upper left", frameon=False, fontsize=SMALL, ncols=2))
     return figure
 
 
@@ -263,17 +265,6 @@ def _bars(
 ) -> None:
     axes.stairs(heights, edges, fill=True, color=colour, alpha=0.25)
     axes.stairs(heights, edges, color=colour, linestyle=line, label=label)
-
-
-def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
-    points = [one.point for one in result.points if one.point.resolvable]
-    points = [point for point in points if math.isfinite(point.threshold)]
-    for point in points:
-        axes.axvline(point.threshold, color="0.2", linewidth=0.9, linestyle="--")
-    top = axes.secondary_xaxis("top")
-    top.set_ticks([one.threshold for one in points], [f"FPR {one.target}" for one in points])
-    top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
-    top.spines["top"].set_visible(False)
 
 
 def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -> None:

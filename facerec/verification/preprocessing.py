@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,18 @@ from facerec.embedding.extraction import embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError, ModelError
 from facerec.progress import Progress, section
+from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import figure_row, tidy
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import score_pairs
 from facerec.verification.uncertainty import MIN_SUBJECTS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FOLDS = 2
 """Folds of a bench that are scored."""
@@ -65,21 +70,6 @@ class Trial:
         low, behind = self.behind.low, self.behind.value
         return low is not None and low > NEGLIGIBLE * (self.d_prime + (behind or 0))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
-        interval = self.behind.interval
-        return {
-            "preprocessing": asdict(self.preprocessing),
-            "d_prime": self.d_prime,
-            "accuracy": self.accuracy.value,
-            "correct": self.accuracy.events or 0,
-            "auc": self.auc,
-            "behind": self.behind.value,
-            "interval": None if interval is None else asdict(interval),
-            "worse": self.worse,
-            "flags": flags(self.preprocessing),
-        }
-
 
 @dataclass(frozen=True)
 class Trials:
@@ -112,16 +102,35 @@ class Trials:
             return f"{said}. What is assumed without flags ({flags(self.assumed)}) is worse."
         return f"{said}. What is assumed without flags ({flags(self.assumed)}) may be as good."
 
+    def figures(self) -> pd.DataFrame:
+        """Return accuracy and d′ of each way, the best first, and how far behind it each is."""
+        rows = []
+        for row in self.rows:
+            given = row.preprocessing
+            way = f"{given.channels} {given.mean:g} {given.std:g}"
+            way += " (assumed)" if given == self.assumed else ""
+            rows += [
+                figure_row("accuracy", row.accuracy, way=way),
+                figure_row("d′", Estimate(row.d_prime), way=way),
+                figure_row("d′ behind the best", row.behind, way=way),
+            ]
+        return tidy(rows)
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        return {
+        trials = [
+            {"flags": flags(row.preprocessing), "worse": row.worse, **vars(row)}
+            for row in self.rows
+        ]
+        document = {
             "bench": self.bench,
             "pairs": self.pairs,
-            "assumed": asdict(self.assumed),
+            "assumed": self.assumed,
             "intervals": self.basis,
             "verdict": self.verdict,
-            "trials": [row.to_json() for row in self.rows],
+            "trials": trials,
         }
+        return dict(plain(document))
 
 
 def flags(preprocessing: Preprocessing) -> str:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
 
 from facerec.embedding.align import alignment_words
 from facerec.report import words
-from facerec.report.table import Table
-from facerec.verification import tables
-from facerec.verification.compare import Comparison, describe_result
+from facerec.report.tidy import figures_table
+from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
+from facerec.verification.figures import (
+    comparison_figures,
+    identification_figures,
+    result_figures,
+)
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.preprocessing import Trials
 
 LISTED_FAILURES = 10
+
+THRESHOLD_ADVICE = (
+    "A threshold for use is set on other data than it is tested on: take it from one set, with the "
+    "model, flip mode and kind of images of the deployment, and report the rates that it gives on "
+    "another."
+)
+
+
+def pairs_of(one: VerificationResult | Comparison) -> str:
+    """Return how many pairs of both kinds have a score."""
+    return f"{one.mated:,} mated and {one.non_mated:,} non-mated pairs"
 
 
 def format_rate(estimate: TprEstimate) -> str:
@@ -29,7 +42,20 @@ def format_rate(estimate: TprEstimate) -> str:
         return f"not resolvable (N={fpr.total})"
     rate = f"{words.percent(tpr.value)} {words.percent_limits(tpr.interval)}"
     few = f", {tpr.remark}" if tpr.remark else ""
-    return f"{rate} ({tables.of_total(tpr)} at {tables.of_total(fpr)}){few}"
+    return f"{rate} ({tpr.events}/{tpr.total} at {fpr.events}/{fpr.total}){few}"
+
+
+def difference_points(row: PairedFigure) -> str:
+    """Return a difference in points of percent."""
+    value = row.difference.value
+    return words.number(None if value is None else 100 * value, "+.2f")
+
+
+def difference_limits(row: PairedFigure) -> str:
+    """Return the interval of a difference in points of percent."""
+    if row.difference.value is None:
+        return words.NOTHING
+    return words.limits(row.difference.interval, 100, "+.2f") or "no interval"
 
 
 def describe_flip(flip: bool | None) -> str:
@@ -40,15 +66,15 @@ def describe_flip(flip: bool | None) -> str:
 
 
 def print_result(result: VerificationResult, console: Console) -> None:
-    """Print one bench as tables, with notes and failures below."""
+    """Print one bench, with notes and failures below."""
     console.print()
-    _say(console, f"{describe_result(result)}: {tables.pairs_of(result)}", "bold")
-    _print_table(tables.figures_table(result), console)
-    _print_table(tables.points_table(result.name, result), console)
-    _print_table(tables.thresholds_table(result.name, result), console, [tables.THRESHOLD_ADVICE])
-    _print_remarks(_remarks(result, f"; intervals: {result.basis}"), result.notes, console)
+    _say(console, f"{describe_result(result)}: {pairs_of(result)}", "bold")
+    console.print(figures_table("", result_figures(result)).terminal())
+    remarks = [*remarks_of(result), f"intervals: {result.basis}", THRESHOLD_ADVICE]
+    _print_remarks(remarks, result.notes, console)
     if len(result.failures) > 1:
-        _print_table(tables.failures_table(result.name, result, LISTED_FAILURES), console)
+        for failure in result.failures[:LISTED_FAILURES]:
+            _say(console, f"pair {failure.pair}: {failure.reason}", "yellow")
         more = len(result.failures) - LISTED_FAILURES
         if more > 0:
             _say(console, f"and {more:,} more, all listed by --json and --out", "yellow")
@@ -57,35 +83,27 @@ def print_result(result: VerificationResult, console: Console) -> None:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
-    _say(console, f"difference B − A on {tables.pairs_of(comparison)}", "bold")
-    _print_table(tables.comparison_table(comparison), console)
-    basis = f"intervals of the differences: {comparison.basis}"
-    _print_remarks([basis], comparison.notes, console)
+    _say(console, f"A: {comparison.first}; B: {comparison.second}", "bold")
+    table = figures_table("", comparison_figures(comparison))
+    console.print(table.terminal())
+    remarks = [
+        f"on {pairs_of(comparison)} with a score in both",
+        f"intervals of the differences: {comparison.basis}",
+    ]
+    _print_remarks(remarks, comparison.notes, console)
 
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
-    _print_table(tables.identification_table(result), console)
-    _print_remarks(_remarks(result), result.notes, console)
+    title = f"{describe_result(result)}: 1:N identification"
+    console.print(figures_table(title, identification_figures(result)).terminal())
+    _print_remarks(remarks_of(result), result.notes, console)
 
 
-def print_trials(trials: Trials, console: Console) -> None:
-    """Print the ways of preprocessing, the best first, and the verdict."""
-    table = tables.trials_table(trials)
-    _print_table(table, console, table.remarks)
-    console.print(trials.verdict, style="bold", soft_wrap=True, markup=False)
-
-
-def _remarks(result: VerificationResult | IdentificationResult, basis: str = "") -> list[str]:
-    """Say how what was compared came to be."""
-    remarks = [f"{describe_flip(result.flip)}; score: {result.score}{basis}"]
+def remarks_of(result: VerificationResult | IdentificationResult) -> list[str]:
+    """Return how what was compared came to be, a sentence each."""
+    remarks = [f"{describe_flip(result.flip)}; score: {result.score}"]
     return remarks if result.align is None else [*remarks, alignment_words(result.align)]
-
-
-def _print_table(table: Table[Any], console: Console, remarks: Iterable[str] = ()) -> None:
-    if table.rows:
-        console.print(table.terminal())
-        _print_remarks(remarks, [], console)
 
 
 def _print_remarks(remarks: Iterable[str], notes: Iterable[str], console: Console) -> None:

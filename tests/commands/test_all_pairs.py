@@ -3,10 +3,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +16,13 @@ import facerec
 from facerec.commands.all_pairs import main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.errors import FacerecError
 from facerec.files import sha256
-from facerec.verification.scoring import AllPairs, score_all_pairs
+from facerec.verification.scoring import score_all_pairs
 
 REPOSITORY = Path(facerec.__file__).parent.parent
 FAILED = 7
+
+Figures = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def toy() -> tuple[NDArray[np.float32], NDArray[np.str_], NDArray[np.str_], NDArray[np.str_]]:
@@ -70,149 +71,71 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def expected(**arguments: object) -> AllPairs:
-    return score_all_pairs(VECTORS, SUBJECTS, **arguments)  # type: ignore[arg-type]
+GROUPED = ["--embeddings", "nobody.npz", "--subjects", "s.csv", "--group", "kind"]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command, expect exit status 2, and return its one sentence."""
-    with pytest.raises(SystemExit) as exit_:
-        main(list(arguments))
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error.removeprefix("error: ").strip()
+def figures(file: str) -> Figures:
+    rows = json.loads(Path(file).read_text())["figures"]
+    return {(row["group"], row["figure"], row["target"]): row for row in rows}
 
 
-def test_points_and_thresholds_are_printed_with_counts(
+def test_terminal_json_and_csv_hold_the_same_rows(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["--embeddings", "e.npz", "--fpr", "1e-1", "1e-9", "--threshold", "0.5", "0.999"])
-    text = capsys.readouterr().out
-    found = expected(fpr=["1e-1"], thresholds=[0.5])
-    point, table = found.points[0], found.tables[0]
-    assert "embeddings e.npz: 120 images" in text
-    assert f"119 images of 30 subjects: {found.mated:,} mated" in text
-    misses, mated = table.false_non_matches, found.mated
-    for pattern in (
-        rf"TPR@FPR=1e-1 +{100 * point.tpr:.2f} % +{point.true_accepts}/{mated} +"
-        rf"t = {point.threshold:.4g}\s+\[[\d.,\s]+\]",
-        rf"its FPR +{point.fpr_realised:.3g} +{point.false_accepts}/{found.non_mated:,} +n_eff",
-        r"TPR@FPR=1e-9 +not resolvable +N=",
-        rf"FMR at 0.5 +{table.fmr:.3g} +{table.false_matches}/\S+ +n_eff.*\s+\[[\d.,\s]+\]",
-        rf"FNMR at 0.5 +{table.fnmr:.3g} +{misses}/{mated} +n_eff",
-        r"FMR at 0.999 +0 +0/.* if independent\s+\[0,\s[\d.]+\]",
-        rf"not acquired: 1 of 120 images; their {found.lost_mated} mated and "
-        rf"{found.lost_non_mated} non-mated pairs",
-    ):
-        assert re.search(pattern, text), pattern
-    assert "groups at" not in text and "figures:" not in text
-
-
-def test_files_hold_all_figures(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--embeddings", "nobody.npz", "--subjects", "s.csv", "--group", "kind"]
-    arguments += ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--out", "out", "--json", "j.json"]
-    main(arguments)
-    text = capsys.readouterr().out
-    assert "note: 1 rows of s.csv have no embedding" in text
-    for name in ("j.json", "out/all_pairs.json", "out/roc.csv", "out/groups.csv"):
-        assert f"figures: {name}" in text
+    flags = ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--json", "j.json", "--csv", "f.csv"]
+    main([*GROUPED, *flags, "--roc", "roc.csv"])
+    text = " ".join(capsys.readouterr().out.split())
     content = json.loads(Path("j.json").read_text())
-    assert content == json.loads(Path("out/all_pairs.json").read_text())
-    found = expected(fpr=["1/20"], thresholds=[0.4], groups=GROUPS)
-    assert content["facerec"] == facerec.__version__
+    found = score_all_pairs(VECTORS, SUBJECTS, fpr=["1/20"], thresholds=[0.4], groupings=[GROUPS])
     assert content["embeddings"]["sha256"] == sha256("nobody.npz")
     assert content["embeddings"]["note"]["model"] == {"name": "toy"}
     assert content["failures"] == [IDS[FAILED]]
-    assert content["pairs"] == {
-        "mated": found.mated,
-        "non_mated": found.non_mated,
-        "lost_mated": found.lost_mated,
-        "lost_non_mated": found.lost_non_mated,
-    }
-    point, hopeless = content["operating_points"]
-    assert (point["target"], point["threshold"]) == ("1/20", found.points[0].threshold)
-    assert point["true_accepts"] == found.points[0].true_accepts
-    low, high = (point["tpr_interval"][end] for end in ("low", "high"))
-    misses = found.tables[1].fnmr_share().interval()
-    assert (low, high) == pytest.approx((1 - misses.high, 1 - misses.low))
-    assert hopeless["tpr"] is None and hopeless["tpr_interval"] is None
-    (at,) = content["thresholds"]
-    share = found.tables[0].fmr_share()
-    assert at["fmr"]["errors"] == share.events and at["fmr"]["comparisons"] == found.non_mated
-    assert at["fmr"]["interval"]["high"] == share.interval().high
-    cells = {(*cell["groups"], cell["error"]): cell for cell in at["groups"]}
-    assert set(cells) == {
-        ("=a", "FMR"),
-        ("=a", "FNMR"),
-        ("b", "FMR"),
-        ("b", "FNMR"),
-        ("=a", "b", "FMR"),
-    }
-    groups, table = found.groups, found.tables[0]
-    assert groups is not None and table.group_false_matches is not None
-    for key, place in ((("=a",), (0, 0)), (("b",), (1, 1)), (("=a", "b"), (0, 1))):
-        cell = cells[(*key, "FMR")]
-        counts = table.group_false_matches[place], groups.non_mated[place]
-        assert (cell["errors"], cell["comparisons"]) == counts
-        share = groups.fmr_share(table, *place)
-        assert share is not None and cell["interval"]["low"] == share.interval().low
+    assert content["pairs"]["mated"] == found.mated
+    assert content["pairs"]["lost_non_mated"] == found.lost_non_mated
 
-    with Path("out/groups.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    # Both thresholds that can be resolved, five cells each; no cell is a formula.
-    assert len(rows) == 10 and {row["first"] for row in rows} == {"'=a", "b"}
-    assert sum(row["first"] != row["second"] for row in rows) == 2
-    row = next(row for row in rows if row["at"] == "threshold 0.4" and row["error"] == "FNMR")
-    assert int(row["errors"]) == cells["=a", "FNMR"]["errors"]
-    assert float(row["high"]) == cells["=a", "FNMR"]["interval"]["high"]
-    with Path("out/roc.csv").open(newline="") as file:
-        reader = csv.DictReader(file)
-        assert reader.fieldnames is not None and "0.0001220703125" in reader.fieldnames[0]
-        last = list(reader)[-1]
-    assert (int(last["false_accepts"]), int(last["true_accepts"])) == (found.non_mated, found.mated)
-    # The terminal shows the groups at both thresholds.
-    assert text.count("groups at") == 2 and re.search(r"a × b +FMR +[\d.]+ +\d", text)
+    rows, point, groups = figures("j.json"), found.points[0], found.groups
+    given, at_point = found.tables
+    tpr = rows["everybody", "TPR@FPR", "1/20"]
+    assert (tpr["value"], tpr["numerator"]) == (point.tpr, point.true_accepts)
+    misses = at_point.fnmr_share().interval()
+    assert (tpr["low"], tpr["high"]) == pytest.approx((1 - misses.high, 1 - misses.low))
+    assert rows["everybody", "realised FPR", "1/20"]["numerator"] == point.false_accepts
+    assert rows["everybody", "threshold", "1/20"]["value"] == point.threshold
+    assert f"threshold 1/20 {point.threshold}" in text
+    hopeless = rows["everybody", "TPR@FPR", "1e-9"]
+    assert hopeless["value"] is None and hopeless["remark"].startswith("not resolvable")
+    assert groups is not None and given.group_false_matches is not None
+    for name, place in (("=a", (0, 0)), ("b", (1, 1)), ("=a × b", (0, 1))):
+        row, share = rows[name, "FMR@threshold", "0.4"], groups.fmr_share(given, *place)
+        assert share is not None
+        counts = given.group_false_matches[place], groups.non_mated[place]
+        assert (row["numerator"], row["denominator"]) == counts
+        assert (row["low"], row["value"]) == (share.interval().low, share.rate)
+    for said in ("note: 1 rows of s.csv have no embedding", "not acquired: 1 of 120 images"):
+        assert said in text
 
-
-def test_a_folder_tells_of_one_run(
-    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--out", "out"]
-    main([*arguments, "--group", "kind"])
-    main(arguments)
-    assert {path.name for path in Path("out").iterdir()} == {"all_pairs.json", "roc.csv"}
-    Path("out/groups.csv").write_text("mine")
-    main(arguments)
-    assert Path("out/groups.csv").read_text() == "mine"
-
-    def full(*_: object) -> None:
-        raise FacerecError("out/roc.csv: the disk is full")
-
-    monkeypatch.setattr("facerec.commands.all_pairs.save_csv", full)
-    assert "disk is full" in refused(capsys, *arguments)
-    assert not Path("out/all_pairs.json").exists()
-
-
-def test_subjects_in_several_groups_get_counts_without_intervals(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        [name, who, "xy"[k % 2]] for k, (name, who) in enumerate(zip(IDS, SUBJECTS, strict=True))
+    with Path("f.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["figure"] for line in lines] == [key[1] for key in rows]
+    # Exactly, and no cell is a formula.
+    assert [float(line["value"] or "nan") for line in lines[:3]] == [
+        row["value"] for row in list(rows.values())[:3]
     ]
-    write_subjects(workplace / "s.csv", rows)
-    arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--group", "kind"]
-    main([*arguments, "--fpr", "1e-1", "--json", "j.json"])
-    assert re.search(r"x × y +FNMR .* subjects are in several groups", capsys.readouterr().out)
-    (point,) = json.loads(Path("j.json").read_text())["operating_points"]
-    cells = {(*cell["groups"], cell["error"]): cell for cell in point["groups"]}
-    assert all(cell["interval"] is None for cell in cells.values())
-    totals = {
-        kind: sum(cell["comparisons"] for key, cell in cells.items() if key[-1] == kind)
-        for kind in ("FMR", "FNMR")
-    }
-    found = expected(fpr=())
-    assert totals == {"FMR": found.non_mated, "FNMR": found.mated}
+    assert {line["group"] for line in lines} == {"everybody", "'=a", "b", "'=a × b"}
+    with Path("roc.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert (int(last["false_accepts"]), int(last["true_accepts"])) == (found.non_mated, found.mated)
+
+
+def test_subjects_in_several_groups_get_counts_without_intervals(workplace: Path) -> None:
+    mixed = [[i, who, "xy"[k % 2]] for k, (i, who) in enumerate(zip(IDS, SUBJECTS, strict=True))]
+    write_subjects(workplace / "s.csv", mixed)
+    main([*GROUPED, "--fpr", "1e-1", "--json", "j.json"])
+    rows = [row for key, row in figures("j.json").items() if key[0] != "everybody"]
+    assert all(row["low"] is None and "several groups" in row["remark"] for row in rows)
+    found = score_all_pairs(VECTORS, SUBJECTS, fpr=())
+    for kind, total in (("FMR@FPR", found.non_mated), ("FNMR@FPR", found.mated)):
+        assert total == sum(row["denominator"] for row in rows if row["figure"] == kind)
 
 
 def test_images_without_a_group_are_left_out_and_counted(
@@ -223,71 +146,49 @@ def test_images_without_a_group_are_left_out_and_counted(
     for row, word in zip(blank, (" ", "None", "#N/A"), strict=True):
         rows[row][2] = word
     write_subjects(workplace / "s.csv", rows)
-    arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--group", "kind"]
-    main([*arguments, "--fpr", "1e-1", "--json", "j.json"])
-    people = len(set(SUBJECTS[blank]))
+    main([*GROUPED, "--fpr", "1e-1", "--json", "j.json"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"3 images of {people} subjects have no kind in s.csv and are left out" in said
-    content = json.loads(Path("j.json").read_text())
+    assert f"3 images of {len(set(SUBJECTS[blank]))} subjects have no kind in s.csv" in said
     kept = np.delete(np.arange(len(IDS)), blank)
-    found = score_all_pairs(VECTORS[kept], SUBJECTS[kept], fpr=["1e-1"], groups=GROUPS[kept])
-    assert content["images_without_group"] == 3 and content["failures"] == [IDS[FAILED]]
-    (point,) = content["operating_points"]
-    assert point["threshold"] == found.points[0].threshold
-    assert (content["pairs"]["mated"], content["pairs"]["non_mated"]) == (
-        found.mated,
-        found.non_mated,
-    )
-    # All cells with pairs have intervals, as nobody is in two groups.
-    assert all(cell["interval"] for cell in point["groups"] if cell["comparisons"])
-    write_subjects(workplace / "s.csv", [[*row[:2], ""] for row in rows])
-    assert "no image with an embedding has a value in the column kind" in refused(
-        capsys, *arguments
-    )
+    found = score_all_pairs(VECTORS[kept], SUBJECTS[kept], fpr=["1e-1"])
+    assert json.loads(Path("j.json").read_text())["images_without_group"] == 3
+    threshold = figures("j.json")["everybody", "threshold", "1e-1"]["value"]
+    assert threshold == found.points[0].threshold
 
 
-def test_tables_that_do_not_join_are_refused(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows", "words"),
+    [
+        ("--subjects s.csv", [["other.jpg", "p0", ""], *ROWS[2:]], ("2 of 120", str(IDS[0]))),
+        ("--subjects s.csv", [*ROWS, ROWS[4]], ("s.csv, line 122", "earlier line")),
+        ("--subjects s.csv", [ROWS[0], ["x", " ", ""]], ("s.csv, line 3", "empty")),
+        ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
+        ("--subjects s.csv --group kind", [[*r[:2], ""] for r in ROWS], ("no image", "kind")),
+        ("--subjects gone.csv", ROWS, ("gone.csv", "cannot be read")),
+        ("--group kind", ROWS, ("--subjects",)),
+        ("--embeddings nobody.npz", ROWS, ("120 of 120 images", "--subjects")),
+        ("--embeddings gone.npz", ROWS, ("gone.npz",)),
+        ("--fpr 7", ROWS, ("target '7'",)),
+        ("--json .", ROWS, ("a folder",)),
+        ("--device cuda:99", ROWS, ("cannot be used here",)),
+    ],
+)
+def test_mistakes_end_in_a_sentence(
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    rows: list[list[str]],
+    words: tuple[str, ...],
 ) -> None:
-    def problem(rows: list[list[str]], *more: str) -> str:
-        write_subjects(workplace / "s.csv", rows)
-        return refused(capsys, "--embeddings", "e.npz", "--subjects", "s.csv", *more)
-
-    rows = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
-    sentence = problem([["other.jpg", "p0", ""], *rows[2:]])
-    assert "s.csv: 2 of 120 images with an embedding have no row" in sentence
-    assert f"the first is '{IDS[0]}', and 1 of 119 rows have no embedding" in sentence
-    assert "s.csv, line 122: image" in problem([*rows, rows[4]])
-    assert "s.csv, line 3: image_id or subject_id is empty" in problem([rows[0], ["x", " ", ""]])
-    assert "there is no column 'sex' (there are image_id, subject_id, kind)" in problem(
-        rows, "--group", "sex"
-    )
-    (workplace / "s.csv").write_bytes(b"\xff\xfe\x00")
-    assert "s.csv, line 1: this is no UTF-8" in refused(
-        capsys, "--embeddings", "e.npz", "--subjects", "s.csv"
-    )
-    assert "gone.csv: the table cannot be read" in refused(
-        capsys, "--embeddings", "e.npz", "--subjects", "gone.csv"
-    )
-
-
-def test_what_is_missing_is_said_before_the_work(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "of 120 of 120 images it does not say who is on them" in refused(
-        capsys, "--embeddings", "nobody.npz"
-    )
-    write_toy(workplace / "some.npz", np.where(np.arange(120) < 3, "", SUBJECTS))
-    assert "some.npz: of 3 of 120 images" in refused(capsys, "--embeddings", "some.npz")
-    Path("report").touch()
-    assert "report is no folder" in refused(capsys, "--embeddings", "gone.npz", "--out", "report")
-    assert "--group sex: name the table" in refused(
-        capsys, "--embeddings", "e.npz", "--group", "sex"
-    )
-    assert "target '7' is not a rate" in refused(capsys, "--embeddings", "gone", "--fpr", "7")
-    assert "gone.npz" in refused(capsys, "--embeddings", "gone.npz")
-    assert "a folder; name the file" in refused(capsys, "--embeddings", "gone", "--json", ".")
-    assert "cannot be used here" in refused(capsys, "--embeddings", "e.npz", "--device", "cuda:99")
+    write_subjects(workplace / "s.csv", rows)
+    with pytest.raises(SystemExit) as exit_:
+        main(["--embeddings", "e.npz", *arguments.split()])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
+    assert all(word in error for word in words), error
 
 
 @pytest.mark.integration
@@ -303,6 +204,6 @@ def test_processes_of_torchrun_print_once_and_find_the_same(workplace: Path) -> 
         text=True,
         timeout=120,
     )
-    assert done.stdout.count("figures: two.json") == done.stdout.count("TPR@FPR=1e-1") == 1
+    assert done.stdout.count("figures: two.json") == done.stdout.count("TPR@FPR 1e-1") == 1
     alone, two = (json.loads(Path(name).read_text()) for name in ("alone.json", "two.json"))
     assert alone == two

@@ -15,8 +15,8 @@ from helpers.tiny_comparison import comparison, write_images
 
 from facerec.commands.compare import main, smaller
 from facerec.comparison import Comparison
-from facerec.comparison.report import too_few_seeds
 from facerec.comparison.significance import sign_flip_p
+from facerec.comparison.summary import too_few_seeds
 from facerec.recipe import load_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -52,13 +52,13 @@ def test_a_comparison_from_the_command_line(
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
-    assert results["schema"] == "facerec.comparison.results/1"
+    assert results["schema"] == "facerec.comparison.results/2"
     with (out / "table.csv").open(newline="") as file:
         assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in csv.DictReader(file)}
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do
     assert (out / "report.html").read_bytes() == page
-    assert {"nmi", "f1"} <= {score["metric"] for score in results["arms"][0]["scores"]}
+    assert {"nmi", "f1"} <= {row["metric"] for row in results["figures"]}
     with pytest.raises(SystemExit):  # what was scored without them has none
         main([str(recipe), "--out", str(out)])
     assert "metrics" in capsys.readouterr().err

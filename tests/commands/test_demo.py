@@ -18,9 +18,11 @@ from facerec.commands import demo as module
 from facerec.commands.demo import demo
 from facerec.embedding import load_model
 from facerec.errors import RecipeError
+from facerec.fairness.rows import ETA2, p_of
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 from facerec.report.estimate import Estimate
 
+P = p_of(ETA2)
 GROUPS = {"group": ("good", "poor"), "control": CONTROL}
 
 RECIPE = """
@@ -93,7 +95,7 @@ def test_the_demo_goes_from_nothing_to_a_page(
     # One page with everything in it, the findings first.
     text = (out / "report.html").read_text(encoding="utf-8")
     page = Page(text)
-    audits = [f"audit/{name}/report.html" for name in ("arcface", "arcface_sec")]
+    audits = [f"audit/{name}/audit.html" for name in ("arcface", "arcface_sec")]
     bundle = "runs/arcface_sec/export"
     links = [link["href"] for link in page.all("a")]
     assert [link for link in links if "#" not in link] == [*audits, f"{bundle}/model_card.md"]
@@ -130,16 +132,22 @@ def test_the_demo_goes_from_nothing_to_a_page(
     # Both runs are audited, the one with the penalty against the one without.
     with_sec = [(out / page).with_name("audit.json") for page in audits]
     plain, treated = (json.loads(path.read_text()) for path in with_sec)
-    assert plain["comparison"] is None and treated["comparison"]["rows"]
+    assert not any(row["figure"].startswith("change: ") for row in plain["rows"])
+    assert any(row["figure"].startswith("change: ") for row in treated["rows"])
     for document, arm in ((plain, "ArcFace"), (treated, "ArcFace + SEC")):
-        names = {(row["grouping"], row["name"]) for row in document["groups"]}
-        assert names == {(g, n) for g, pair in GROUPS.items() for n in pair}
-        for row in document["association"]:
-            found = "difference detected" if row["p_perm"] < 0.05 else "none detected"
-            said = f"{arm}, η² of norms by {row['grouping']} {row['eta2']['value']:.3f}"
-            at = " ".join(page.text.split()).index(said)
-            assert found in " ".join(page.text.split())[at : at + 200]
-    assert treated["inputs"]["baseline"]["sha256"] == plain["inputs"]["model"]["sha256"]
+        assert {g: found["shown"] for g, found in document["groups"].items()} == {
+            g: list(pair) for g, pair in GROUPS.items()
+        }
+        ps = {row["grouping"]: row["value"] for row in document["rows"] if row["figure"] == P}
+        for row in document["rows"]:
+            if row["figure"] == ETA2:
+                p = ps[row["grouping"]]
+                found = "difference detected" if p < 0.05 else "none detected"
+                said = f"{arm}, η² of norms by {row['grouping']} {row['value']:.3f}"
+                at = " ".join(page.text.split()).index(said)
+                assert found in " ".join(page.text.split())[at : at + 200]
+    files = [{file["role"]: file for file in each["inputs"]} for each in (plain, treated)]
+    assert files[1]["baseline"]["sha256"] == files[0]["embeddings"]["sha256"]
 
     # The terminal says the same.
     for row in table[1:]:

@@ -346,7 +346,7 @@ def test_real_photos_of_a_phone(
 KILLED = """
 import os, signal, sys
 from facerec.commands.embed import main
-from facerec.embedding.file import EmbeddingsWriter
+from facerec.embedding.parts import EmbeddingsWriter
 
 write, calls = EmbeddingsWriter.write, []
 

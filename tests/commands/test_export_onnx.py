@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -19,8 +18,7 @@ from facerec.commands.import_weights import main as import_weights
 from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import read_bundle
-from facerec.export import bundle, parity
-from facerec.export.measure import measure_engine
+from facerec.export import parity
 from facerec.files import sha256
 from facerec.records.packs import write_pack
 
@@ -62,8 +60,6 @@ def save_run(folder: Path) -> Path:
 def _fewer_repetitions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parity, "BATCHES", (1, 2))
-        patch.setattr(bundle, "BATCHES", (1, 4))
-        patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
         yield
 
 
@@ -107,21 +103,19 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = workplace / "runs" / "first", tmp_path / "bundle"
-    flags = ["--variant", "norm", "fp16", "fixed-batch:2", "--triton", "--license", "MIT"]
+    flags = ["--int8", str(workplace / "toy.bin"), "--triton", "--license", "MIT"]
     bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
     report = ["--thresholds", str(workplace / "toy.json"), "--json", str(tmp_path / "out.json")]
     main([str(run), "--out", str(out), *flags, *bench, *report])
     text = capsys.readouterr().out
 
     note = read_bundle(out).note
-    assert [entry["name"] for entry in note["variants"]] == ["norm", "fp16", "fixed-batch-2"]
+    assert [entry["name"] for entry in note["variants"]] == ["int8"]
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
     stored = json.loads((tmp_path / "out.json").read_text())
-    assert stored["note"] == note and set(stored["loads"]) == {
-        "float32",
-        "norm",
-        "fp16",
-        "fixed-batch-2",
+    assert stored["note"] == note and set(stored["parity"]) == {
+        "model.onnx",
+        "variants/int8.onnx",
     }
     found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
     assert [row["threshold"] for row in note["model"]["thresholds"]] == [
@@ -129,16 +123,14 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     ]
     assert note["model"]["thresholds"][0]["source"]["sha256"] == sha256(workplace / "toy.json")
 
-    for table in ("onnxruntime against torch", "consumers, fed", "variants, in onnxruntime"):
+    for table in ("onnxruntime against torch", "consumers, fed"):
         assert table in text
     assert "difference B − A on 10 same and 10 different pairs" in text
-    assert re.search(r"fp16 .* worst of \d+: ", text)
+    assert re.search(r"int8.onnx .* worst of \d+: ", text)
     assert re.search(r"onnxruntime +\d+\.\S* +same +\S+e-\d\d +1\.0000000", text)
-    # Megabytes, sizes and speeds of both batches; a variant's beside the main file's.
-    assert re.search(r"float32 +0\.\d\d +1\.00 +1 +[\d.]+ +[\d.]+ *\n +4 +[\d.]+ +[\d.]+", text)
-    assert re.search(r"fp16 +0\.\d\d +0\.5\d +0\.99\d+ +1 +[\d.]+ +[\d.]+ +[\d.]+", text)
+    assert re.search(r"int8: [\d,]+ bytes, 0\.\d\d of float32, least cosine", text)
     assert text.splitlines()[-1] == f"bundle: {out}"
-    assert "fp16 cost in accuracy is unknown" not in text
+    assert "in accuracy is unknown" not in text
 
     live = load_model(run)
     np.testing.assert_allclose(
@@ -162,10 +154,9 @@ def test_weights_of_others_go_all_the_way(
     torch.save(backbone.state_dict(), "theirs.pth")
     size = ["--embedding-size", "16", "--width", "0.125", "--channels", "bgr", "--std", "128"]
     import_weights(["theirs.pth", "--backbone", "mbf", *size])
-    main(["theirs.safetensors", "--variant", "fp16"])
+    main(["theirs.safetensors"])
     text = capsys.readouterr().out
     assert text.splitlines()[-1] == "bundle: theirs_onnx"
-    assert "what fp16 cost in accuracy is unknown" in " ".join(text.split())
     theirs = TorchModel(backbone, Preprocessing("bgr", 127.5, 128.0)).embed(faces(3))
     scale = np.abs(theirs).max()
     bundled = load_model("theirs_onnx")
@@ -195,9 +186,8 @@ def test_the_bundle_of_a_run_lies_in_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--variant", "int4"], "did you mean 'int8'"),
-        (["--variant", "int8"], "int8 needs --calibration"),
-        (["--variant", "int8", "--calibration", "gone.bin"], "gone.bin"),
+        (["--bench", "toy.bin"], "compares int8 with float32"),
+        (["--int8", "gone.bin"], "gone.bin"),
         (["--thresholds", "gone.json"], "not a report of facerec verify"),
         (["--bench", "nonesuch"], "no pack for bench 'nonesuch'"),
         (["--bench", "tinyface"], "name it with --data"),
@@ -212,6 +202,7 @@ def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    shutil.copy(workplace / "toy.bin", tmp_path)
     run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
     before = sorted(run.iterdir())
     assert sentence in refused(capsys, run, *flags)

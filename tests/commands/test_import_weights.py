@@ -17,7 +17,6 @@ from facerec.embedding import TorchModel, load_model
 from facerec.embedding.onnx_file import METADATA_FORMAT
 from facerec.errors import ModelError
 from facerec.export.graph import export_graph
-from facerec.export.variants import make_variant
 from facerec.files import sha256
 
 NOTE = {"format": METADATA_FORMAT}
@@ -100,21 +99,6 @@ def test_an_onnx_file_of_facerec_says_how_its_pixels_are_prepared(tmp_path: Path
     out = tmp_path / "given.safetensors"
     main([str(path), "--backbone", "iresnet18", *SMALL, "--std", "128", "--out", str(out)])
     assert load_model(out).preprocessing == Preprocessing("rgb", 120.0, 128.0)
-
-
-@pytest.mark.integration
-def test_a_file_that_takes_bytes_is_refused_with_the_one_to_give(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("onnx")
-    theirs = foreign(tmp_path / "unused.pth")
-    path = tmp_path / "uint8.onnx"
-    path.write_bytes(
-        make_variant("uint8", export_graph(theirs.backbone, Preprocessing(), note=NOTE))
-    )
-    sentence = refused(capsys, path, "--backbone", "iresnet18", *SMALL)
-    assert "uint8.onnx" in sentence and "float32" in sentence and "model.onnx" in sentence
-    assert not (tmp_path / "uint8.safetensors").exists()
 
 
 def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:

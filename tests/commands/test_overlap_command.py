@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from facerec.commands.cli import Console
+from facerec.commands.known_overlaps import training_overlaps, without_known
 from facerec.commands.overlap import main
-from facerec.commands.verify import _without_known, training_overlaps
 from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
 from facerec.galleries import Gallery, Space
@@ -90,7 +90,7 @@ def test_pairs_of_people_of_the_training_set_are_left_out(
     same = np.arange(49) < 25
     pairs = Pairs(first, second, same, person, np.arange(49) % 7)
     bench = Bench("toy", _Names(ids), pairs)
-    (clean,) = _without_known(bench, [known, known], Console())
+    (clean,) = without_known(bench, [known, known], Console())
     kept = (person[first] >= 8) & (person[second] >= 8)
     np.testing.assert_array_equal(clean.pairs.first, first[kept])
     np.testing.assert_array_equal(clean.pairs.issame, same[kept])
@@ -98,11 +98,11 @@ def test_pairs_of_people_of_the_training_set_are_left_out(
     assert capsys.readouterr().out.count("warning") == 1
     # Of several sets that a model was trained on, nobody stays.
     more = replace(known, path=written / "more", images=frozenset(ids[-8:]))
-    (clean,) = _without_known(bench, [known, more], Console())
+    (clean,) = without_known(bench, [known, more], Console())
     kept &= (person[first] < 23) & (person[second] < 23)
     np.testing.assert_array_equal(clean.pairs.first, first[kept])
     other = replace(bench, images=_Names([f"{name}x" for name in ids]))
-    assert not _without_known(other, [known], Console())
+    assert not without_known(other, [known], Console())
 
 
 def folder_of_faces(root: Path, people: int, images: int) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from helpers.html_page import Page
 from numpy.typing import NDArray
 
-from facerec.commands import all_pairs, audit, enroll, verify
+from facerec.commands import all_pairs, audit, enroll, verify_scores
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 
@@ -70,20 +70,17 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str, float]]:
     """Yield place, target and threshold wherever ``verify`` tells one."""
-    for caption in ("Operating points", "Thresholds for deployment"):
-        for target in TARGETS:
-            found = re.search(rf"(?m)^ {target} +{NUMBER} ", out.partition(caption)[2])
-            assert found, (caption, target)
-            yield f"terminal, {caption}", target, float(found[1])
+    for target in TARGETS:
+        found = re.search(rf"(?m)^ threshold {target} +{NUMBER} ", out)
+        assert found, target
+        yield "terminal", target, float(found[1])
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    points = page.rows("Operating points")
-    rows = [(row[0], row[points[0].index("threshold")]) for row in points[1:]]
-    rows += [(row[0], row[1]) for row in page.rows("Thresholds for deployment")[1:]]
-    for target, text in rows:
-        yield "page", target, float(text)
-    for file in ("operating_points", "thresholds"):
-        for line in table(folder / "tables" / f"{file}.csv"):
-            yield file, line["target_fpr"], float(line["threshold"])
+    for name_, value, *_ in page.rows("Figures with 95 % intervals"):
+        if name_.startswith("threshold"):
+            yield "page", name_.split()[1], float(value)
+    for line in table(folder / "figures.csv"):
+        if line["figure"] == "threshold":
+            yield "csv", line["target"], float(line["value"])
     report = json.loads((folder / "report.json").read_text())
     for point in report["results"][name]["tpr_at_fpr"]:
         yield "json", point["target"], float(point["threshold"])
@@ -106,13 +103,13 @@ def test_verify(
     (tmp_path / "s.csv").write_text("label,score\n" + lines)
     flags = ["--distances"] if sign < 0 else []
     out = str(tmp_path / "out")
-    verify.main(["--scores", str(tmp_path / "s.csv"), *flags, *FPR, "--out", out])
+    verify_scores.main([str(tmp_path / "s.csv"), *flags, *FPR, "--out", out])
     scores = sign * np.array([float(text) for text in texts])
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     ((name, result),) = report["results"].items()
     points = {point["target"]: point for point in result["tpr_at_fpr"]}
     told = list(told_by_verify(capsys.readouterr().out, tmp_path / "out", name))
-    assert len(told) == 7 * len(TARGETS)
+    assert len(told) == 4 * len(TARGETS)
     for place, target, threshold in told:
         point, accepted = points[target], scores >= threshold
         assert np.count_nonzero(accepted & ~same) == point["false_accepts"], (place, target)
@@ -192,15 +189,16 @@ def test_all_pairs(
     same = person[first] == person[second]
     out = capsys.readouterr().out
     found = json.loads(file.read_text())
-    assert "FMR at 0.7 " in out and found["thresholds"][0]["threshold"] == 0.7
-    said = [float(text) for text in re.findall(rf"t = {NUMBER}", out)]
-    points = found["operating_points"]
-    assert set(said) == {point["threshold"] for point in points}
-    for point in points:
-        accepted = scores >= point["threshold"]
-        assert np.count_nonzero(accepted & ~same) == point["false_accepts"]
-        assert np.count_nonzero(accepted & same) == point["true_accepts"]
-        assert point["false_accepts"] <= float(point["target"]) * np.count_nonzero(~same)
+    assert "FMR@threshold 0.7 " in out
+    said = [float(text) for text in re.findall(rf"threshold \S+ +{NUMBER}", out)]
+    rows = {(row["figure"], row["target"]): row for row in found["figures"]}
+    for target in TARGETS:
+        threshold = rows["threshold", target]["value"]
+        assert threshold in said
+        accepted, false = scores >= threshold, rows["realised FPR", target]["numerator"]
+        assert np.count_nonzero(accepted & ~same) == false
+        assert np.count_nonzero(accepted & same) == rows["TPR@FPR", target]["numerator"]
+        assert false <= float(target) * np.count_nonzero(~same)
 
 
 def test_gallery(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from facerec.commands import verify
 from facerec.commands.convert import main as convert
 from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
+from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
 from facerec.files import sha256
@@ -98,9 +100,9 @@ def test_bench_alone_takes_the_newest_run(
     text = capsys.readouterr().out
     assert "model runs/newest/model.safetensors" in text
     assert "bench data/lfw/lfw.bin" in text
-    assert "lfw · newest: 10 same and 10 different pairs" in text
-    assert re.search(r"1e-1 .* % +\[.*\] +\d+/10 +0\.1 *\n +few errors +1/10", text)
-    assert re.search(r"1e-3 .*not resolvable .*\n +finest 1\.00e-01", text)
+    assert "lfw · newest: 10 mated and 10 non-mated pairs" in text
+    assert re.search(r"TPR@FPR 1e-1 .* % +\[.*\] +\d+/10 *\n few errors", text)
+    assert re.search(r"TPR@FPR 1e-3 .*not resolvable .*\n N=10, finest FPR 1\.00e-01", text)
     assert "flip: sum of raw embeddings" in text
     main(["--bench", "lfw", "--runs", "runs", "--model", "runs/older", "--no-flip"])
     text = capsys.readouterr().out
@@ -121,7 +123,7 @@ def test_json_and_roc(workplace: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (first["bench"], second["bench"]) == ("lfw", "again")
     # The literals stay as they were written.
     assert [point["target"] for point in first["tpr_at_fpr"]] == ["0.10", "1/5"]
-    assert first["pairs"] == {"same": 10, "different": 10, "failures": []}
+    assert first["pairs"] == {"mated": 10, "non_mated": 10, "failures": []}
     assert first["flip"] is True
     assert first["model"]["sha256"] == sha256("runs/newest/model.safetensors")
     assert first["source"] == {
@@ -129,8 +131,8 @@ def test_json_and_roc(workplace: Path, capsys: pytest.CaptureFixture[str]) -> No
         "sha256": sha256("data/lfw/lfw.bin"),
         "format": "pack",
     }
-    assert 0 <= first["insightface"]["mean"] <= 1
-    for name in ("accuracy", "tpr_at_fpr", "auc", "eer", "norms"):
+    assert 0 <= rows(first)["accuracy as insightface’s, 10 folds"] <= 1
+    for name in ("accuracy", "tpr_at_fpr"):
         assert first[name] == second[name]
     assert (workplace / "roc.svg").read_text().count("AUC") >= 2
 
@@ -143,7 +145,7 @@ def test_skipped_image_is_in_the_table_and_the_file(
     assert not (workplace / "figures.json").exists()
     main(["--bench", "cut", "--on-error", "skip", "--json", "figures.json"])
     text = capsys.readouterr().out
-    assert "failures to acquire" in text and "1/20 pairs" in text
+    assert re.search("failures to acquire +5.00.% +– +1/20", text)
     (failure,) = json.loads((workplace / "figures.json").read_text())["results"][0]["pairs"][
         "failures"
     ]
@@ -179,10 +181,11 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
         found.append(json.loads(Path("figures.json").read_text())["results"][0])
     plain, halved, shifted, swapped = found
     assert plain["accuracy"]["mean"] >= 0.9
-    assert halved["norms"]["mean"] == pytest.approx(2 * plain["norms"]["mean"], rel=1e-5)
+    norm = "norm, insightface’s “XNorm”"
+    assert rows(halved)[norm] == pytest.approx(2 * rows(plain)[norm], rel=1e-5)
     assert halved["accuracy"]["accuracies"] == plain["accuracy"]["accuracies"]
     # Without the mean the embeddings all point the same way.
-    assert shifted["d_prime"] != plain["d_prime"]
+    assert rows(shifted)["d′"] != rows(plain)["d′"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
     said = capsys.readouterr().out
     assert "lfw · thumbnail" in said
@@ -190,14 +193,19 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
-def figures(*arguments: str) -> dict[str, Any]:
+def figures(*arguments: str, run: Callable[[list[str]], None] = main) -> dict[str, Any]:
     """Run the command; return what it writes about its one bench."""
-    main([*arguments, "--json", "figures.json"])
+    run([*arguments, "--json", "figures.json"])
     (result,) = json.loads(Path("figures.json").read_text())["results"]
     return result
 
 
-SAME = ("pairs", "accuracy", "tpr_at_fpr", "auc", "eer", "d_prime", "persons")
+def rows(result: dict[str, Any]) -> dict[str, float]:
+    """Return the figures that have no target by name."""
+    return {row["figure"]: row["value"] for row in result["figures"] if not row["target"]}
+
+
+SAME = ("pairs", "accuracy", "tpr_at_fpr", "subjects")
 
 
 def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
@@ -210,23 +218,21 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
     for name in SAME:
         assert folder[name] == pack[name], name
         assert stored[name] == pack[name], name
-    assert stored["norms"] == pack["norms"]
+    assert rows(stored) == rows(pack)
     assert stored["flip"] is True and stored["model"]["sha256"] == pack["model"]["sha256"]
-    # The report's table of scores is a score file.
-    main(["--bench", "lfw", "--out", "report"])
     bench = pack_bench("data/lfw/lfw.bin")
     vectors = read_embeddings(Path("lfw.npz")).vectors
     scores = score_pairs(vectors, bench.pairs.first, bench.pairs.second)
-    rows = zip(bench.pairs.issame, scores, bench.pairs.folds, strict=True)  # type: ignore[arg-type]
-    text = "".join(f"{int(same)},{score!r},{fold}\n" for same, score, fold in rows)
+    lines = zip(bench.pairs.issame, scores, bench.pairs.folds, strict=True)  # type: ignore[arg-type]
+    text = "".join(f"{int(same)},{score!r},{fold}\n" for same, score, fold in lines)
     Path("scores.csv").write_text(
         "label,score,fold\n" + text.replace("np.float32(", "").replace(")", "")
     )
-    alone = figures("--scores", "scores.csv")
+    alone = figures("scores.csv", run=verify_scores)
     assert alone["accuracy"]["accuracies"] == pack["accuracy"]["accuracies"]
-    assert alone["auc"]["value"] == pack["auc"]["value"]
-    assert alone["persons"] is None and "independent" in alone["intervals"]
-    assert alone["norms"] is None and alone["score"] == "as given in the file"
+    assert rows(alone)["AUC"] == rows(pack)["AUC"]
+    assert alone["subjects"] is None and "independent" in alone["intervals"]
+    assert "norm CV" not in rows(alone) and alone["score"] == "as given in the file"
 
 
 def test_distances_are_similarities_the_other_way_round(
@@ -238,28 +244,27 @@ def test_distances_are_similarities_the_other_way_round(
     for name, values in (("distances.csv", distances), ("scores.csv", -distances)):
         lines = (f"{int(a)},{b!r}\n" for a, b in zip(same, values.tolist(), strict=True))
         Path(name).write_text("label,score\n" + "".join(lines))
-    found = figures("--scores", "distances.csv", "--distances")
+    found = figures("distances.csv", "--distances", run=verify_scores)
     capsys.readouterr()
-    alone = figures("--scores", "scores.csv")
+    alone = figures("scores.csv", run=verify_scores)
     assert "--distances" not in capsys.readouterr().out
-    for name in ("auc", "eer", "tpr_at_fpr", "d_prime"):
-        assert found[name] == alone[name], name
+    assert rows(found) == rows(alone) and found["tpr_at_fpr"] == alone["tpr_at_fpr"]
     assert "distance" in found["score"] and found["source"]["distances"] is True
     # Taken for similarities, their AUC is the complement, and a hint names the flag.
-    wrong = figures("--scores", "distances.csv")
-    assert wrong["auc"]["value"] == pytest.approx(1 - alone["auc"]["value"])
+    wrong = figures("distances.csv", run=verify_scores)
+    assert rows(wrong)["AUC"] == pytest.approx(1 - rows(alone)["AUC"])
     assert "--distances" in " ".join(capsys.readouterr().out.split())
     # The other way round too.
     assert any(
         "leave out --distances" in note
-        for note in figures("--scores", "scores.csv", "--distances")["notes"]
+        for note in figures("scores.csv", "--distances", run=verify_scores)["notes"]
     )
 
 
 def test_notes_on_the_other_scores_are_passed_on(workplace: Path) -> None:
     Path("a.csv").write_text("label;score\n" + "1;0.9\n1;0.8\n0;0.1\n0;0.2\n" * 20)
     Path("b.csv").write_text("label,score\n" + "1,0.1\n1,0.2\n0,0.8\n0,0.9\n" * 20)
-    main(["--scores", "a.csv", "--compare", "b.csv", "--json", "f.json"])
+    verify_scores(["a.csv", "--compare", "b.csv", "--json", "f.json"])
     (comparison,) = json.loads(Path("f.json").read_text())["comparisons"]
     assert any(note.startswith("B: b.csv") for note in comparison["notes"])
 
@@ -270,9 +275,9 @@ def test_lost_pairs_are_said_where_they_are_many(
     lines = ["1,0.9,0\n1,0.8,1\n0,0.1,0\n0,0.2,1\n"] * 50
     Path("all.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n0,,1\n")
     Path("few.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n" * 100)
-    said = " ".join(figures("--scores", "few.csv")["notes"])
+    said = " ".join(figures("few.csv", run=verify_scores)["notes"])
     assert "over acquired pairs only: 200 of 300" in said and "66.67 %" in said
-    assert "acquired pairs only" not in " ".join(figures("--scores", "all.csv")["notes"])
+    assert "acquired pairs only" not in " ".join(figures("all.csv", run=verify_scores)["notes"])
 
 
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +288,7 @@ def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None
     content = json.loads(Path("figures.json").read_text())
     (comparison,) = content["comparisons"]
     (row,) = [row for row in comparison["differences"] if row["figure"] == "AUC"]
-    newest = content["results"][0]["auc"]["value"]
+    newest = rows(content["results"][0])["AUC"]
     assert row["first"] == newest
     assert row["difference"] == pytest.approx(row["second"] - newest)
     # Equal figures of separated scores have no interval, and a note says so.
@@ -305,7 +310,7 @@ def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
     monkeypatch.setattr(verify, "training_overlaps", lambda data: next(answers))
     main(["--compare", "runs/older", "--json", "figures.json"])
     content = json.loads(Path("figures.json").read_text())
-    assert [row["pairs"]["same"] for row in content["results"]] == [10, 9]
+    assert [row["pairs"]["mated"] for row in content["results"]] == [10, 9]
     assert len(content["comparisons"]) == 2
 
 
@@ -346,7 +351,8 @@ def test_photos_are_aligned_by_points(workplace: Path, capsys: pytest.CaptureFix
     assert found["align"]["method"] == "points" and found["align"]["path"] == "points.csv"
     (failure,) = found["pairs"]["failures"]
     assert "points.csv has no line with points for image_id" in failure["reason"]
-    assert found["norms"]["images"] == 39
+    (norm,) = [row for row in found["figures"] if row["figure"].startswith("norm, ")]
+    assert norm["denominator"] == 39
     # One of twenty pairs is lost, which the result says of its figures.
     assert "over acquired pairs only: 19 of 20" in " ".join(found["notes"])
     assert "--align" in refused(capsys, *arguments)
@@ -359,8 +365,8 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "ijbc (raw norms)" in text and "ijbc (unit norms)" in text and "rank 1" in text.lower()
     figures = json.loads(Path("figures.json").read_text())
     raw, unit = figures["results"]
-    assert raw["accuracy"] is None and raw["pairs"]["same"] == unit["pairs"]["same"] == 6
-    assert raw["auc"] != unit["auc"] or raw["tpr_at_fpr"] != unit["tpr_at_fpr"]
+    assert raw["accuracy"] is None and raw["pairs"]["mated"] == unit["pairs"]["mated"] == 6
+    assert rows(raw) != rows(unit)
     # What is compared is said, and the same of 1:1 and 1:N.
     assert "detector" in raw["score"] and "raw norms" in raw["score"]
     searched = figures["identification"]
@@ -368,12 +374,12 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
     for each, result in zip(searched, (raw, unit), strict=True):
         for fact in ("flip", "align", "score", "model", "source"):
             assert each[fact] == result[fact]
-        assert [gallery["entries"] for gallery in each["galleries"]] == [3, 3]
-        (first, *_) = each["galleries"]
-        assert first["ranks"]["1"]["total"] == 3 and first["ranks"]["20"]["value"] == 1
+        assert each["galleries"] == {"G1": 3, "G2": 3}
+        found = {(r["gallery"], r["figure"], r["target"]): r for r in each["figures"]}
+        assert found["G1", "rank", "1"]["denominator"] == 3
+        assert found["G1", "rank", "20"]["value"] == 1 == found["mean", "rank", "20"]["value"]
         # Three non-mated searches resolve no FPIR of a tenth.
-        tenth = first["tpir_at_fpir"][0]
-        assert tenth["target"] == "1e-1" and tenth["tpir"] is None and not tenth["resolvable"]
+        assert found["G1", "TPIR@FPIR", "1e-1"]["value"] is None
     assert "alignment: points of the bench\n" in text
 
 
@@ -398,17 +404,13 @@ def test_a_bench_of_searches_alone(workplace: Path, capsys: pytest.CaptureFixtur
     assert figures["results"] == [] and len(figures["identification"]) == 4
     written = json.loads(Path("report/report.json").read_text())
     assert written["identification"] == figures["identification"]
-    with Path("report/tables/identification.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["events"] for row in rows] == [
-        str(rank["events"])
-        for each in figures["identification"]
-        for gallery in each["galleries"]
-        for rank in gallery["ranks"].values()
+    with Path("report/figures.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["numerator"] for line in lines] == [
+        str(row["numerator"]) for each in figures["identification"] for row in each["figures"]
     ]
     page = Path("report/report.html").read_text()
-    # The verdict, and what the figures mean.
-    assert "of the mated searches" in page and "A search is mated if" in page
+    assert "A search is mated if" in page
 
 
 def make_tinyface(root: Path) -> Path:
@@ -483,27 +485,22 @@ def make_ijb(root: Path) -> Path:
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
         (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),
         (["--bench", "lfw", "--images", "x"], "--format and --images belong to --pairs"),
-        (["--scores", "s.csv", "--bench", "lfw"], "--scores needs neither pairs nor a model"),
         (["--with-images"], "--with-images shows pictures in the report of a bench"),
         (["--embeddings", "gone.npz"], "gone.npz"),
         (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
         (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
         (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
-        (["--distances"], "--distances says what --scores holds"),
         (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
-        (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
+        (["--try-preprocessing", "--embeddings", "e.npz"], "--embeddings take the place"),
         (["--seed", "-1"], "--seed must be at least 0"),
         (["--replicates", "-1"], "--replicates is -1; give 40 to 100,000, or 0"),
         (["--replicates", "1"], "--replicates is 1; give 40 to"),
-        (["--replicates", "1000000000000"], "--replicates is 1000000000000; give 40 to"),
+        (["--replicates", "1000000000000"], "--replicates must be at least"),
         (["--compare", "runs/older", "--replicates", "0"], "intervals of differences are boot"),
         (["--json", "data"], "data: this is a folder; name the file"),
         (["--roc", "folder.png"], "folder.png: this is a folder; name the file"),
         (["--out", "r", "--json", "r/f.json"], "r/f.json: lies in r, which holds the report"),
         (["--out", "r", "--roc", "./r/a/f.png"], "r/a/f.png: lies in r, which holds the report"),
-        (["--scores", "s.csv", "--images", "x"], "--images belongs to images of a bench"),
-        (["--scores", "s.csv", "--compat", "insightface"], "--compat belongs to images"),
-        (["--scores", "s.csv", "--no-flip"], "--no-flip says how a model embeds images"),
         (["--embeddings", "e.npz", "--channels", "bgr"], "--channels says how a model embeds"),
         (["--embeddings", "e.npz", "--compare", "f.npz", "--align", "p.csv"], "--align says how"),
     ],
@@ -528,12 +525,11 @@ def test_real_faces_in_the_three_encodings(
         arguments = ["--bench", encoding, "--data", str(shared_data / "lfw_small")]
         main([*arguments, "--json", "figures.json"])
         found.append(json.loads(Path("figures.json").read_text())["results"][0])
-        found[-1] = {k: v for k, v in found[-1].items() if k not in ("bench", "source")}
+        found[-1] = {k: found[-1][k] for k in ("pairs", "accuracy", "tpr_at_fpr")}
     assert found[0] == found[1] == found[2]
-    assert found[0]["pairs"] == {"same": 100, "different": 100, "failures": []}
+    assert found[0]["pairs"] == {"mated": 100, "non_mated": 100, "failures": []}
     # Even random weights see that one photo resembles another a little.
     assert found[0]["accuracy"]["correct"] > 100
-    assert found[0]["norms"]["images"] == 400
 
 
 def test_hostile_pack_is_refused_and_nothing_runs(

@@ -75,7 +75,7 @@ def test_features_are_read_as_float32_in_the_order_of_class_numbers(path: Path) 
     assert found.class_names == [str(k) for k in range(1, 17)]  # 10 comes after 9
     assert np.array_equal(found.labels, LABELS - 1)
     assert found.ids.tolist() == IDS.tolist() and found.notes == []
-    assert found.fingerprint()["files"]["cars.npz"]["sha256"]
+    assert found.fingerprint()["files"][0]["sha256"]
 
 
 def test_an_embeddings_file_serves(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_folds_in_step_are_those_one_by_one(trainer: Trainer, arm: Arm, changes:
     changed = {"epochs": 8, "patience": 2, "clip_norm": 0.5, "optimizer": Adam(lr=0.03)}
     setup = protocol(trunk=trunk, transform=None, **changed)
     together = trainer.fit_folds(arm, setup, FOLDS, seed=3)
-    alone = [trainer.fit(arm, setup, fold, seed=3) for fold in FOLDS]
+    alone = [trainer.fit_folds(arm, setup, [fold], seed=3)[0] for fold in FOLDS]
     assert len({len(fit.curve) for fit, _ in together}) > 1 or not changes
     for (fit, model), (other, expected) in zip(together, alone, strict=True):
         assert fit.epoch == other.epoch
@@ -259,7 +259,7 @@ def test_a_fold_that_diverges_leaves_the_others_alone(
             return embeddings.sum() * torch.inf
 
     setup = protocol(trunk=Trunk("features", embedding_size=8), transform=None)
-    expected = [trainer.fit(BASE, setup, fold, seed=1)[0] for fold in FOLDS[:3:2]]
+    expected = [trainer.fit_folds(BASE, setup, [fold], seed=1)[0][0] for fold in FOLDS[:3:2]]
     original = trainer._begin
 
     def begin(arm: Arm, protocol: Any, fold: Any, seed: int) -> Any:
@@ -285,7 +285,7 @@ def test_an_epoch_on_features_trains_the_last_layer(trainer: Trainer) -> None:
         epochs=1,
     )
     arm = Arm("a", MetricLoss("Contrastive", neg_margin=1.4), search=())
-    fit, _ = trainer.fit(arm, setup, FOLDS[0], seed=4)
+    ((fit, _),) = trainer.fit_folds(arm, setup, FOLDS[:1], seed=4)
     positions, targets = select_classes(trainer.labels, FOLDS[0].train)
     layer = create_trunk(setup.trunk, seed=4, features=SIZE).trunk.fc
     batch = class_batches(targets, 4, 2, 4, 1, 1)[0]

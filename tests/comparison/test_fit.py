@@ -30,7 +30,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
-    return trainer.fit(arm, protocol(**changes), FOLD, seed)[0]
+    return trainer.fit_folds(arm, protocol(**changes), [FOLD], seed)[0][0]
 
 
 def same(first: Fit, second: Fit) -> bool:
@@ -61,9 +61,8 @@ def test_a_penalty_of_weight_zero_changes_nothing(trainer: Trainer) -> None:
 
 
 def test_the_best_epoch_is_returned(trainer: Trainer) -> None:
-    fit, trunk = trainer.fit(
-        BASE, protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8), FOLD, seed=3
-    )
+    setup = protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8)
+    ((fit, trunk),) = trainer.fit_folds(BASE, setup, [FOLD], seed=3)
     scores = [point.map_at_r for point in fit.curve]
     assert fit.score == max(scores) and fit.epoch == scores.index(max(scores))
     positions, _ = select_classes(trainer.labels, FOLD.validation)
@@ -153,7 +152,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
 
     trainer._validate = watched  # type: ignore[method-assign]
     try:
-        trainer.fit(arm, setup, FOLD, seed=4)
+        trainer.fit_folds(arm, setup, [FOLD], seed=4)
     finally:
         del trainer._validate
     torch.testing.assert_close(seen[1], naive_step(trainer, setup, FOLD), atol=1e-6, rtol=1e-4)

@@ -70,11 +70,8 @@ def test_cub(cub: Path) -> None:
     assert "010.Owl" in note
     assert images.partition is None
     assert images.train_classes is None
-    assert set(images.fingerprint()["files"]) == {
-        "images.txt",
-        "image_class_labels.txt",
-        "classes.txt",
-    }
+    files = [file["name"] for file in images.fingerprint()["files"]]
+    assert files == ["images.txt", "image_class_labels.txt", "classes.txt"]
 
 
 @pytest.mark.parametrize(
@@ -82,15 +79,23 @@ def test_cub(cub: Path) -> None:
     [
         ("images.txt", lambda t: t.replace("7 001.Wren/c.png", "7"), "images.txt, line 3: 2 col"),
         ("images.txt", lambda t: t.replace("7 001", "x 001"), "images.txt, line 3: 'x' is no"),
-        ("images.txt", lambda t: t.replace("7 001", "4 001"), "images.txt, line 3: the number 4"),
+        ("images.txt", lambda t: t.replace("7 001", "4 001"), "images.txt: a number occurs twice"),
         ("images.txt", lambda t: t.replace("001.Wren/c", "../c"), "no path inside a folder"),
         ("images.txt", lambda t: "", "the list is empty"),
         ("images.txt", lambda t: t.replace("Wren/c", "W" * 2000), "is too long for the name"),
         ("images.txt", lambda t: t.replace("Wren/c", "W" * 300), "1 of 5 listed images are not"),
-        ("image_class_labels.txt", lambda t: t.replace("13 10\n", ""), "1 of 5 images have no cl"),
-        ("image_class_labels.txt", lambda t: t.replace("13 10", "13 9"), "line 1: classes.txt ha"),
-        ("image_class_labels.txt", lambda t: t.replace("13 10", "14 1"), "line 1: images.txt has"),
-        ("image_class_labels.txt", lambda t: t + "1 1\n", "line 6: image 1 has a class already"),
+        ("image_class_labels.txt", lambda t: t.replace("13 10\n", ""), "does not give each image"),
+        (
+            "image_class_labels.txt",
+            lambda t: t.replace("13 10", "13 9"),
+            "does not give each image",
+        ),
+        (
+            "image_class_labels.txt",
+            lambda t: t.replace("13 10", "14 1"),
+            "does not give each image",
+        ),
+        ("image_class_labels.txt", lambda t: t + "1 1\n", "a number occurs twice"),
         ("classes.txt", lambda t: t.replace("\n", "\0", 1), "classes.txt, line 1: a NUL byte"),
     ],
 )
@@ -105,7 +110,7 @@ def test_cub_lines_that_are_wrong(
 @pytest.mark.parametrize("name", ["images.txt", "image_class_labels.txt", "classes.txt"])
 def test_a_file_of_the_set_is_missing(cub: Path, name: str) -> None:
     (cub / name).unlink()
-    with pytest.raises(DatasetError, match=f"{name} of CUB-200-2011 is not there"):
+    with pytest.raises(DatasetError, match=name):
         opened(cub, "cub")
 
 
@@ -153,7 +158,7 @@ def test_cars196_as_one_list(tmp_path: Path) -> None:
     assert images.class_names == CAR_NAMES
     assert images.labels.tolist() == [2, 0, 1, 0, 2, 1]
     assert content(images)["car_ims/000004.jpg"] == ("Audi TT", 4)
-    assert list(images.fingerprint()["files"]) == ["cars_annos.mat"]
+    assert [file["name"] for file in images.fingerprint()["files"]] == ["cars_annos.mat"]
 
 
 @pytest.mark.parametrize("devkit", ["", "devkit"])
@@ -198,7 +203,7 @@ def test_cars196_without_its_lists(tmp_path: Path) -> None:
         (("a.jpg", np.inf), "annotation 1"),
         (("a.jpg", "1"), "annotation 1"),
         ((7, 1), "annotation 1: .*found 7 and 1"),
-        (("a.jpg", 4), "'class_names' holds 3 entries that do not name the classes up to 4"),
+        (("a.jpg", 4), "no name of class 4"),
     ],
 )
 def test_cars196_annotations_that_are_wrong(
@@ -280,11 +285,11 @@ def test_sop_counts_the_training_classes_that_remain(sop: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.replace(HEADER, ""), "line 1: the line of column names .* found '1 10 1 b"),
+        (lambda t: t.replace(HEADER, ""), "the line of column names"),
         (lambda t: t.replace("1 10 1 b/1.JPG", "1 10 b/1.JPG"), "line 2: 4 columns .* found 3"),
         (lambda t: t.replace("1 10 1", "1 ten 1"), "line 2: 'ten' is no whole number"),
         (lambda t: t.replace(" 2 1", " 11 1"), "1 classes are in the training part and in the te"),
-        (lambda t: HEADER, "it lists nothing"),
+        (lambda t: HEADER, "it lists 0 images"),
     ],
 )
 def test_sop_lines_that_are_wrong(sop: Path, change: Callable[[str], str], words: str) -> None:
@@ -330,11 +335,11 @@ def test_inshop(tmp_path: Path, folder: str, lists: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.replace("6\n", "7\n", 1), "line 1: 7 images are announced, but 6 lines"),
+        (lambda t: t.replace("6\n", "7\n", 1), "it lists 6 images, not all"),
         (lambda t: t.replace("6\n", "", 1), "line 1: 'image_name item_id evaluation_status' is no"),
-        (lambda t: t.replace("query", "probe", 1), "line 5: 'probe' is no part"),
+        (lambda t: t.replace("query", "probe", 1), "'probe' is no part"),
         (lambda t: t.replace("gallery", "train", 1), "1 classes are in the training part and"),
-        (lambda t: "6\n", "line 0: the line of column names"),
+        (lambda t: "6\n", "the line of column names"),
     ],
 )
 def test_inshop_lines_that_are_wrong(
@@ -367,7 +372,7 @@ def test_records_and_folder_agree(tmp_path: Path) -> None:
     for i in range(5):
         np.testing.assert_array_equal(folder.read(i), records.read(i))
     assert "2 of 5 classes have no image" in records.notes[-1]
-    assert {"train.rec", "train.idx"} <= set(records.fingerprint()["files"])
+    assert {"train.rec", "train.idx"} <= {file["name"] for file in records.fingerprint()["files"]}
 
 
 def test_too_few_classes_with_two_images(tmp_path: Path) -> None:
@@ -384,7 +389,7 @@ def test_the_fingerprint_sees_classes_ids_and_files(cub: Path) -> None:
     (cub / "classes.txt").write_text("1 001.Wren\n2 002.Auk\n10 010.Owl\n")
     moved = opened(cub, "cub").fingerprint()
     assert moved["labels_sha256"] == first["labels_sha256"]
-    assert moved["files"]["classes.txt"] != first["files"]["classes.txt"]
+    assert moved["files"][2] != first["files"][2]
     labels = (cub / "image_class_labels.txt").read_text()
     (cub / "image_class_labels.txt").write_text(labels.replace("13 10", "13 1"))
     assert opened(cub, "cub").fingerprint()["labels_sha256"] != first["labels_sha256"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison, protocol
+from helpers.tiny_comparison import BASE, HEAD, WITH_SEC, comparison, protocol
 
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import MarginHead, MetricLoss
-from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
+from facerec.comparison.protocol import Arm, Comparison, Range
 from facerec.comparison.search import Search
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError
@@ -185,13 +184,6 @@ def test_an_arm_without_anything_to_search_has_one_trial(tmp_path: Path) -> None
     assert len(search.finished(arm)) == 1 and search.is_done(arm)
 
 
-def test_a_dimension_of_nothing(tmp_path: Path) -> None:
-    arm = replace(BASE, search=(MARGIN, Range(NOTHING, 0, 1)))
-    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
-    run(search)
-    assert all(0 <= search.setting(arm, t)[NOTHING] <= 1 for t in search.finished(arm))
-
-
 def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
     def fit(arm: Arm, fold: int) -> Fit:
         low = arm.loss.margin.margin < 0.25  # type: ignore[union-attr]
@@ -255,44 +247,6 @@ def test_a_storage_of_another_comparison_is_refused(tmp_path: Path) -> None:
     other = Search(comparison(tmp_path), {"images": 2}, tmp_path, Worker(tmp_path))
     with pytest.raises(ComparisonError, match=r"with another data\.images"):
         other.study(BASE)
-    study = opened(comparison(tmp_path), tmp_path).study(BASE)
-    study.set_user_attr("format", 99)
-    with pytest.raises(ComparisonError, match="have format 99, this facerec reads 1"):
-        opened(comparison(tmp_path), tmp_path).study(BASE)
-
-
-def test_trials_that_state_defaults_of_later_fields_are_taken_over(
-    tmp_path: Path,
-) -> None:
-    plan = comparison(tmp_path)
-    search = opened(plan, tmp_path)
-    run(search)
-    before = table(search)
-    study = search.study(BASE)
-    begun = study.user_attrs["comparison"]
-    assert "weight_norm" not in begun["protocol"]["trunk"]
-    begun["protocol"]["trunk"]["weight_norm"] = False
-    study.set_user_attr("comparison", begun)
-    search.worker.close()
-    assert table(opened(plan, tmp_path)) == before
-
-
-def test_arms_that_are_paired_with_none_do_not_mind_that_others_are(tmp_path: Path) -> None:
-    paired = comparison(tmp_path, paired=True)
-    search = opened(paired, tmp_path)
-    run(search)
-    before = table(search)[: paired.trials]
-    alone = opened(replace(paired, arms=(BASE,), paired=False), tmp_path)
-    assert table(alone) == before
-    # Earlier versions noted for all arms that the comparison pairs some.
-    study = search.study(BASE)
-    assert "paired" not in study.user_attrs["comparison"]
-    study.set_user_attr("comparison", {**study.user_attrs["comparison"], "paired": True})
-    for plan in (paired, replace(paired, arms=(BASE,), paired=False)):
-        assert table(opened(plan, tmp_path))[: paired.trials] == before
-    unpaired = replace(paired, paired=False)
-    with pytest.raises(ComparisonError, match=r"tiny/CosFace\+SEC was begun with another paired"):
-        opened(unpaired, tmp_path).study(WITH_SEC)
 
 
 def test_more_than_ten_folds_are_in_order(tmp_path: Path) -> None:
@@ -335,21 +289,3 @@ def test_margins_of_heads_are_searched_by_default(tmp_path: Path) -> None:
     search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
     assert {"loss.margin.margin", "loss.margin.scale", "loss_lr"} <= set(arm.defaults)
     assert all(set(s) == set(arm.defaults) for s in search.first_settings(arm))
-
-
-def test_the_tables_of_a_storage_are_made_by_one_worker_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Search._open
-    turns = []
-
-    def opening(self: Search) -> Any:
-        with (tmp_path / "workers" / "turn.lock").open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                turns.append(self)
-        return made(self)
-
-    monkeypatch.setattr(Search, "_open", opening)
-    assert turns == [opened(comparison(tmp_path), tmp_path)]

@@ -13,7 +13,6 @@ import pytest
 
 from facerec.commands.main import COMMANDS
 from facerec.comparison import Comparison
-from facerec.embedding import Embeddings, write_embeddings
 from facerec.recipe import check
 from facerec.records import write_image_records
 
@@ -29,7 +28,6 @@ PAGES = sorted(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMES = {path.stem: path.stem.replace("_", "-") for path in (ROOT / "tools").glob("*.py")}
-NAMES["inspect_model"] = "inspect"
 
 
 def slug(heading: str) -> str:
@@ -131,7 +129,7 @@ def test_extras_are_those_of_the_package() -> None:
 def test_code_for_users_of_pytorch_metric_learning_runs() -> None:
     pytest.importorskip("pytorch_metric_learning")
     blocks = FENCE.findall((ROOT / "docs/pytorch-metric-learning.md").read_text())
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     for _, block in blocks:
         namespace: dict[str, object] = {}
         with contextlib.redirect_stdout(io.StringIO()):
@@ -158,19 +156,12 @@ def test_recipes_of_the_pages_are_recipes(block: str) -> None:
 
 
 def test_the_code_on_records_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow")
     image = cv2.imencode(".jpg", np.full((112, 112, 3), 80, np.uint8))[1].tobytes()
     write_image_records(tmp_path / "data/mine/train", [(0, "somebody/0.jpg", image)])
-    vectors, norms = np.ones((3, 4), np.float32), np.full(3, 2, np.float32)
-    embeddings = Embeddings(vectors, norms, flip=False, ids=np.array([*"abc"]))
-    write_embeddings(tmp_path / "embeddings/part-0.parquet", embeddings)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/records.md").read_text()
-    blocks = [block for language, block in FENCE.findall(page) if language == "python"]
-    assert len(blocks) == 2
-    for block in blocks:
-        namespace: dict[str, object] = {}
-        exec(block, namespace)
-        if "image" in namespace:
-            assert isinstance(namespace["image"], np.ndarray)
-            assert namespace["image"].shape == (112, 112, 3)
+    (block,) = [block for language, block in FENCE.findall(page) if language == "python"]
+    namespace: dict[str, object] = {}
+    exec(block, namespace)
+    assert isinstance(namespace["image"], np.ndarray)
+    assert namespace["image"].shape == (112, 112, 3)

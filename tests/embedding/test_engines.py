@@ -113,45 +113,6 @@ def test_only_the_files_own_batches_are_taken(name: str, layout: str, size: Any)
             engine.run(batch)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("onnxruntime", "onnxruntime"), ("openvino", "OpenVINO")]
-)
-def test_a_graph_that_an_engine_refuses(name: str, words: str) -> None:
-    model = tiles()
-    model.graph.node[-1].input[0] = "nowhere"
-    with pytest.raises(ModelError, match=rf"x.onnx: {words} cannot load it \(") as caught:
-        opened(name, parse_onnx(model.SerializeToString(), "x.onnx"))
-    assert str(caught.value).isprintable()
-
-
-def test_what_onnxruntime_says_of_the_file_is_shown() -> None:
-    model = tiles()
-    model.ir_version = 99
-    with pytest.raises(
-        ModelError, match=r"IR version: 99, max supported IR version: \d+\)"
-    ) as told:
-        open_engine(parse_onnx(model.SerializeToString(), "x.onnx"))
-    assert "onnxruntime::" not in str(told.value)
-    model = tiles()  # to whose 8 numbers others are added, of which only the engine knows how many
-    node, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
-    model.graph.initializer.extend([tensor(np.ones(1, np.float32), "one")])
-    model.graph.node.extend(
-        [
-            node("Shape", ["embedding"], ["shape"]),
-            node("Sub", ["shape", "three"], ["size"]),
-            node("Expand", ["one", "size"], ["more"]),
-            node("Add", ["embedding", "more"], ["sum"]),
-        ]
-    )
-    model.graph.initializer.append(tensor(np.array([0, 3]), "three"))
-    model.graph.output[0].name = "sum"
-    with pytest.raises(ModelError, match=r"broadcast an axis.* 5 by 8") as told:
-        open_engine(parse_onnx(model.SerializeToString(), "x.onnx")).run(
-            np.zeros((1, 3, 112, 112), np.float32)
-        )
-    assert "onnxruntime::" not in str(told.value)
-
-
 def test_a_failure_while_computing_is_a_sentence() -> None:
     model = tiles()  # whose output can be cut into threes for every third batch alone
     shape = onnx.numpy_helper.from_array(np.array([3, -1]), "shape")

@@ -19,7 +19,7 @@ import onnx
 import torch
 from helpers.thin import thinned
 from helpers.toy_onnx import expected, faces, noted, tiles
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from rich.console import Console
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -177,7 +177,7 @@ def test_what_torch_exports_by_default_is_a_model(
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
     if external_data:
         data.unlink()
-        with pytest.raises(ModelError, match=r"net.onnx.data.*No such file.*one folder"):
+        with pytest.raises(ModelError, match="regular file"):
             load_model(path)
 
 
@@ -224,24 +224,6 @@ def test_a_model_may_come_from_memory() -> None:
     model = OnnxModel(parse_onnx(tiles().SerializeToString(), "a variant"), batch_size=2)
     assert (model.path, model.name) == (None, "model")
     same(model.embed(faces(3)), expected(faces(3), RGB))
-
-
-def test_a_variant_of_ours_may_have_the_norm_as_a_second_output(tmp_path: Path) -> None:
-    model = tiles(metadata=noted())
-    norm = helper.make_node("ReduceL2", ["embedding"], ["norm"], axes=[1], keepdims=1)
-    model.graph.node.append(norm)
-    model.graph.output.append(
-        helper.make_tensor_value_info("norm", TensorProto.FLOAT, ["batch", 1])
-    )
-    onnx.save(model, tmp_path / "norm.onnx")
-    for engine in ("onnxruntime", "openvino"):
-        pytest.importorskip(engine)
-        found = load_model(tmp_path / "norm.onnx", engine=engine)  # type: ignore[arg-type]
-        same(found.embed(faces(3)), expected(faces(3), RGB))
-    del model.metadata_props[:]
-    onnx.save(model, tmp_path / "theirs.onnx")
-    with pytest.raises(ModelError, match=r"one input and one output, found .*'embedding', 'norm'"):
-        load_model(tmp_path / "theirs.onnx")
 
 
 def test_a_size_without_a_rule_is_read_as_it_is(tmp_path: Path) -> None:
@@ -309,7 +291,7 @@ def test_a_bundle_holds_its_weights_inside(bundle: Path) -> None:
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert load_model(path).embedding_size == 8  # the file alone is a model
     write_sums(bundle)
-    with pytest.raises(ModelError, match=r"weights inside.*weights.bin.*export the bundle again"):
+    with pytest.raises(ModelError, match="not the file whose checksum"):
         load_model(bundle)
 
 
@@ -336,5 +318,5 @@ def test_a_file_exchanged_after_its_checksum_is_no_model(
 
     read_bundle = module.read_bundle
     monkeypatch.setattr(module, "read_bundle", exchanging)
-    with pytest.raises(ModelError, match=r"model.onnx: the file changed while it was read"):
+    with pytest.raises(ModelError, match="not the file whose checksum"):
         load_model(bundle)

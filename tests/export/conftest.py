@@ -13,7 +13,6 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
 from facerec.embedding import TorchModel
-from facerec.embedding.engines import OpenVinoEngine
 from facerec.export import export_graph, sample_faces
 
 MakeModel = Callable[..., TorchModel]
@@ -50,28 +49,6 @@ def make_model(faces: np.ndarray) -> MakeModel:
         return TorchModel(backbone, preprocessing, config=config, name="tiny")
 
     return make
-
-
-@pytest.fixture
-def play_bf16(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let OpenVINO say that it computes in bfloat16, and keep so many binary digits then."""
-    pytest.importorskip("openvino")
-    begin, compute = OpenVinoEngine.__init__, OpenVinoEngine._compute
-
-    def play(digits: int) -> None:
-        def played_begin(self: Any, file: Any, precision: Any = "fp32", *rest: Any) -> None:
-            begin(self, file, precision, *rest)
-            self.precision = precision
-
-        def played_compute(self: Any, batch: Any) -> Any:
-            fraction, exponent = np.frexp(found := compute(self, batch))
-            rounded = np.ldexp(np.round(fraction * 2**digits) / 2**digits, exponent)
-            return rounded if self.precision == "bf16" else found
-
-        monkeypatch.setattr(OpenVinoEngine, "__init__", played_begin)
-        monkeypatch.setattr(OpenVinoEngine, "_compute", played_compute)
-
-    return play
 
 
 @pytest.fixture(scope="session")

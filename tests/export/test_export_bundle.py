@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,25 +18,21 @@ import pytest
 from helpers.thin import thinned
 
 import facerec
-from facerec.backbones import Preprocessing
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums, read_bundle
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
-from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
+from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
-from facerec.export.bundle import BundleOptions, BundleReport, export_bundle, parse_variant
+from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import finish
-from facerec.export.measure import measure_engine
-from facerec.export.variants import VARIANTS
 from facerec.files import sha256, write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
 from facerec.verification.compare import compare
 
 RECIPE = {"type": "Recipe", "data": {"path": "/data/ms1mv3"}, "seed": 5}
-VARIANT_NAMES = ("uint8", "norm", "fp16", "int8", "fixed-batch:3")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,8 +50,6 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
         patch.setattr(parity, "BATCHES", (1, 2, 5))
         patch.setattr(bundle, "evaluate_bench", partial(evaluate_bench, replicates=20))
         patch.setattr(bundle, "compare", partial(compare, replicates=20))
-        patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
-        patch.setattr(bundle, "BATCHES", (1, 4))
         yield
 
 
@@ -111,12 +104,9 @@ def thresholds(tmp_path_factory: pytest.TempPathFactory, result: VerificationRes
 @pytest.fixture(scope="module")
 def options(pack: Path, thresholds: Path) -> BundleOptions:
     return BundleOptions(
-        variant=VARIANT_NAMES,
+        int8=pack,
+        int8_images=40,
         triton=True,
-        insightface_server=True,
-        calibration=pack,
-        calibration_images=40,
-        calibration_method="minmax",
         max_loss=100,
         thresholds=thresholds,
         license="MIT",
@@ -164,113 +154,62 @@ def files(folder: Path) -> dict[str, bytes]:
 # --- what is in it ------------------------------------------------------------------------------
 
 
-def share(result: VerificationResult) -> float:
-    """Return the share of held-out pairs judged rightly."""
-    assert result.accuracy is not None
-    return result.accuracy.kfold.correct / result.accuracy.kfold.pairs
-
-
 @pytest.mark.integration
 def test_the_files_of_a_bundle(written: BundleReport) -> None:
     assert set(files(written.path)) == {
         "model.onnx",
-        "manifest.json",
         "model_card.md",
         "facerec.json",
         "SHA256SUMS",
-        *(f"variants/{name}.onnx" for name in ("uint8", "norm", "fp16", "int8", "fixed-batch-3")),
+        "variants/int8.onnx",
         "triton/my-run/config.pbtxt",
         "triton/my-run/1/model.onnx",
-        "insightface-server/manifest.json",
-        "insightface-server/model.onnx",
-        "insightface-server/README.txt",
     }
     # insightface would take the wrong one of two.
     assert [path.name for path in written.path.glob("*.onnx")] == ["model.onnx"]
     found = read_bundle(written.path)
     assert found.note == written.note
-    assert set(found.variants) == {"uint8", "norm", "fp16", "int8", "fixed-batch-3"}
+    assert set(found.variants) == {"int8"}
     assert [path.name for path in written.path.parent.iterdir()] == ["bundle"]
 
 
 @pytest.mark.integration
-def test_without_options_there_is_the_least(tmp_path: Path, saved: TorchModel, quick: None) -> None:
-    report = export_bundle(saved, tmp_path / "b")
-    assert set(files(report.path)) == {
-        "model.onnx",
-        "manifest.json",
-        "model_card.md",
-        "facerec.json",
-        "SHA256SUMS",
-    }
-    assert report.variants == () and report.loads == {}
-    assert report.note["model"]["thresholds"] == [] and report.note["flip"] is None
-
-
-@pytest.mark.integration
-def test_the_note_says_what_the_files_are(written: BundleReport, saved: TorchModel) -> None:
+def test_the_note_says_what_the_files_are(
+    written: BundleReport, saved: TorchModel, thresholds: Path, bench: Bench
+) -> None:
     note = json.loads((written.path / "facerec.json").read_text())
     sums = check_sums(written.path)
-    assert [entry["name"] for entry in note["variants"]] == [
-        "uint8",
-        "norm",
-        "fp16",
-        "int8",
-        "fixed-batch-3",
-    ]
-    for entry in (note["model"], *note["variants"]):
+    (int8,) = note["variants"]
+    for entry in (note["model"], int8):
         file = read_onnx(written.path / entry["file"])
         assert entry["sha256"] == file.sha256 == sums[entry["file"]]
-        assert entry["bytes"] == (written.path / entry["file"]).stat().st_size
-        assert entry["opset"] == file.opset == 17
-        assert [tuple(tensor["shape"]) for tensor in entry["inputs"]] == [
-            tensor.shape for tensor in file.inputs
-        ]
-        assert [tensor["name"] for tensor in entry["outputs"]] == [
-            tensor.name for tensor in file.outputs
-        ]
-    assert note["source"]["sha256"] == saved.sha256
-    assert note["source"]["recipe"] == RECIPE
+        assert entry["bytes"] == len(file.content) and entry["opset"] == file.opset == 17
+        inside = file.note
+        assert inside is not None and inside["thresholds"] == entry["thresholds"]
+        assert (inside["weights_sha256"], inside["recipe"]) == (saved.sha256, RECIPE)
+        assert (inside["name"], inside["license"]) == ("my run", "MIT")
+    assert note["source"]["sha256"] == saved.sha256 and note["source"]["recipe"] == RECIPE
     assert (note["name"], note["model_id"], note["license"]) == ("my run", "my-run", "MIT")
     assert note["embedding_size"] == 32 and note["normalised"] is False
     assert note["training"]["data"] == "ms1mv3" and note["flip"] == "sum_raw"
     np.testing.assert_array_equal(note["alignment_points"], face_template((112, 112)))
-
-
-@pytest.mark.integration
-def test_every_file_says_where_it_comes_from(written: BundleReport, saved: TorchModel) -> None:
-    for name in ("model.onnx", *(entry["file"] for entry in written.note["variants"])):
-        note = read_onnx(written.path / name).note
-        assert note is not None
-        assert note["weights_sha256"] == saved.sha256
-        assert note["recipe"] == RECIPE
-        assert note["recipe_sha256"] == written.note["source"]["recipe_sha256"]
-        assert note["version"] == facerec.__version__
-        assert (note["name"], note["license"]) == ("my run", "MIT")
-        assert note["alignment"] == "arcface_112x112"
-        assert (note["embedding_size"], note["image_size"]) == (32, [112, 112])
-
-
-@pytest.mark.integration
-def test_thresholds_belong_to_the_numbers_that_they_were_found_with(
-    written: BundleReport, thresholds: Path, bench: Bench
-) -> None:
-    entries = {entry["name"]: entry for entry in written.note["variants"]}
-    reported = json.loads(thresholds.read_text())["results"][0]["tpr_at_fpr"]
-    found = {row["fpr"]: row["threshold"] for row in written.note["model"]["thresholds"]}
     # Ten different pairs resolve 1e-1 alone.
+    reported = json.loads(thresholds.read_text())["results"][0]["tpr_at_fpr"]
+    found = {row["fpr"]: row["threshold"] for row in note["model"]["thresholds"]}
     assert found == {"1e-1": reported[0]["threshold"]}
-    for name in ("uint8", "norm", "fixed-batch-3"):
-        assert entries[name]["thresholds"] == written.note["model"]["thresholds"]
-    for name in ("fp16", "int8"):
-        model = load_model(written.path, variant=name)
-        result = evaluate_bench(model, bench, replicates=0)
-        (row,) = entries[name]["thresholds"]
-        assert row["threshold"] == pytest.approx(result.point("1e-1").point.threshold, abs=1e-6)
-        assert "source" not in row
-    for entry in (written.note["model"], *entries.values()):
-        note = read_onnx(written.path / entry["file"]).note
-        assert note is not None and note["thresholds"] == entry["thresholds"]
+    # What int8 costs, and the thresholds of its own numbers.
+    result = evaluate_bench(load_model(written.path, variant="int8"), bench, replicates=0)
+    (row,) = int8["thresholds"]
+    assert row["threshold"] == pytest.approx(result.point("1e-1").point.threshold, abs=1e-6)
+    (cost,) = int8["accuracy"]
+    assert cost["bench"] == "toy" and cost["int8"] == pytest.approx(
+        result.accuracy.events / result.accuracy.total
+    )
+    assert int8["calibration"]["images"] == 40 and len(int8["calibration"]["sha256"]) == 64
+    assert int8["bytes"] < 0.4 * note["model"]["bytes"]
+    assert {row["consumer"]: row["outcome"] for row in note["consumers"]}["onnxruntime"] == "same"
+    main = (written.path / "model.onnx").read_bytes()
+    assert (written.path / "triton/my-run/1/model.onnx").read_bytes() == main
 
 
 @pytest.mark.integration
@@ -279,147 +218,6 @@ def test_a_recognizer_decides_by_these_thresholds(written: BundleReport) -> None
     point = recognizer.threshold("1e-1")
     assert point.value == written.note["model"]["thresholds"][0]["threshold"]
     assert facerec.load(written.path, variant="int8", flip=True).threshold("1e-1").bench == "toy"
-
-
-@pytest.mark.integration
-def test_variants_that_change_numbers_are_compared(written: BundleReport, bench: Bench) -> None:
-    float32 = evaluate_bench(load_model(written.path), bench, replicates=0)
-    for report in written.variants:
-        assert report.refused is None
-        assert len(report.comparisons) == (report.name in ("fp16", "int8"))
-        for comparison in report.comparisons:
-            row = next(row for row in comparison.rows if row.figure == "accuracy")
-            assert row.first.value == pytest.approx(
-                float32.accuracy.events / float32.accuracy.total
-            )
-            variant = evaluate_bench(load_model(written.path, variant=report.name), bench)
-            assert row.second.value == pytest.approx(
-                variant.accuracy.events / variant.accuracy.total
-            )
-    entry = next(entry for entry in written.note["variants"] if entry["name"] == "int8")
-    assert entry["calibration"]["images"] == 40 and entry["calibration"]["method"] == "minmax"
-    assert len(entry["calibration"]["sha256"]) == 64
-    assert entry["accuracy"][0]["bench"] == "toy"
-    assert entry["bytes"] < 0.4 * written.note["model"]["bytes"]
-
-
-@pytest.mark.integration
-def test_speeds_are_reported_but_never_in_the_bundle(written: BundleReport) -> None:
-    assert set(written.loads) == {"float32", "uint8", "norm", "fp16", "int8", "fixed-batch-3"}
-    assert [load.batch for load in written.loads["float32"]] == [1, 4]
-    assert [load.batch for load in written.loads["fixed-batch-3"]] == [3]
-    assert "loads" in written.to_json()
-    json.dumps(written.to_json(), allow_nan=False)
-    for name, content in files(written.path).items():
-        assert b"latency" not in content and b"images_per_second" not in content, name
-
-
-@pytest.mark.integration
-def test_parity_is_proven_for_every_file(written: BundleReport) -> None:
-    assert set(written.parity) == set(written.loads)
-    for name, rows in written.parity.items():
-        exact = (
-            VARIANTS[parse_variant(name.replace("batch-", "batch:")).kind].bar
-            if (name != "float32")
-            else bundle.Bar()
-        )
-        if exact == bundle.Bar():
-            assert all(row.max_abs <= 1e-5 and row.min_cosine >= 0.999999 for row in rows)
-    assert [row["check"] for row in written.note["parity"]] == [
-        row.check for row in written.parity["float32"]
-    ]
-
-
-@pytest.mark.integration
-def test_every_consumer_has_a_row(written: BundleReport) -> None:
-    outcomes = {row.consumer: row.outcome for row in written.consumers}
-    assert outcomes["onnxruntime"] == "same"
-    able = outcomes.get("OpenVINO, bf16") in ("same", "not suited")
-    assert (written.bf16 is not None) == able
-    assert {row["consumer"] for row in written.note["consumers"]} == set(outcomes)
-
-
-@pytest.mark.integration
-def test_variants_go_through_openvino_too(written: BundleReport, faces: np.ndarray) -> None:
-    pytest.importorskip("openvino")
-    for report, entry in zip(written.variants, written.note["variants"], strict=True):
-        assert entry["openvino"]["outcome"] == report.openvino.outcome
-        if report.openvino.outcome == "same":
-            name = report.name
-            one = load_model(written.path, variant=name).embed(faces[:6])
-            other = load_model(written.path, variant=name, engine="openvino").embed(faces[:6])
-            cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1)
-            cosines /= np.linalg.norm(other, axis=1)
-            assert cosines.min() >= 0.999
-            assert "OpenVINO" in entry["consumers"]
-        else:
-            assert "OpenVINO" not in entry["consumers"]
-    for name in ("uint8", "norm", "fp16", "fixed-batch-3"):
-        (report,) = (report for report in written.variants if report.name == name)
-        assert report.openvino.outcome == "same", report.openvino
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome", "claimed"),
-    [(ModelError, "cannot load", False), (MissingExtraError, "not installed", True)],
-)
-def test_openvino_is_claimed_unless_it_fails(
-    tmp_path: Path,
-    saved: TorchModel,
-    quick: None,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[FacerecError],
-    outcome: str,
-    claimed: bool,
-) -> None:
-    original = bundle.OnnxModel
-
-    def model(file: OnnxFile, **options: Any) -> Any:
-        if options.get("engine") == "openvino":
-            raise error("no such engine")
-        return original(file, **options)
-
-    monkeypatch.setattr(bundle, "OnnxModel", model)
-    report = export_bundle(saved, tmp_path / "b", BundleOptions(("norm",)))
-    (entry,) = report.note["variants"]
-    assert entry["openvino"]["outcome"] == outcome
-    assert ("OpenVINO" in entry["consumers"]) == claimed
-
-
-@pytest.mark.integration
-def test_bf16_is_measured_where_the_processor_has_it(
-    tmp_path: Path,
-    saved: TorchModel,
-    quick: None,
-    play_bf16: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    bench: Bench,
-) -> None:
-    rows = [bundle.ConsumerRow(bundle.OPENVINO_BF16, "1", "same", 1e-3, 0.9999, "")]
-    monkeypatch.setattr(bundle, "check_consumers", lambda *given: rows)
-    play_bf16(7)
-    report = export_bundle(saved, tmp_path / "b", BundleOptions(("fp16",)), benches=[bench])
-    assert report.bf16 is not None
-    assert [load.batch for load in report.bf16.loads] == [1, 4]
-    assert all(load.speedup is not None for load in report.bf16.loads)
-    (comparison,) = report.bf16.comparisons
-    assert "accuracy" in {row.figure for row in comparison.rows}
-    assert json.loads(json.dumps(report.to_json()))["bf16"]["comparisons"]
-    # Speeds are no part of the bundle.
-    (row,) = report.note["consumers"]
-    assert row["consumer"] == "OpenVINO, bf16" and row["min_cosine"] == 0.9999
-
-
-@pytest.mark.integration
-def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
-    main = (written.path / "model.onnx").read_bytes()
-    assert (written.path / "triton/my-run/1/model.onnx").read_bytes() == main
-    assert (written.path / "insightface-server/model.onnx").read_bytes() == main
-    config = (written.path / "triton/my-run/config.pbtxt").read_text()
-    # Triton wants the folder's name.
-    assert 'name: "my-run"' in config
-    assert "signed by InsightFace" in (written.path / "insightface-server/README.txt").read_text()
-    assert not list(written.path.rglob("MODEL.LICENSE"))
 
 
 @pytest.mark.integration
@@ -490,61 +288,27 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("int4", "did you mean 'int8'"),
-        ("quantum", "known are uint8, norm"),
-        ("fixed-batch", "takes the number of images"),
-        ("fixed-batch:0", "takes the number of images"),
-        ("fixed-batch:x", "takes the number of images"),
-        ("fixed-batch:-1", "takes the number of images"),
-        ("fixed-batch:9999", "1 to 1024"),
-        ("uint8:4", "no other variant takes one"),
-    ],
-)
-def test_unknown_variants(untouched: Path, saved: TorchModel, text: str, sentence: str) -> None:
-    with pytest.raises(ExportError, match=sentence):
-        export_bundle(saved, untouched / "b", BundleOptions(variant=(text,)))
-
-
-@pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"variant": ("norm", "norm")}, "norm is asked for twice"),
-        ({"variant": ("int8",)}, "int8 needs --calibration"),
-        ({"calibration": Path("x")}, "nothing else needs it"),
+        ({"int8": Path("gone")}, "gone: there is no such folder"),
         ({"thresholds": Path("gone.json")}, "gone.json: not a report"),
         ({"max_loss": -1.0}, "max_loss must be 0 or more"),
         ({"max_loss": float("nan")}, "max_loss must be 0 or more"),
     ],
 )
 def test_options_that_cannot_be(
-    untouched: Path, saved: TorchModel, change: dict[str, Any], sentence: str
+    untouched: Path, saved: TorchModel, quick: None, change: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(ExportError, match=sentence):
+    with pytest.raises(FacerecError, match=sentence):
         export_bundle(saved, untouched / "b", BundleOptions(**change))
 
 
-def test_a_bench_without_folds_judges_no_variant(
-    untouched: Path, saved: TorchModel, bench: Bench
-) -> None:
+def test_benches_that_cannot_be(untouched: Path, saved: TorchModel, bench: Bench) -> None:
+    with pytest.raises(ExportError, match="compares int8 with float32"):
+        export_bundle(saved, untouched / "b", benches=[bench])
     flat = replace(bench, pairs=replace(bench.pairs, folds=None))
     with pytest.raises(ExportError, match="toy: has no folds"):
-        export_bundle(saved, untouched / "b", benches=[flat])
-
-
-def test_a_bench_with_nothing_to_compare(untouched: Path, saved: TorchModel, bench: Bench) -> None:
-    with pytest.raises(ExportError, match="fp16 and int8, with float32"):
-        export_bundle(saved, untouched / "b", BundleOptions(("norm",)), benches=[bench])
-
-
-def test_an_empty_calibration_set(
-    untouched: Path, tmp_path: Path, saved: TorchModel, quick: None
-) -> None:
-    (tmp_path / "empty").mkdir()
-    options = BundleOptions(variant=("int8",), calibration=tmp_path / "empty")
-    with pytest.raises(FacerecError, match=r"empty.*no bundle was written$"):
-        export_bundle(saved, untouched / "b", options)
+        export_bundle(saved, untouched / "b", BundleOptions(int8=Path("x")), benches=[flat])
 
 
 @pytest.mark.parametrize(
@@ -563,18 +327,6 @@ def test_a_failure_anywhere_leaves_nothing(
     monkeypatch.setattr(bundle, stage, fail)
     with pytest.raises(ExportError, match=f"^{stage} found a fault; no bundle was written$"):
         export_bundle(saved, untouched / "b", BundleOptions(triton=True))
-
-
-def test_a_sentence_names_the_bundle_not_its_temporary_folder(
-    untouched: Path, saved: TorchModel, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(folder: Path, *arguments: Any) -> Any:
-        raise ExportError(f"{folder / 'model.onnx'}: a consumer fails")
-
-    monkeypatch.setattr(bundle, "check_consumers", fail)
-    with pytest.raises(ExportError) as caught:
-        export_bundle(saved, untouched / "b")
-    assert str(caught.value).startswith(f"{untouched / 'b' / 'model.onnx'}: a consumer fails")
 
 
 def test_a_file_that_is_not_the_model_fails_its_checks(
@@ -618,40 +370,29 @@ def worse(accuracy: float) -> Callable[..., Any]:
     ("loss", "kept"),
     thinned([(0.001, True), (0.0021, False), (-0.5, True)], lambda loss, kept: not kept),
 )
-def test_a_variant_that_loses_too_much_is_not_written(
+def test_an_int8_file_that_loses_too_much_is_not_written(
     tmp_path: Path,
     saved: TorchModel,
     bench: Bench,
+    pack: Path,
     quick: None,
     monkeypatch: pytest.MonkeyPatch,
     loss: float,
     kept: bool,
 ) -> None:
     monkeypatch.setattr(bundle, "compare", worse(loss))
-    options = BundleOptions(variant=("fp16", "norm"), max_loss=0.2)
+    monkeypatch.setattr(bundle, "quantize_int8", lambda main, images: main)
+    options = BundleOptions(int8=pack, int8_images=40, max_loss=0.2)
     report = export_bundle(saved, tmp_path / "b", options, benches=[bench])
-    fp16 = report.variants[0]
-    assert (report.path / "variants" / "fp16.onnx").is_file() == kept
-    assert (report.path / "variants" / "norm.onnx").is_file()
-    assert (fp16.refused is None) == kept
+    assert (report.path / "variants" / "int8.onnx").is_file() == kept
     card = (report.path / "model_card.md").read_text()
+    assert [entry["name"] for entry in report.note["variants"]] == ["int8"] * kept
     if kept:
         assert report.note["left_out"] == [] and "left out" not in card
     else:
         (entry,) = report.note["left_out"]
-        assert entry["name"] == "fp16"
         assert re.search(r"on toy .*−0\.21 points .*0\.2 of --max-loss", entry["reason"])
-        assert "fp16 was left out" in card
-        assert [variant["name"] for variant in report.note["variants"]] == ["norm"]
-
-
-def test_without_a_bench_the_loss_is_unknown_and_said_to_be(
-    tmp_path: Path, saved: TorchModel, quick: None
-) -> None:
-    report = export_bundle(saved, tmp_path / "b", BundleOptions(("fp16",), max_loss=0.2))
-    assert report.note["variants"][0]["accuracy"] == []
-    assert report.note["variants"][0]["thresholds"] == []
-    assert "**not measured**" in (report.path / "model_card.md").read_text()
+        assert "int8 was left out" in card
 
 
 # --- a folder that is there ----------------------------------------------------------------------
@@ -661,7 +402,7 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
     tmp_path: Path, saved: TorchModel, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "place" / "b"
-    export_bundle(saved, out, BundleOptions(variant=("norm",)))
+    export_bundle(saved, out, BundleOptions(triton=True))
     before = files(out)
     with pytest.raises(ExportError, match=r"there already; .* give --force"):
         export_bundle(saved, out)
@@ -675,19 +416,8 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
         export_bundle(saved, out, force=True)
     assert files(out) == before
     export_bundle(saved, out, force=True)
-    assert "variants/norm.onnx" not in files(out)
+    assert not any(name.startswith("triton") for name in files(out))
     assert [path.name for path in out.parent.iterdir()] == ["b"]
-
-
-def test_a_folder_that_cannot_be_looked_through_is_a_sentence(
-    tmp_path: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: Path, pattern: str) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied", str(folder / "1/cwd"))
-
-    monkeypatch.setattr(Path, "rglob", refuse)
-    with pytest.raises(FacerecError, match=r"Permission denied.*1/cwd"):
-        export_bundle(saved, tmp_path, force=True)
 
 
 def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: None) -> None:
@@ -705,33 +435,13 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
     empty.mkdir()
     assert export_bundle(saved, empty).path == empty
     # What somebody laid into a bundle is theirs.
-    (empty / "insightface-server").mkdir()
-    (empty / "insightface-server" / "MODEL.LICENSE").write_text("signed")
+    (empty / "MODEL.LICENSE").write_text("signed")
     with pytest.raises(FacerecError, match=r"MODEL\.LICENSE, which is no part of a bundle"):
         export_bundle(saved, empty, force=True)
-    assert (empty / "insightface-server" / "MODEL.LICENSE").read_text() == "signed"
+    assert (empty / "MODEL.LICENSE").read_text() == "signed"
 
 
 # --- other models --------------------------------------------------------------------------------
-
-
-def test_the_server_folder_needs_its_scaling_and_is_refused_before_any_work(
-    untouched: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bundle, "export_graph", lambda *_, **__: pytest.fail("too late"))
-    model = TorchModel(saved.backbone, Preprocessing("rgb", 0.0, 255.0))
-    with pytest.raises(ExportError, match="leave out --insightface-server"):
-        export_bundle(model, untouched / "b", BundleOptions(insightface_server=True))
-
-
-def test_a_model_in_memory_can_be_exported(
-    tmp_path: Path, tiny_model: TorchModel, quick: None
-) -> None:
-    report = export_bundle(tiny_model, tmp_path / "b")
-    assert report.note["source"]["sha256"] is None and report.note["source"]["file"] is None
-    model = load_model(report.path)
-    assert model.preprocessing == Preprocessing()
-    assert parse_onnx((report.path / "model.onnx").read_bytes(), "x").note is not None
 
 
 @pytest.mark.integration
@@ -743,17 +453,3 @@ def test_a_changed_file_is_found_on_load(tmp_path: Path, written: BundleReport) 
     assert sha256(path) != check_sums(written.path)["variants/int8.onnx"]
     with pytest.raises(FacerecError, match=r"int8.onnx: its SHA-256 is not the one"):
         load_model(copy)
-
-
-def test_stages_are_told_with_their_steps(
-    tmp_path: Path, saved: TorchModel, bench: Bench, quick: None
-) -> None:
-    stages: dict[str, tuple[int, int]] = {}
-
-    def progress(doing: str, done: int, total: int) -> None:
-        stages[doing] = done, total
-
-    options = BundleOptions(variant=("fp16",))
-    export_bundle(saved, tmp_path / "b", options, benches=[bench], progress=progress)
-    assert "float32 on toy" in stages and "fp16 on toy" in stages
-    assert all(done == total for done, total in stages.values())

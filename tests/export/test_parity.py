@@ -17,7 +17,7 @@ from facerec.backbones import Backbone, list_backbones
 from facerec.embedding import TorchModel
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.errors import ExportError
-from facerec.export import Bar, check_parity, export_graph, make_variant, sample_faces
+from facerec.export import Bar, check_parity, export_graph, sample_faces
 from facerec.export.parity import BATCHES, deviation
 from facerec.export.tables import parity_table
 
@@ -86,13 +86,6 @@ def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -
         check_parity(other, parse_onnx(tiny_onnx, "tiny"))
 
 
-def test_too_few_bits_are_no_matter_of_the_opset(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
-    half = parse_onnx(make_variant("fp16", tiny_onnx), "half")
-    with pytest.raises(ExportError, match="variant") as raised:
-        check_parity(tiny_model, half, Bar(max_abs=1e-7))
-    assert "opset" not in str(raised.value)
-
-
 def test_rows_that_depend_on_the_batch_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     file = changed(tiny_onnx, add_to_batches_of_five)
     with pytest.raises(ExportError, match="differ in 6 of 15 checks"):
@@ -129,15 +122,6 @@ def test_values_that_are_not_finite_fail(tiny_model: TorchModel, tiny_onnx: byte
 
     with pytest.raises(ExportError, match=r"max \|Δ\| nan"):
         check_parity(tiny_model, changed(tiny_onnx, root), Bar(np.inf, -1.0))
-
-
-def test_a_wrong_norm_fails(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
-    def sum_of_squares(graph: Any) -> None:
-        graph.node[-1].op_type = "ReduceSumSquare"
-
-    file = changed(make_variant("norm", tiny_onnx), sum_of_squares)
-    with pytest.raises(ExportError, match=r"differ in 3 of 18 checks, most for .*, output norm"):
-        check_parity(tiny_model, file)
 
 
 # --- the measure -----------------------------------------------------------------------------

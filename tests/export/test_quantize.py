@@ -16,26 +16,18 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from facerec.defaults import CalibrationMethod
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
-from facerec.export import quantize
 from facerec.export.quantize import MIN_IMAGES, calibrate, calibration_images, quantize_int8
-from facerec.export.variants import make_variant
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
 pytestmark = pytest.mark.integration
 
-METHODS: tuple[CalibrationMethod, ...] = ("entropy", "percentile", "minmax")
-
 
 @pytest.fixture(scope="module")
-def int8(tiny_onnx: bytes, faces: np.ndarray) -> dict[str, bytes]:
-    """The variant by each method."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(quantize.BINS, "entropy", 200)  # its search takes seconds otherwise
-        return {method: quantize_int8(tiny_onnx, faces, method=method) for method in METHODS}
+def int8(tiny_onnx: bytes, faces: np.ndarray) -> bytes:
+    return quantize_int8(tiny_onnx, faces)
 
 
 def normalised(faces: np.ndarray) -> np.ndarray:
@@ -61,11 +53,10 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_the_embeddings_are_nearly_those_of_float32(
-    method: CalibrationMethod, int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
+    int8: bytes, tiny_onnx: bytes, faces: np.ndarray
 ) -> None:
-    main, variant = embed(tiny_onnx, faces), embed(int8[method], faces)
+    main, variant = embed(tiny_onnx, faces), embed(int8, faces)
     found = cosines(main, variant)
     assert found.min() > 0.9 and found.mean() > 0.96
     assert np.abs(main - variant).max() > 0
@@ -74,8 +65,8 @@ def test_the_embeddings_are_nearly_those_of_float32(
     )
 
 
-def test_the_file_keeps_interface_and_note(int8: dict[str, bytes], tiny_onnx: bytes) -> None:
-    main, variant = parse_onnx(tiny_onnx, "main"), parse_onnx(int8["minmax"], "variant")
+def test_the_file_keeps_interface_and_note(int8: bytes, tiny_onnx: bytes) -> None:
+    main, variant = parse_onnx(tiny_onnx, "main"), parse_onnx(int8, "variant")
     assert (variant.inputs, variant.outputs) == (main.inputs, main.outputs)
     assert variant.opset == main.opset and variant.ir_version == main.ir_version
     assert variant.note == {**(main.note or {}), "variant": "int8"}
@@ -83,15 +74,13 @@ def test_the_file_keeps_interface_and_note(int8: dict[str, bytes], tiny_onnx: by
 
 
 def test_the_same_faces_give_the_same_bytes(
-    int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
+    int8: bytes, tiny_onnx: bytes, faces: np.ndarray
 ) -> None:
-    assert quantize_int8(tiny_onnx, faces, method="percentile") == int8["percentile"]
-    assert quantize_int8(tiny_onnx, faces[::-1].copy(), method="minmax") == int8["minmax"]
-    assert len(set(int8.values())) == len(METHODS)
+    assert quantize_int8(tiny_onnx, faces) == int8
 
 
-def test_all_but_the_ends_runs_in_int8(int8: dict[str, bytes], tmp_path: Path) -> None:
-    session(int8["minmax"], tmp_path / "optimised.onnx")
+def test_all_but_the_ends_runs_in_int8(int8: bytes, tmp_path: Path) -> None:
+    session(int8, tmp_path / "optimised.onnx")
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
     count = {
         kind: len(list(group))
@@ -103,8 +92,8 @@ def test_all_but_the_ends_runs_in_int8(int8: dict[str, bytes], tmp_path: Path) -
     assert set(count) - layout == {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu"}
 
 
-def test_weights_have_seven_bits_and_a_scale_for_each_channel(int8: dict[str, bytes]) -> None:
-    graph = onnx.load_from_string(int8["minmax"]).graph
+def test_weights_have_seven_bits_and_a_scale_for_each_channel(int8: bytes) -> None:
+    graph = onnx.load_from_string(int8).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     checked = 0
     for node in graph.node:
@@ -119,11 +108,9 @@ def test_weights_have_seven_bits_and_a_scale_for_each_channel(int8: dict[str, by
     assert checked == 21 - 1  # the first stays in float32
 
 
-def test_integer_kernels_compute_what_the_file_says(
-    int8: dict[str, bytes], faces: np.ndarray
-) -> None:
+def test_integer_kernels_compute_what_the_file_says(int8: bytes, faces: np.ndarray) -> None:
     # Without optimisation all of it is computed in float32, between rounded values.
-    content = int8["percentile"]
+    content = int8
     assert cosines(embed(content, faces), embed(content, faces, optimise=False)).mean() > 0.99
 
 
@@ -136,13 +123,13 @@ def test_nothing_is_printed_and_no_file_is_left(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    quantize_int8(tiny_onnx, faces, method="percentile")
+    quantize_int8(tiny_onnx, faces)
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_pixels_are_normalised_as_the_main_file_says(
-    tiny_onnx: bytes, faces: np.ndarray, int8: dict[str, bytes]
+    tiny_onnx: bytes, faces: np.ndarray, int8: bytes
 ) -> None:
     other = onnx.load_from_string(tiny_onnx)
     (entry,) = other.metadata_props
@@ -152,9 +139,9 @@ def test_the_pixels_are_normalised_as_the_main_file_says(
     swapped = faces[..., ::-1].copy()
     graphs = []
     for main in (other.SerializeToString(), tiny_onnx):
-        variant = quantize_int8(main, swapped, method="minmax")
+        variant = quantize_int8(main, swapped)
         graphs.append(onnx.load_from_string(variant).graph)
-    wanted = onnx.load_from_string(int8["minmax"]).graph
+    wanted = onnx.load_from_string(int8).graph
     assert graphs[0] == wanted and graphs[1] != wanted
 
 
@@ -178,16 +165,12 @@ def test_ranges_over_batches_are_those_of_all_values() -> None:
             yield values[start : start + 500]
 
     names = ["data", "double"]
-    exact = calibrate(model, names, batches(), "minmax")
+    ranges = calibrate(model, names, batches())
     assert alive == 8
-    assert exact["data"] == (values.min(), values.max())
-    assert exact["double"] == (2 * values.min(), 2 * values.max())
     # 99.999 %, half of the rest on either side, to the width of a bin.
     wanted = np.percentile(values, 99.9995, method="lower")
-    low, high = calibrate(model, names, batches(), "percentile")["data"]
+    low, high = ranges["data"]
     assert low == pytest.approx(0, abs=0.1) and high == pytest.approx(wanted, abs=0.1)
-    low, high = calibrate(model, names, batches(), "entropy")["double"]
-    assert 0 <= low < 0.1 and np.percentile(values, 90) < high <= 2 * values.max()
 
 
 @pytest.mark.parametrize("count", [0, 1, MIN_IMAGES - 1])
@@ -199,9 +182,8 @@ def test_too_few_faces(tiny_onnx: bytes, faces: np.ndarray, count: int) -> None:
 def test_only_main_files_of_ours(tiny_onnx: bytes, faces: np.ndarray) -> None:
     foreign = onnx.load_from_string(tiny_onnx)
     del foreign.metadata_props[:]
-    for content in (foreign.SerializeToString(), make_variant("norm", tiny_onnx)):
-        with pytest.raises(ExportError, match="made from a main file of facerec"):
-            quantize_int8(content, faces)
+    with pytest.raises(ExportError, match="made from a main file that facerec exported"):
+        quantize_int8(foreign.SerializeToString(), faces)
 
 
 def encoded(faces: np.ndarray) -> list[bytes]:
@@ -219,10 +201,13 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
     images = encoded(faces)
     write_folder(tmp_path, images)
     (tmp_path / "notes.txt").write_text("no image")
-    found, digest = calibration_images(tmp_path)
+    found, facts = calibration_images(tmp_path)
     order = sorted(range(32), key=lambda place: (place % 3, place))
     np.testing.assert_array_equal(found, faces[order])
-    assert digest == hashlib.sha256(b"".join(images[place] for place in order)).hexdigest()
+    assert facts["images"] == 32 and any(
+        "notes.txt" in note or "left out" in note or ".txt" in note for note in facts["notes"]
+    )
+    assert facts["sha256"] == hashlib.sha256(b"".join(images[place] for place in order)).hexdigest()
 
 
 def test_a_choice_is_random_and_repeatable(tmp_path: Path, faces: np.ndarray) -> None:
@@ -247,7 +232,7 @@ def test_record_files_and_their_folder(tmp_path: Path, faces: np.ndarray) -> Non
     items = ((place // 8, str(place), image) for place, image in enumerate(encoded(faces)))
     record = write_image_records(tmp_path / "train", items).path
     folder, file = calibration_images(tmp_path), calibration_images(record, 100)
-    assert folder[1] == file[1]
+    assert folder[1]["sha256"] == file[1]["sha256"]
     for found in (folder, file):
         np.testing.assert_array_equal(found[0], faces)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,19 +16,13 @@ from scipy import stats
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness import baseline as module
+from facerec.fairness.association import cliffs_delta
 from facerec.fairness.attributes import check_raw
-from facerec.fairness.baseline import (
-    READING,
-    BaselineComparison,
-    Change,
-    RunPair,
-    compare_runs,
-)
-from facerec.fairness.comparisons import AllImages, ListedPairs
-from facerec.fairness.differentials import differentials, max_over_geomean, resample
+from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
+from facerec.fairness.differentials import differentials, max_over_geomean
 from facerec.fairness.norms import percentile
-from facerec.fairness.rates import all_pairs_group_rates, pair_group_rates
-from facerec.fairness.two_groups import cliffs_delta
+from facerec.fairness.pair_counts import resample
+from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.fairness.variance_shares import anova
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
@@ -86,6 +79,19 @@ def compare(
     return compare_runs(runs, faces.subject, faces.group, names, **options)
 
 
+def count(faces: People, vectors: NDArray[np.floating], pairs: Pairs | None) -> GroupErrors:
+    groups = [(faces.group, NAMES)]
+    if pairs is None:
+        (found,) = all_pairs_rates(vectors, faces.subject, groups, targets=TARGETS)
+    else:
+        sides = np.stack([pairs.first, pairs.second])
+        scores = score_pairs(vectors, *sides)
+        listed = PairList("list", scores, sides, pairs.issame, faces.subject)
+        (found,) = listed_rates(listed, groups, targets=TARGETS)
+    assert isinstance(found, GroupErrors), found
+    return found
+
+
 # --- the joint bootstrap -----------------------------------------------------------------------
 
 
@@ -95,17 +101,12 @@ class BruteForce:
     def __init__(self, faces: People, side: Embeddings, pairs: Pairs, listed: bool) -> None:
         self.faces, self.norms, self.pairs = faces, side.norms.astype(np.float64), pairs
         self.scores = score_pairs(side.vectors, pairs.first, pairs.second)
-        arrays: Any = faces.subject, faces.group, NAMES
         self.sides, self.rated = (pairs.first, pairs.second), self.scores
-        if listed:
-            errors = pair_group_rates(
-                self.scores, *self.sides, pairs.issame, *arrays, targets=TARGETS
-            )
-        else:
-            errors = all_pairs_group_rates(side.vectors, *arrays, targets=TARGETS)
+        if not listed:
             self.sides = np.triu_indices(len(faces.subject), 1)
             self.rated = score_pairs(side.vectors, *self.sides)
-        self.thresholds = [point.threshold.value for point in errors.rates.points]
+        errors = count(faces, side.vectors, pairs if listed else None)
+        self.thresholds = [at.point.threshold for at in errors.points]
 
     def __call__(self, times: NDArray[np.integer]) -> dict[str, float]:
         norms = np.repeat(self.norms, times[self.faces.subject])
@@ -189,7 +190,7 @@ def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
     found = compare(faces, [run])
     assert "accuracy" not in {change.figure for change in found.changes}
     for target in TARGETS:
-        change = found.find(f"TPR@FPR={target}", "raw")
+        change = found.find(f"TPR@FPR={target}")
         for side, value in ((run.baseline, change.baseline), (run.treated, change.treated)):
             scores = score_pairs(side.vectors, *(sides := np.triu_indices(72, 1)))
             same = faces.subject[sides[0]] == faces.subject[sides[1]]
@@ -289,10 +290,10 @@ def test_the_order_of_group_names_permutes_rows_only() -> None:
     one, other = compare(faces, [run]), compare(renamed, [run], names=("B", "A"))
     for change in one.changes:
         if change.groups is None:
-            twin = other.find(change.figure, change.fusion)
+            twin = other.find(change.figure)
             assert twin.value == pytest.approx(change.value, abs=1e-12)
         else:
-            twin = other.find(change.figure, None, ("B", "A"))
+            twin = other.find(change.figure, ("B", "A"))
             assert twin.value == -(change.value or 0)
 
 
@@ -340,7 +341,7 @@ def test_all_seeds_share_one_resample() -> None:
     for place, run in enumerate(runs):
         alone = compare(faces, [run])
         for change in alone.changes:
-            twin = joint.find(change.figure, change.fusion, change.groups)
+            twin = joint.find(change.figure, change.groups)
             assert change.seeds == (twin.seeds[place],)
             assert change.interval == twin.seeds[place].interval  # one seed: persons alone
     assert joint.notes == ("2 seeds: at least 3 an arm are needed to judge noise",)
@@ -370,19 +371,6 @@ def test_conclusions_follow_the_interval() -> None:
 # --- fusion, failures, groups ------------------------------------------------------------------
 
 
-def test_unit_fusion_is_scored_beside_raw_fusion() -> None:
-    faces = people()
-    raw, unit = (RunPair(0, faces.embed(seed, noise=1.4), faces.embed(seed + 1)) for seed in (1, 5))
-    both = replace(raw, unit=(unit.baseline.vectors, unit.treated.vectors))
-    found, alone = compare(faces, [both]), compare(faces, [unit])
-    assert {change.fusion for change in found.changes} == {None, "raw", "unit"}
-    for change in alone.changes:
-        if change.fusion == "raw":
-            assert replace(found.find(change.figure, "unit"), fusion="raw") == change
-    for change in compare(faces, [raw]).changes:
-        assert found.find(change.figure, change.fusion, change.groups) == change
-
-
 def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     faces = people()
     pairs = faces.pairs()
@@ -410,7 +398,7 @@ def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     again = compare(rest, [RunPair(r.seed, cut(r.baseline), cut(r.treated)) for r in runs])
     for change in again.changes:
         if not change.figure.startswith("TPR"):
-            assert found.find(change.figure, change.fusion, change.groups) == change
+            assert found.find(change.figure, change.groups) == change
 
 
 def test_images_without_a_group_count_for_everybody_only() -> None:
@@ -436,18 +424,12 @@ def test_thresholds_are_those_of_the_audit_of_the_same_images(impostors: Any) ->
     pairs = faces.pairs(folds=8, per_fold=40)
     options = {"pairs": pairs, "impostors": "list"} if impostors == "list" else {}
     found = compare(some, [runs], **options)
-    sides, known = np.stack([pairs.first, pairs.second]), 0
+    known = 0
     for vectors, arm in ((runs.baseline.vectors, "baseline"), (runs.treated.vectors, "treated")):
-        comparisons = (
-            ListedPairs("list", score_pairs(vectors, *sides), sides, pairs.issame, some.subject)
-            if impostors == "list"
-            else AllImages(vectors, some.subject, "cpu", None)
-        )
-        (errors,) = comparisons.errors([(some.group, NAMES)], TARGETS, None)
-        assert not isinstance(errors, MetricError)
+        errors = count(some, vectors, pairs if impostors == "list" else None)
         for row in differentials(errors, replicates=1).rows:
             if row.measure == "max/geomean" and row.target in TARGETS:
-                change = found.find(f"max/geomean {row.of} at FMR={row.target}", "raw")
+                change = found.find(f"max/geomean {row.of} at FMR={row.target}")
                 assert getattr(change, arm) in (row.value, None)
                 known += change.value is not None
     assert known
@@ -460,7 +442,7 @@ def test_one_group_has_no_comparison() -> None:
     assert found.groups == ("A",)
     eta2 = found.find("η²")
     assert eta2.value is None and "fewer than two groups" in str(eta2.remark)
-    ratio = found.find("max/geomean FMR at FMR=1e-1", "raw")
+    ratio = found.find("max/geomean FMR at FMR=1e-1")
     assert ratio.value is None and "two are needed" in str(ratio.remark)
     assert found.find("CV of norms").value is not None
 
@@ -471,7 +453,7 @@ def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
     for taken, which in ((runs[:1], ""), (runs, "seed 7: ")):
         found = compare(faces, taken, targets=("1e-6",))
         for figure in ("TPR@FPR=1e-6", "max/geomean FMR at FMR=1e-6"):
-            change = found.find(figure, "raw")
+            change = found.find(figure)
             assert change.value is None and change.conclusion == "insufficient data"
             assert str(change.remark).startswith(f"{which}baseline: not resolvable")
 
@@ -505,10 +487,6 @@ def broken_runs(kind: str, faces: People) -> list[RunPair]:
         return [RunPair(0, one, replace(other, ids=None))]
     if kind == "seeds":
         return [good, good]
-    if kind == "unit":
-        return [replace(good, unit=(one.vectors, other.vectors)), replace(good, seed=1)]
-    if kind == "shape":
-        return [replace(good, unit=(one.vectors, other.vectors[:, :4]))]
     return []
 
 
@@ -522,8 +500,6 @@ def broken_runs(kind: str, faces: People) -> list[RunPair]:
         ("length", r"seed 0, treated: 71 images, but 72 of seed 0, baseline; embed the same"),
         ("no ids", r"seed 0, treated: the embeddings have no ids"),
         ("seeds", r"the seeds \[0, 0\] repeat"),
-        ("unit", r"seed 1: unit fusion is there for some seeds only"),
-        ("shape", r"seed 0, treated: unit fusion has shape \(72, 4\)"),
         ("none", r"there is no pair of runs"),
     ],
 )
@@ -573,39 +549,6 @@ def test_pairs_of_other_images_are_refused() -> None:
 # --- texts and JSON ----------------------------------------------------------------------------
 
 
-def test_the_reading_is_fixed() -> None:
-    assert READING == (
-        "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected "
-        "and proves nothing about groups. Only the standardised association (eta², delta) or the "
-        "error-rate differentials can.",
-        "A weaker norm association does not imply smaller FMR or FNMR differentials. These are "
-        "separate results, and either may move the other way.",
-        "Thresholds are re-fixed per model at the same nominal FMR; comparing at one numeric "
-        "threshold is meaningless.",
-    )
-    faces = people()
-    found = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))])
-    assert found.reading == READING and found.to_json()["reading"] == list(READING)
-
-
-def test_json_is_complete_and_its_rows_are_flat() -> None:
-    faces = people()
-    runs = [RunPair(seed, faces.embed(seed, 1.4), faces.embed(seed + 10)) for seed in range(2)]
-    found = compare(faces, runs, pairs=faces.pairs(), targets=("1e-1", "1e-6"))
-    tree = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert tree["groups"] == ["A", "B"] and tree["replicates"] == 50
-    assert len(tree["rows"]) == len(tree["changes"]) == len(found.changes)
-    for row, entry, change in zip(tree["rows"], tree["changes"], found.changes, strict=True):
-        assert not any(isinstance(value, dict | list) for value in row.values())
-        assert row["change"] == entry["change"] == change.value
-        assert row["conclusion"] == entry["conclusion"] == change.conclusion
-        assert len(entry["seeds"]) == row["seeds"] == 2
-        if change.value is None:
-            assert row["reason"]
-    with pytest.raises(MetricError, match="has no figure 'AUC'"):
-        found.find("AUC")
-
-
 def test_progress_is_told_after_every_model() -> None:
     faces = people()
     seen: list[tuple[str, int, int]] = []
@@ -614,22 +557,8 @@ def test_progress_is_told_after_every_model() -> None:
     assert seen == [("comparing models", done, 2) for done in (1, 2)]
 
 
-def test_a_change_without_a_value_is_empty() -> None:
-    change = Change(
-        None,
-        remark="why",
-        figure="η²",
-        role="association",
-        fusion=None,
-        groups=None,
-        seeds=(),
-    )
-    row = change.to_row()
-    assert row["change"] is None and row["low"] is None and row["conclusion"] == "insufficient data"
-
-
 def test_changes_that_cancel_leave_no_rounding_and_no_sign() -> None:
-    key = module._Key("accuracy", "performance", "raw", subjects=40)
+    key = module._Key("accuracy", "performance", subjects=40)
     sides = [
         (module._Drawn(0.1, np.full(50, 0.1)), module._Drawn(0.1 + step, np.full(50, 0.1)))
         for step in (-1 / 300, 1 / 500, 1 / 750)

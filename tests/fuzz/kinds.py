@@ -46,8 +46,9 @@ from facerec.embedding import (
 )
 from facerec.embedding.align import PointsTable
 from facerec.embedding.bundle import ONNX_FILE, SUMS_FILE, read_bundle, write_sums
-from facerec.embedding.file import embedding_chunks, embeddings_sha256
-from facerec.embedding.onnx_file import guess_preprocessing, insightface_normalizes, read_onnx
+from facerec.embedding.file import embeddings_sha256
+from facerec.embedding.onnx_file import read_onnx
+from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.embedding.shards import Manifest, write_manifest
 from facerec.errors import FacerecError
@@ -256,8 +257,6 @@ def write_table_of_others(path: Path) -> None:
 def read_shards_and_tables(root: Path, target: Path) -> None:
     whole = target.parent if target.parent.name == "set" else target
     embeddings_sha256(whole)
-    for _ in embedding_chunks(whole):
-        pass
     read_embeddings(whole)
 
 
@@ -286,7 +285,7 @@ def make_attributes(root: Path) -> None:
 
 
 def read_and_join(root: Path, target: Path) -> None:
-    attributes = read_attributes(target, ["race"], covariates=["age"])
+    attributes = read_attributes(target, ["race", "age"])
     ids = np.array([f"p{i}/1.jpg" for i in range(30)])
     join(attributes, ids, np.arange(1, 31) / 7, intersections=())
 
@@ -512,9 +511,7 @@ def make_onnx(root: Path) -> None:
 def read_any_onnx(root: Path, target: Path) -> None:
     file = read_onnx(target)
     guess_preprocessing(file)
-    insightface_normalizes(file)
     file.image_input()
-    file.embedding_output()
 
 
 class _Pooled(nn.Module):

@@ -66,12 +66,15 @@ def limits(name: str, interval: Mapping[str, Any] | list[float] | None) -> Figur
 def verification(path: Path) -> Figures:
     """Read what ``verify --json`` wrote of one bench."""
     (result,) = read_json(path)["results"]
-    figures: Figures = {"d'": result["d_prime"], "EER step": result["eer_step"]["value"]}
-    for name in ("auc", "eer"):
-        figures[name.upper()] = result[name]["value"]
-        figures |= limits(name.upper(), result[name]["interval"])
+    rows = {row["figure"]: row for row in result["figures"] if not row["target"]}
+    step = rows["EER by the step rule"]["value"]
+    figures: Figures = {"d'": rows["d′"]["value"], "EER step": step}
+    names = {"AUC": "AUC", "EER": "EER on the ROC hull", "norm mean": "norm, insightface’s “XNorm”"}
+    for name, figure in names.items():
+        if row := rows.get(figure):
+            figures |= {name: row["value"], **limits(name, [row["low"], row["high"]])}
     for name in ("accuracy", "insightface"):
-        if found := result.get(name):
+        if found := result[name]:
             figures |= {f"{name} {key}": found[key] for key in ("mean", "std", "correct")}
             figures |= limits(name, found["interval"])
     for point in result["tpr_at_fpr"]:
@@ -83,10 +86,10 @@ def verification(path: Path) -> Figures:
             f"threshold {at}": point["threshold"],
         }
         figures |= limits(f"TPR {at}", point["tpr_interval"])
-    if norms := result["norms"]:
-        figures |= {"norm mean": norms["mean"], "norm std": norms["std"]}
-        figures |= limits("norm mean", norms["interval"])
-    return figures | {name: found["value"] for name, found in result.get("metrics", {}).items()}
+    if norm := rows.get("norm SD"):
+        figures["norm std"] = norm["value"]
+    costs = ("minDCF", "least Cllr", "partial AUC")
+    return figures | {n: row["value"] for n, row in rows.items() if n.startswith(costs)}
 
 
 def difference(path: Path) -> Figures:
@@ -102,74 +105,84 @@ def all_pairs(path: Path) -> Figures:
     """Read what ``all-pairs --json`` wrote."""
     result = read_json(path)
     figures: Figures = {f"{side} pairs": result["pairs"][side] for side in ("mated", "non_mated")}
-    for point in result["operating_points"]:
-        at = f"at FPR {point['target']}"
-        figures |= {
-            f"true accepts {at}": point["true_accepts"],
-            f"false accepts {at}": point["false_accepts"],
-            f"threshold {at}": point["threshold"],
-        }
-        figures |= limits(f"TPR {at}", point["tpr_interval"])
-    for cut in result["thresholds"]:
-        for rate in ("fmr", "fnmr"):
-            name = f"{rate.upper()} at {cut['threshold']}"
-            figures[f"{name}, errors"] = cut[rate]["errors"]
-            figures |= limits(name, cut[rate]["interval"])
-        for row in cut["groups"]:
-            name = f"{row['error']} at {cut['threshold']}, {' × '.join(row['groups'])}"
-            figures[f"{name}, errors"] = row["errors"]
-            figures[f"{name}, comparisons"] = row["comparisons"]
+    for row in result["figures"]:
+        kind, at = f"{row['figure']}@".split("@")[:2]
+        target, ends = row["target"], [row["low"], row["high"]]
+        if at == "threshold":
+            name = f"{kind} at {target}"
+            if row["group"] != "everybody":
+                name += f", {row['group']}"
+                figures[f"{name}, comparisons"] = row["denominator"]
+            else:
+                figures |= limits(name, ends)
+            figures[f"{name}, errors"] = row["numerator"]
+        elif kind == "TPR":
+            figures[f"true accepts at FPR {target}"] = row["numerator"]
+            figures |= limits(f"TPR at FPR {target}", ends)
+        elif kind == "realised FPR":
+            figures[f"false accepts at FPR {target}"] = row["numerator"]
+        elif kind == "threshold":
+            figures[f"threshold at FPR {target}"] = row["value"]
     return figures
 
 
 # --- audit -----------------------------------------------------------------------------------
 
-DIFFERENTIALS = {"max/min", "max/geomean", "max−min", "Gini"}
+NORMS = {
+    "mean norm of subjects": "subject_mean",
+    "SD of norms between subjects": "between_sd",
+    "SD of norms within subjects": "within_sd",
+}
 
 
 def audit(folder: Path) -> Figures:
     """Read what ``audit`` wrote into a folder, of one grouping."""
-    found = read_json(folder / "audit.json")
-    (norm,) = found["association"]
+    rows = read_json(folder / "audit.json")["rows"]
+
+    def ends(row: Mapping[str, Any]) -> list[float] | None:
+        return None if row["low"] is None else [row["low"], row["high"]]
+
+    by_figure = {row["figure"]: row for row in rows}
+    eta2 = by_figure["η² of norms"]
     figures: Figures = {
-        "η²": norm["eta2"]["value"],
-        "Welch's F": norm["welch_f"],
-        "permuted p": norm["p_perm"],
-        "detectable η²": norm["mde_eta2"],
+        "η²": eta2["value"],
+        "Welch's F": by_figure["Welch's F of norms"]["value"],
+        "permuted p": by_figure["p of η² of norms"]["value"],
+        "detectable η²": by_figure["detectable η² of norms"]["value"],
     }
-    figures |= limits("η²", norm["eta2"]["ci"])
-    for pair in norm["pairs"]:
-        name = f"δ {pair['first']} − {pair['second']}"
-        figures |= {name: pair["delta"]["value"]} | limits(name, pair["delta"]["ci"])
-    for row in found["norms"]:
-        for figure in ("subject_mean", "between_sd", "within_sd"):
-            name = f"norm {figure}, {row['name']}"
-            figures |= {name: row[figure]["value"]} | limits(name, row[figure]["ci"])
-    for row in found["thresholds"]:
-        figures[f"threshold at {row['fmr_nominal']}"] = row["value"]
-    for row in found["rates"]:
-        for figure in ("fmr", "fnmr"):
-            name = f"{figure.upper()} {row['name']} at {row['fmr_nominal']}"
-            figures |= {f"{name}, errors": row[figure]["k"], f"{name}, of": row[figure]["n"]}
-            figures |= limits(name, row[figure]["ci"])
-    for row in found["differentials"]:
-        if row["measure"] in DIFFERENTIALS:
-            name = f"{row['measure']} of {row['of']} at {row['fmr_nominal']}"
-            figures |= {name: row["value"], f"{ESTIMATED}p, {name}": row["p_value"]}
-            figures |= limits(name, row["ci"])
-    return figures | one_to_many(found["one_to_many"]["groupings"][0])
-
-
-def one_to_many(grouping: Mapping[str, Any]) -> Figures:
-    """Read FPIR, FNIR and rank 1 by group."""
-    figures: Figures = {}
-    for row in grouping["thresholds"]:
-        figures[f"1:N threshold of {row['basis']} at FPIR {row['target']}"] = row["value"]
-    for row in grouping["rates"]:
-        if row["stratum"] is None:
-            where = f"of {row['basis']} at {row['target']}" if row["target"] else ""
-            name = f"1:N {row['figure']}, {row['group'] or 'everybody'} {where}".strip()
-            figures |= {f"{name}, errors": row["k"], f"{name}, of": row["n"]}
+    figures |= limits("η²", ends(eta2))
+    ps = {(row["figure"], row["target"]): row["value"] for row in rows}
+    for row in rows:
+        figure, group, target = row["figure"], row["group"], row["target"]
+        value, counts = row["value"], (row["numerator"], row["denominator"])
+        if figure == "Cliff's δ of norms":
+            name = f"δ {group}"
+        elif figure in NORMS:
+            name = f"norm {NORMS[figure]}, {group}"
+        elif figure == "threshold":
+            figures[f"threshold at {target}"] = value
+            continue
+        elif figure in ("FMR", "FNMR"):
+            name = f"{figure} {group} at {target}"
+            figures |= dict(zip((f"{name}, errors", f"{name}, of"), counts, strict=True))
+            figures |= limits(name, ends(row))
+            continue
+        elif figure.startswith(("FPD (", "FND (")):
+            of, measure = figure[5:-1].split(" ", 1)
+            name = f"{measure} of {of} at {target}"
+            figures[f"{ESTIMATED}p, {name}"] = ps.get((f"p of {figure}", target))
+        elif figure == "FPIR threshold":
+            at, basis = target.split(" of ")
+            figures[f"1:N threshold of {basis} at FPIR {at}"] = value
+            continue
+        elif figure in ("FPIR", "FNIR", "rank-1 miss rate"):
+            at, _, basis = target.partition(" of ")
+            name = f"1:N {figure}, {group} {f'of {basis} at {at}' if target else ''}".strip()
+            figures |= dict(zip((f"{name}, errors", f"{name}, of"), counts, strict=True))
+            continue
+        else:
+            continue
+        figures |= {name: value} | limits(name, ends(row))
     return figures
 
 
@@ -244,16 +257,13 @@ def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:
 
 def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     """Return value and gradient of every loss that a comparison may hold, at its defaults."""
-    from typing import get_args
-
-    from facerec.comparison import losses
+    from facerec.comparison.loss_table import TABLE
+    from facerec.comparison.losses import MarginHead, MetricLoss, create_loss
 
     figures: Figures = {}
-    for kind in get_args(losses.Loss):
-        if kind is losses.OwnLoss:
-            continue
-        loss = losses.create_loss(kind(), int(labels.max()) + 1, embeddings.shape[1], seed=0)
-        figures |= value_and_gradient(kind.__name__, loss.double(), embeddings, labels)
+    for config in (*map(MetricLoss, TABLE), MarginHead()):
+        loss = create_loss(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
+        figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)
     return figures
 
 

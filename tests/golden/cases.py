@@ -35,10 +35,10 @@ def scores(folder: Path) -> Figures:
         column = np.round(common + generator.normal(0, 0.1, len(same)), 6)
         rows = [[int(same[pair]), column[pair].item(), pair // 120] for pair in range(1200)]
         adapters.write_csv(folder / f"{name}.csv", ["label", "score", "fold"], rows)
-    given = ["--scores", folder / "one.csv", "--metrics", "cost", "pauc", "--replicates", 200]
-    command("verify", *given, "--json", folder / "one.json")
+    given = [folder / "one.csv", "--replicates", 200]
+    command("verify-scores", *given, "--json", folder / "one.json")
     more = ["--compare", folder / "other.csv", "--json", folder / "both.json"]
-    command("verify", *given, *more)
+    command("verify-scores", *given, *more)
     figures = adapters.verification(folder / "one.json")
     return figures | adapters.difference(folder / "both.json")
 
@@ -201,7 +201,7 @@ def embedded(folder: Path, data: Path) -> Path:
 def lfw(folder: Path, data: Path) -> Figures:
     """View 2 of LFW."""
     given = ["--bench", data / "lfw" / "lfw.bin", "--embeddings", embedded(folder, data)]
-    more = ["--compat", "insightface", "--metrics", "cost", "pauc", "--replicates", 200]
+    more = ["--compat", "insightface", "--replicates", 200]
     command("verify", *given, *more, "--json", folder / "f.json")
     return adapters.verification(folder / "f.json")
 

@@ -8,9 +8,8 @@ from helpers.gloo_pool import GlooPool
 from helpers.margin_list import MARGINS
 from torch import nn
 
-from facerec.errors import TrainingError
 from facerec.heads import AdaFace, ArcFace, CosFace, MarginClassifier, SphereFaceR
-from facerec.heads.class_sampling import position_among, sample_classes, sample_size
+from facerec.heads.class_sampling import position_among, sample_classes
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +30,6 @@ def test_a_draw_has_the_classes_of_the_batch_and_others():
     assert torch.equal(classes[position[column >= 0]], column[column >= 0])
 
 
-def test_draws_depend_on_each_number_of_the_seed_and_on_nothing_else():
-    column = torch.tensor([1, 2])
-    state = torch.get_rng_state()
-    first = sample_classes(column, 1000, 100, (5, 0, 1))
-    assert torch.equal(first, sample_classes(column, 1000, 100, (5, 0, 1)))
-    for seed in ((6, 0, 1), (5, 1, 1), (5, 0, 2)):
-        assert not torch.equal(first, sample_classes(column, 1000, 100, seed))
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_other_classes_are_equally_likely():
     column = torch.tensor([4, -1])
     counts = torch.zeros(50)
@@ -51,13 +40,6 @@ def test_other_classes_are_equally_likely():
     expected = 2000 * 9 / 49
     # Five standard deviations of a binomial count.
     assert (others - expected).abs().max() < 5 * (expected * (1 - 9 / 49)) ** 0.5
-
-
-def test_a_draw_has_room_for_a_batch_of_different_people():
-    assert sample_size(0.1, 1000, 32) == 100
-    assert sample_size(0.1, 1000, 300) == 300
-    assert sample_size(0.1, 20, 300) == 20
-    assert sample_size(0.3, 0, 8) == 0
 
 
 def test_a_class_that_was_not_drawn_is_no_silent_mistake():
@@ -92,21 +74,6 @@ def test_the_head_is_a_dense_head_of_the_drawn_classes(margin):
     assert head.weight.grad.is_sparse
     assert torch.equal(head.weight.grad._indices()[0], head.classes)
     torch.testing.assert_close(head.weight.grad._values(), dense.weight.grad)
-
-
-def test_passes_over_parts_of_a_draw_add_up():
-    torch.manual_seed(0)
-    x = torch.randn(8, 5, dtype=torch.float64)
-    labels = torch.randint(60, (8,))
-    gradients = []
-    for parts in (1, 2, 4):
-        head = MarginClassifier(60, 5, ArcFace(), seed=1, sample_rate=0.25).double()
-        head.draw(labels, 3)
-        for f, y in zip(x.chunk(parts), labels.chunk(parts), strict=True):
-            (head(f, y).loss / parts).backward()
-        gradients.append(head.weight.grad.to_dense())
-    for gradient in gradients[1:]:
-        torch.testing.assert_close(gradient, gradients[0])
 
 
 def sharded_step(group, margin, classes, number):
@@ -152,21 +119,3 @@ def test_ranks_join_what_each_of_them_drew(pool, ranks, margin):
     if ranks > 1:
         first, second = shards[0][4], shards[1][4] - shards[1][4].min()
         assert not torch.equal(first - first.min(), second)  # ranks draw apart
-
-
-def refusal(group, labels):
-    head = MarginClassifier(60, 4, ArcFace(), seed=1, sample_rate=0.4, group=group)
-    with pytest.raises(TrainingError) as caught:
-        head.draw(labels, 0)
-    return str(caught.value)
-
-
-def test_a_draw_refuses_labels_on_all_ranks(pool):
-    good, short, bad = torch.tensor([1, 2, 3]), torch.tensor([1, 2]), torch.tensor([1, 60, 2])
-    for sentence in pool.run(2, refusal, each=[(good,), (short,)]):
-        assert "ranks gave batches of 2 to 3 images in one step" in sentence
-    told = pool.run(2, refusal, each=[(good,), (bad,)])
-    assert "a label of another rank lies outside [0, 60)" in told[0]
-    assert "label 60 lies outside [0, 60)" in told[1]
-    (sentence,) = pool.run(1, refusal, torch.tensor([1.0, 2.0]))
-    assert "labels of type torch.float32" in sentence

@@ -17,19 +17,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import facerec.heads.margin_softmax as module
-from facerec.errors import RecipeError
 from facerec.heads import (
     AdaFace,
     ArcFace,
     CosFace,
     InterclassFilter,
     MagFace,
-    MarginClassifier,
     Softmax,
     SphereFace2017,
     SphereFaceR,
 )
-from facerec.heads.margin_softmax import default_chunk
 from facerec.heads.margin_softmax import margin_softmax as softmax
 from facerec.heads.margins import NormMargin
 
@@ -239,22 +236,6 @@ def test_filtered_classes_are_counted_without_the_target(monkeypatch, precision)
         assert softmax(x, weight, labels, ArcFace(), **options).filtered == 0
 
 
-def test_impossible_filters_are_refused():
-    with pytest.raises(RecipeError, match="threshold must be at least -1 and at most 1"):
-        InterclassFilter(1.5)
-
-
-@pytest.mark.parametrize("margin", [ArcFace(), SphereFace2017(), SphereFaceR()], ids=str)
-def test_without_other_classes_nothing_is_learnt(margin):
-    x, weight, labels = problem(4, 8, 5, torch.float32)
-    for found in (
-        softmax(x, weight, labels, margin, interclass_filter=InterclassFilter(-1.0), chunk=2),
-        softmax(x, weight[:1], torch.zeros_like(labels), margin),
-    ):
-        values = with_gradients(found.loss, x, weight)
-        assert all(torch.equal(value, torch.zeros_like(value)) for value in values)
-
-
 def test_figures():
     x, weight, labels = problem(6, 8, 9)
     rule = InterclassFilter(0.0)
@@ -264,42 +245,6 @@ def test_figures():
     assert found.cosine_sum.item() == pytest.approx(cosine.sum().item())
     assert found.norm_sum.item() == pytest.approx(weight.norm(dim=1).sum().item())
     assert not any(t.requires_grad for t in found[1:])
-
-
-def test_backward_again_gives_the_same():
-    x, weight, labels = problem(5, 8, 11)
-    loss = softmax(x, weight, labels, ArcFace(), chunk=4).loss
-    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
-    second = torch.autograd.grad(loss, (x, weight))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_one_gradient_without_the_other():
-    x, weight, labels = problem(5, 8, 11)
-    both = torch.autograd.grad(softmax(x, weight, labels, ArcFace(), chunk=4).loss, (x, weight))
-    fixed = softmax(x, weight.detach(), labels, ArcFace(), chunk=4).loss
-    assert torch.allclose(torch.autograd.grad(fixed, x)[0], both[0], atol=1e-14)
-    fixed = softmax(x.detach(), weight, labels, ArcFace(), chunk=4).loss
-    assert torch.allclose(torch.autograd.grad(fixed, weight)[0], both[1], atol=1e-14)
-
-
-def test_a_centre_without_length_is_not_normalised():
-    x, weight, labels = problem(5, 8, 6)
-    with torch.no_grad():
-        weight[2], weight[4] = 0, 1e-9 * weight[4]
-    found = with_gradients(softmax(x, weight, labels, ArcFace(), chunk=4).loss, x, weight)
-    assert_close(found, with_gradients(dense(x, weight, labels, ArcFace()), x, weight), 1e-12)
-
-
-def test_centres_in_half_precision_get_their_own_type():
-    x, weight, labels = problem(5, 8, 6, torch.float32)
-    half = weight.detach().bfloat16().requires_grad_()
-    lifted = half.detach().float().requires_grad_()
-    found = with_gradients(softmax(x, half, labels, ArcFace()).loss, x, half)
-    expected = with_gradients(softmax(x, lifted, labels, ArcFace()).loss, x, lifted)
-    assert found[2].dtype == torch.bfloat16
-    assert torch.equal(found[2], expected[2].bfloat16())
-    assert torch.equal(found[1], expected[1])
 
 
 class Memory(TorchDispatchMode):
@@ -387,42 +332,6 @@ def test_products_in_bf16(monkeypatch, margin, rows):
         assert (left - right).norm() < 0.05 * right.norm()
 
 
-def test_bf16_is_fp32_where_it_would_not_be_faster(monkeypatch):
-    x, weight, labels = problem(5, 8, 11, torch.float32)
-    monkeypatch.setattr(module, "has_fast_bf16", lambda device: False)
-    plain, other = (
-        softmax(x, weight, labels, ArcFace(), precision=precision).loss
-        for precision in ("fp32", "bf16")
-    )
-    assert torch.equal(plain, other)
-
-
-@pytest.mark.parametrize("batch", [1, 128, 1024, 10**6])
-def test_tiles_suit_the_cache(batch):
-    chunk = default_chunk(batch, torch.device("cpu"))
-    assert chunk >= 256
-    assert chunk * batch <= 2**18 or chunk == 256
-    assert default_chunk(batch, torch.device("cuda")) >= chunk
-
-
-def test_the_classifier_hands_on_its_settings(monkeypatch):
-    calls = []
-
-    def spy(*arguments, **options):
-        calls.append(options)
-        return softmax(*arguments, **options)
-
-    monkeypatch.setattr("facerec.heads.classifier.margin_softmax", spy)
-    x, _, labels = problem(5, 8, 11, torch.float32)
-    settings = {"precision": "bf16", "chunk": 3, "interclass_filter": InterclassFilter(0.4)}
-    MarginClassifier(11, 8, ArcFace(), seed=0, **settings)(x, labels)
-    MarginClassifier(11, 8, ArcFace(), seed=0)(x, labels)
-    assert settings.items() <= calls[0].items()
-    assert {"precision": "fp32", "chunk": None, "interclass_filter": None}.items() <= (
-        calls[1].items()
-    )
-
-
 # ---------------------------------------------------------------- ranks
 
 
@@ -467,17 +376,3 @@ def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):
         # Every rank has a part of the gradients, and the parts are to be summed.
         sums = [sum(parts) for parts in zip(*(found[5:] for found in each), strict=True)]
         assert_close(sums, expected[5:], tolerance)
-
-
-@pytest.mark.parametrize(
-    "margin", [ArcFace(), SphereFace2017(), SphereFaceR(), MagFace(l_a=3, u_a=8)], ids=str
-)
-def test_ranks_without_rows(pool, margin):
-    share = torch.ones(5, dtype=torch.int64)  # rank 0 and 2 have none
-    x, weight, labels = problem(6, 8, 5)
-    one = softmax(x, weight, labels, margin)
-    expected = [*one, *torch.autograd.grad(one.loss, (x, weight))]
-    each = pool.run(3, some_rows, margin, share, {}, torch.float64)
-    for found in each:
-        assert_close(found[:5], expected[:5], 1e-12)
-    assert_close([sum(found[5] for found in each), each[1][6]], expected[5:], 1e-12)

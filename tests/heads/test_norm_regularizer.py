@@ -12,11 +12,9 @@ from torch import nn
 from facerec.errors import RecipeError
 from facerec.heads import (
     SEC,
-    AdaFace,
     ArcFace,
     FixedNorm,
     L2Norm,
-    MagFace,
     RingLoss,
     SphereFace2017,
     combination_warnings,
@@ -89,16 +87,6 @@ def test_statistics_for_logging():
     assert output.figures["min_norm"].item() == pytest.approx(norms.min().item())
 
 
-def test_sec_puts_no_pressure_on_the_scale():
-    x = embeddings()
-    (gradient,) = torch.autograd.grad(create_regularizer(SEC(1.0))(x).loss, x)
-    radial = (gradient * nn.functional.normalize(x.detach())).sum(1)
-    assert radial.sum().abs() < 1e-12
-    # ... and it is radial, so a loss of directions never cancels it.
-    tangential = gradient - radial[:, None] * nn.functional.normalize(x.detach())
-    assert tangential.abs().max() < 1e-12
-
-
 def test_moving_average_takes_in_the_current_batch():
     module = create_regularizer(SEC(1.0, rho=0.1))
     center = None
@@ -123,13 +111,6 @@ def test_eval_mode_and_update_false_leave_the_state():
     assert module(embeddings(seed=2)).figures["penalty"] == shown.figures["penalty"]
     assert shown.figures["center"].item() == pytest.approx(before["center"].item())
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
-
-
-def test_eval_mode_before_training_uses_the_batch():
-    module = create_regularizer(SEC(1.0)).eval()
-    output = module(embeddings())
-    assert output.figures["center"] == output.figures["mean_norm"]
-    assert not module.initialized
 
 
 @pytest.mark.parametrize("config", [SEC(1.0, rho=0.1), RingLoss(0.5)], ids=str)
@@ -204,14 +185,6 @@ def test_squares_of_half_precision_norms_do_not_overflow():
     assert x.grad.isfinite().all()
 
 
-def test_autocast_does_not_reach_the_penalty():
-    x = embeddings(dtype=torch.float32)
-    expected = create_regularizer(SEC(1.0))(x).loss
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = create_regularizer(SEC(1.0))(x).loss
-    assert torch.equal(loss, expected)
-
-
 def test_zero_embedding_has_zero_gradient():
     x = embeddings(dtype=torch.float32).detach()
     x[3] = 0
@@ -237,62 +210,6 @@ def test_learned_radius_under_sgd_is_a_moving_average():
         assert ring.radius.item() == pytest.approx(average.center.item(), rel=1e-6)
 
 
-class PinnedByBatchNorm(nn.Module):
-    """Linear → BatchNorm with weight 1, as iResNet ends."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(16, 32)
-        self.bn = nn.BatchNorm1d(32)
-        self.bn.weight.requires_grad_(False)
-        nn.init.normal_(self.bn.bias, std=0.3)
-        self.double()
-
-    def forward(self, x):
-        return self.bn(self.linear(x))
-
-    def gradients(self, config, x):
-        module = create_regularizer(config)
-        parameters = [self.linear.weight, self.bn.bias]
-        return torch.autograd.grad(module(self(x)).loss, parameters)
-
-
-@pytest.fixture
-def pinned():
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(64, 16, generator=generator, dtype=torch.float64)
-    # Heavy tails spread the norms; the factor makes BatchNorm's epsilon negligible.
-    return PinnedByBatchNorm(), 10 * x * x.abs()
-
-
-def test_batchnorm_pins_the_mean_squared_norm(pinned):
-    model, x = pinned
-    variance = model.linear(x).var(0, correction=0)
-    expected = (variance / (variance + model.bn.eps)).sum() + model.bn.bias.square().sum()
-    penalty = create_regularizer(L2Norm(1.0))(model(x)).figures["penalty"]
-    assert penalty.item() == pytest.approx(expected.item(), rel=1e-12)
-
-
-def test_l2_below_batchnorm_reaches_its_bias_only(pinned):
-    model, x = pinned
-    below, bias = model.gradients(L2Norm(1.0), x)
-    reference, _ = model.gradients(SEC(1.0), x)
-    assert torch.allclose(bias, 2 * model.bn.bias.detach(), atol=1e-12)
-    assert below.norm() < 1e-5 * reference.norm()
-
-
-@pytest.mark.parametrize("radius", [0.5, 2.0, 10.0])
-def test_every_centre_below_batchnorm_is_sec_with_another_weight(pinned, radius):
-    model, x = pinned
-    mean = create_regularizer(SEC(1.0))(model(x)).figures["mean_norm"]
-    below, bias = model.gradients(FixedNorm(1.0, radius=radius), x)
-    expected, other_bias = model.gradients(SEC(1.0), x)
-    expected = radius / mean * expected
-    assert (below - expected).norm() < 1e-5 * expected.norm()
-    assert (bias - radius / mean * other_bias).norm() > 0.01 * bias.norm()
-
-
 def test_warnings_name_the_doubtful_combinations():
     assert combination_warnings(None, ArcFace(), "frozen_gamma") == []
     assert combination_warnings(SEC(0.1), ArcFace(), "frozen_gamma") == []
@@ -305,18 +222,6 @@ def test_warnings_name_the_doubtful_combinations():
     assert "like SEC with another weight" in sentence
     (sentence,) = combination_warnings(SEC(0.1), SphereFace2017(), "frozen_gamma")
     assert "temperature" in sentence
-
-
-@pytest.mark.parametrize("margin", [AdaFace(), MagFace()], ids=str)
-@pytest.mark.parametrize(
-    "penalty", [SEC(0.1), L2Norm(0.1), FixedNorm(0.1, radius=20.0), RingLoss(0.1)], ids=str
-)
-def test_penalties_conflict_with_margins_that_read_norms(penalty, margin):
-    (sentence,) = combination_warnings(penalty, margin, "none")
-    assert sentence.startswith("conflict: ")
-    assert type(penalty).__name__ in sentence and type(margin).__name__ in sentence
-    assert combination_warnings(None, margin, "frozen_gamma") == []
-    assert combination_warnings(SEC(0.0), margin, "frozen_gamma") == []
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ import pytest
 import torch
 from triton_interpreted import CASES
 
-from facerec.errors import TrainingError
-from facerec.heads import ArcFace, MarginClassifier, SphereFaceR
+from facerec.heads import ArcFace, SphereFaceR
 from facerec.heads import kernel_choice as choice
-from facerec.heads.margin_softmax import margin_softmax
 
 FOLDER = Path(__file__).parent
 
@@ -87,21 +85,6 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
 # --- the choice ---------------------------------------------------------------------------------
 
 
-def head(margin: Any = None) -> MarginClassifier:
-    return MarginClassifier(10, 4, margin or ArcFace(), seed=0)
-
-
-def test_a_cpu_uses_the_torch_form() -> None:
-    classifier = head()
-    classifier.choose_kernel("auto", 8)
-    assert classifier.kernel == "torch"
-
-
-def test_kernels_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(TrainingError, match=r"triton.*cpu"):
-        head().choose_kernel("triton", 8)
-
-
 CUDA = torch.device("cuda")
 
 
@@ -127,12 +110,6 @@ def test_obstacles(
     weight = SimpleNamespace(device=device, dtype=dtype)
     found = choice.obstacle(margin, cast(torch.Tensor, weight))
     assert found is None if reason is None else reason in str(found)
-
-
-def test_margins_that_change_other_cosines_are_refused_by_the_kernels_too() -> None:
-    x, weight = torch.randn(2, 4), torch.randn(3, 4)
-    with pytest.raises(TrainingError, match="kernel torch"):
-        margin_softmax(x, weight, torch.tensor([0, 1]), SphereFaceR(version="v2"), kernel="triton")
 
 
 def test_importing_the_heads_does_not_import_triton() -> None:

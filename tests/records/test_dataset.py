@@ -299,7 +299,7 @@ def test_a_label_beyond_property_is_refused(tmp_path: Path) -> None:
 def test_more_classes_than_labels_can_number_are_refused(tmp_path: Path) -> None:
     write_image_records(tmp_path / "train", items(), num_classes=CLASSES)
     (tmp_path / "property").write_text("1000000000,112,112\n")
-    with pytest.raises(RecordError, match=r"property, line 1: 1,000,000,000 classes are more"):
+    with pytest.raises(RecordError, match=r"property, line 1: found \(1000000000"):
         RecordDataset(tmp_path)
 
 

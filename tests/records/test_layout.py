@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 
-import cv2
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -164,7 +163,7 @@ def test_index_that_misses_records(tmp_path):
         open_image_records(path)
     path = write(tmp_path, [*HEADER, *IMAGES, *IDENTITIES, image(9.0, 8)])
     path.with_suffix(".idx").write_text("".join(lines))
-    with pytest.raises(RecordError, match="lists 8 of 9 records"):
+    with pytest.raises(RecordError, match="lists 8 records"):
         open_image_records(path)
 
 
@@ -187,60 +186,18 @@ def test_wrong_header_records(tmp_path, header, words):
         open_image_records(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("identities", "note"),
-    [
-        ([span(5, 1, 3), span(6, 3, 4), span(7, 3, 5)], "1 identity records overlap"),
-        ([span(5, 1, 3), span(6, 4, 5), span(7, 4, 4)], "from key 1 to 4 with 1 gaps"),
-        ([span(5, 1, 3), span(6, 3, 4), span(7, 4, 4)], "from key 1 to 3 with 0 gaps"),
-        ([span(5, 1, 1), span(6, 3, 3), span(7, 4, 4)], "cover no images"),
-        ([span(5, 1, 2), span(6, 2, 4), span(7, 4, 5)], "1 of 3 identity records span images"),
-        ([span(5, 1, 3), span(6, 3, 5), span(7, -1, np.nan)], "1 of 3 identity records hold no"),
-    ],
-)
-def test_identity_records_that_disagree_are_noted(tmp_path, identities, note):
-    write(tmp_path, HEADER + IMAGES + identities)
-    records = open_image_records(tmp_path)
-    assert records.labels().tolist() == [0, 0, 1, 4]
-    assert any(note in text for text in records.notes)
-    notes = list(records.notes)
-    records.labels()
-    assert records.notes == notes
-
-
-def test_a_size_of_property_that_the_first_image_has_not_is_remarked_on(tmp_path):
-    image = cv2.imencode(".jpg", np.zeros((96, 112, 3), np.uint8))[1].tobytes()
-    write_image_records(tmp_path / "train", [(0, "a", image)], image_size=(96, 112))
-    assert open_image_records(tmp_path).notes == []
-    side = tmp_path / "property"
-    side.write_text("1,112,96")
-    (note,) = open_image_records(tmp_path).notes
-    assert f"{side}: says that images have 112×96 pixels" in note and "train.rec has 96×112" in note
-
-
 def test_property(tmp_path):
     path = write(tmp_path, HEADER + IMAGES + IDENTITIES)
     side = tmp_path / "property"
-    for text, notes in (("5,112,96", 0), ("5,112,96\r\n4\r\n", 0), ("5,112,96\n9\n", 1)):
+    for text in ("5,112,96", "5,112,96\r\n4\r\n", "5,112,96\nmany"):
         side.write_text(text)
         records = open_image_records(path)
-        assert (records.num_classes, records.image_size) == (5, (112, 96))
-        assert len(records.notes) == notes
-        assert all("announces 9 images, but train.rec has 4" in note for note in records.notes)
-    for text in ("", "5,112", "5,112,x", "0,112,112", "5;112;112"):
-        side.write_text(text)
+        assert (records.num_classes, records.image_size, records.notes) == (5, (112, 96), [])
+    huge = ("1000000000,112,112", "9" * 18 + ",112,112")
+    for text in ("", "5,112", "5,112,x", "0,112,112", "5;112;112", *huge, "\xff5"):
+        side.write_text(text, encoding="latin1")
         with pytest.raises(RecordError, match="property, line 1: "):
             open_image_records(path)
-    for text in ("1000000000,112,112", "9" * 18 + ",112,112"):
-        side.write_text(text)
-        with pytest.raises(RecordError, match="more than the labels of records can number"):
-            open_image_records(path)
-    side.write_bytes(b"\xff\xfe5")
-    with pytest.raises(RecordError, match="property, line 1: "):
-        open_image_records(path)
-    side.write_text("5,112,112\nmany")
-    with pytest.raises(RecordError, match="property, line 2: "):
-        open_image_records(path)
     side.write_text("4,112,112")
     records = open_image_records(path)
     for action in (records.labels, lambda: records.read_class(3)):
@@ -365,10 +322,8 @@ def test_a_sparse_pack_beyond_float32(tmp_path):
     header = layout_module._header_record(file, index)
     assert header == (float(np.float32(end)), float(np.float32(end + 1)))
     assert header[0] != end
-    notes: list[str] = []
-    images, identities = layout_module._split_insightface(file, index, header, notes)
-    assert (len(images), images.keys[-1], identities) == (end - 1, end - 1, None)
-    assert "not exact" in notes[0]
+    images = layout_module._images_of_insightface(file, index, header)
+    assert (len(images), images.keys[-1]) == (end - 1, end - 1)
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -382,9 +337,7 @@ def snapshot(folder):
 
 def test_writing_insightface(tmp_path):
     summary = write_image_records(tmp_path / "train", iter(ITEMS), image_size=(112, 96))
-    assert (summary.layout, summary.images, summary.num_classes) == ("insightface", 3, 3)
-    assert summary.bytes == (tmp_path / "train.rec").stat().st_size
-    assert summary.notes == ()
+    assert (summary.layout, summary.images, summary.notes) == ("insightface", 3, ())
     assert sorted(snapshot(tmp_path)) == ["property", "train.idx", "train.lst", "train.rec"]
     assert (tmp_path / "property").read_text() == "3,112,96\n"
     assert (tmp_path / "train.lst").read_text() == "1\t2\tb/1.jpg\n2\t2\tb/2.jpg\n3\t0\ta/1.jpg\n"
@@ -396,7 +349,6 @@ def test_writing_insightface(tmp_path):
     assert [records.read(i).id for i in range(3)] == [1, 2, 3]
     index = read_index(tmp_path / "train.idx", records.path.stat().st_size)
     assert sorted(index.keys.tolist()) == [0, 1, 2, 3, 4, 5]
-    assert records._identities.tolist() == [[1, 3], [3, 4]]
     first = snapshot(tmp_path)
     write_image_records(tmp_path / "train", ITEMS, image_size=(112, 96))
     assert snapshot(tmp_path) == first
@@ -405,7 +357,7 @@ def test_writing_insightface(tmp_path):
 def test_writing_im2rec(tmp_path):
     ungrouped = [ITEMS[0], ITEMS[2], ITEMS[1]]
     summary = write_image_records(tmp_path / "val", ungrouped, num_classes=10, layout="im2rec")
-    assert (summary.layout, summary.num_classes) == ("im2rec", 10)
+    assert summary.layout == "im2rec"
     assert (tmp_path / "property").read_text() == "10,112,112\n"
     assert (tmp_path / "val.idx").read_text().split("\t")[0] == "0"
     records = open_image_records(tmp_path)
@@ -420,7 +372,6 @@ def test_writing_repeats_a_real_pack(shared_data, tmp_path):
     write_image_records(tmp_path / "train", items)
     copy = open_image_records(tmp_path)
     assert [copy.read(i) for i in range(20)] == [source.read(i) for i in range(20)]
-    assert copy._identities.tolist() == source._identities.tolist()
 
 
 def test_too_many_keys_for_float32(tmp_path, monkeypatch):
@@ -441,10 +392,10 @@ def test_too_many_keys_for_float32(tmp_path, monkeypatch):
     [
         ([], "no images"),
         ([*ITEMS, (2, "late.jpg", b"x")], "class 2 comes back at 'late.jpg'"),
-        ([(-1, "a", b"x")], "class -1 cannot be written"),
-        ([(2**24, "a", b"x")], "class 16777216 cannot"),
-        ([(0.5, "a", b"x")], "class 0.5 cannot"),
-        ([(9, "a", b"x")], "class 9 is out of range for 9"),
+        ([(-1, "a", b"x")], "class -1 is none of"),
+        ([(2**24, "a", b"x")], "class 16777216 is none of"),
+        ([(0.5, "a", b"x")], "class 0.5 is none of"),
+        ([(9, "a", b"x")], "class 9 is none of 9"),
         ([(0, "a", b"")], "image for key 1 is empty"),
         ([(0, "a\tb", b"x")], "name cannot stand"),
         ([(0, "a\udcff", b"x")], "name cannot stand"),

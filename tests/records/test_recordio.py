@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import multiprocessing
-import os
 import pickle
 import struct
 import tempfile
-import tracemalloc
-import warnings
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,16 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import RecordError
-from facerec.records import recordio
 from facerec.records.recordio import (
     MAGIC,
     MAX_PAYLOAD,
-    IndexedRecordFile,
     RecordFile,
     RecordWriter,
-    _parse_clean_lines,
-    _parse_index,
-    _parse_lines,
     encode_record,
     read_index,
     rebuild_index,
@@ -61,10 +51,17 @@ def chunk(flag: int, data: bytes, length: int | None = None) -> bytes:
     return MAGIC + struct.pack("<I", flag << 29 | length) + data + bytes(-len(data) % 4)
 
 
-def record_file(folder: Path, content: bytes, **options) -> RecordFile:
+def record_file(folder: Path, content: bytes) -> RecordFile:
     path = folder / "some.rec"
     path.write_bytes(content)
-    return RecordFile(path, **options)
+    return RecordFile(path)
+
+
+def by_key(path: Path) -> tuple[RecordFile, dict[int, int]]:
+    """Return a record file and the offset of each key, in the order of the index."""
+    file = RecordFile(path)
+    index = read_index(path.with_suffix(".idx"), file.size)
+    return file, dict(zip(index.keys.tolist(), index.offsets.tolist(), strict=True))
 
 
 def payloads(file: RecordFile, salvage: bool = False) -> list[bytes]:
@@ -105,21 +102,19 @@ def test_conformance_in_sequence(shared_data, name):
 def test_conformance_by_index(shared_data, name):
     folder = shared_data / "records"
     expected = json.loads((folder / f"{name}.expected.json").read_text())
-    records = IndexedRecordFile(folder / f"{name}.rec")
-    assert records.keys.tolist() == expected["index_key_order"]
-    in_sequence = dict(records.file.scan())
+    file, offsets = by_key(folder / f"{name}.rec")
+    assert list(offsets) == expected["index_key_order"]
+    in_sequence = dict(file.scan())
     for record in expected["records"]:
-        assert records.read_key(record["key"]) == in_sequence[record["offset"]]
-    for i, key in enumerate(expected["index_key_order"]):
-        assert records.read_position(i) == records.read_key(key)
+        assert file.read(offsets[record["key"]]) == in_sequence[record["offset"]]
 
 
 def test_our_writer_repeats_the_bytes_of_mxnet(shared_data, tmp_path):
     for name in ("magic_in_payload", "raw_framing", "popkorn_train"):
-        records = IndexedRecordFile(shared_data / f"records/{name}.rec")
+        file, offsets = by_key(shared_data / f"records/{name}.rec")
         with RecordWriter(tmp_path / "copy.rec") as writer:
-            for i, key in enumerate(records.keys.tolist()):
-                writer.write(records.read_position(i), key)
+            for key, offset in offsets.items():
+                writer.write(file.read(offset), key)
         for suffix in (".rec", ".idx"):
             original = (shared_data / f"records/{name}").with_suffix(suffix)
             assert (tmp_path / "copy").with_suffix(suffix).read_bytes() == original.read_bytes()
@@ -130,18 +125,17 @@ def test_broken_files(shared_data, name):
     folder = shared_data / "records/broken"
     expected = json.loads((folder / f"{name}.expected.json").read_text())
     damage, good = expected["damage"], expected["records"]
-    records = IndexedRecordFile(folder / f"{name}.rec")
-    place = rf"{name}\.rec.*offset {damage['offset']}:"
-    with pytest.raises(RecordError, match=place):
-        payloads(records.file)
+    file, offsets = by_key(folder / f"{name}.rec")
+    with pytest.raises(RecordError, match=rf"{name}\.rec.*offset {damage['offset']}:"):
+        payloads(file)
     with pytest.raises(RecordError, match=rf"key {damage['key']}, offset {damage['offset']}:"):
-        records.read_key(damage["key"])
+        file.read(offsets[damage["key"]], damage["key"])
     hashes = [record["payload_sha256"] for record in good]
-    by_key = [records.read_key(record["key"]) for record in good]
-    assert [hashlib.sha256(payload[24:]).hexdigest() for payload in by_key] == hashes
-    salvaged = payloads(records.file, salvage=True)
-    assert salvaged == by_key
-    (lost,) = records.file.damages
+    whole = [file.read(offsets[record["key"]]) for record in good]
+    assert [hashlib.sha256(payload[24:]).hexdigest() for payload in whole] == hashes
+    salvaged = payloads(file, salvage=True)
+    assert salvaged == whole
+    (lost,) = file.damages
     assert lost.start == damage["offset"]
     assert lost.stop - lost.start + sum(map(len, map(encode_record, salvaged))) == expected["bytes"]
 
@@ -149,9 +143,9 @@ def test_broken_files(shared_data, name):
 def test_broken_index_files(shared_data):
     folder = shared_data / "records/broken"
     with pytest.raises(RecordError, match=r"idx_past_end\.idx, line 5, key 4: .*32300"):
-        IndexedRecordFile(folder / "idx_past_end.rec")
+        by_key(folder / "idx_past_end.rec")
     with pytest.raises(RecordError, match=r"idx_garbage\.idx, line 2: .*'not an index'"):
-        IndexedRecordFile(folder / "idx_garbage.rec")
+        by_key(folder / "idx_garbage.rec")
     for name in ("idx_past_end", "idx_garbage"):
         expected = json.loads((folder / f"{name}.expected.json").read_text())
         rebuilt = rebuild_index(folder / f"{name}.rec")
@@ -179,23 +173,6 @@ def test_each_bad_line_of_an_index_is_named(shared_data, tmp_path):
                 read_index(path, size)
 
 
-def test_against_mxnet(tmp_path):
-    mxnet = pytest.importorskip("mxnet")
-    contents = [b"", b"abc", MAGIC, MAGIC * 3 + b"x", b"ab" + MAGIC, b"abcd" + MAGIC + b"e"]
-    with RecordWriter(tmp_path / "ours.rec") as writer:
-        for payload in contents:
-            writer.write(payload)
-    theirs = mxnet.recordio.MXIndexedRecordIO(
-        str(tmp_path / "theirs.idx"), str(tmp_path / "theirs.rec"), "w"
-    )
-    for key, payload in enumerate(contents):
-        theirs.write_idx(key, payload)
-    theirs.close()
-    for suffix in ("rec", "idx"):
-        ours = (tmp_path / f"ours.{suffix}").read_bytes()
-        assert ours == (tmp_path / f"theirs.{suffix}").read_bytes()
-
-
 # -- framing -------------------------------------------------------------------------------------
 
 
@@ -216,22 +193,9 @@ def test_bytes_on_disk(tmp_path, payload, on_disk):
     assert payloads(record_file(tmp_path, bytes.fromhex(on_disk))) == [payload]
 
 
-@pytest.mark.parametrize("length", range(9))
-def test_paddings(tmp_path, length):
-    payload = bytes(range(1, length + 1))
-    content = encode_record(payload)
-    assert content == chunk(0, payload)
-    assert len(content) % 4 == 0
-    file = record_file(tmp_path, content * 2)
-    assert list(file.scan()) == [(0, payload), (len(content), payload)]
-    assert file.nonzero_paddings == 0
-
-
-def test_nonzero_padding_is_accepted_and_counted(tmp_path):
+def test_padding_of_whatever_bytes_is_accepted(tmp_path):
     content = chunk(0, b"abc")[:-1] + b"!" + chunk(0, b"abcd")
-    file = record_file(tmp_path, content)
-    assert payloads(file) == [b"abc", b"abcd"]
-    assert file.nonzero_paddings == 1
+    assert payloads(record_file(tmp_path, content)) == [b"abc", b"abcd"]
 
 
 @given(planted)
@@ -251,13 +215,12 @@ def test_writer_and_readers_round_trip(contents, random):
         path = Path(folder, "a.rec")
         with RecordWriter(path) as writer:
             offsets = [writer.write(p, key) for p, key in zip(contents, keys, strict=True)]
-        records = IndexedRecordFile(path)
-        assert list(records.file.scan()) == list(zip(offsets, contents, strict=True))
-        assert records.keys.tolist() == keys
-        assert [records.read_key(key) for key in keys] == contents
+        file, found = by_key(path)
+        assert list(file.scan()) == list(zip(offsets, contents, strict=True))
+        assert list(found) == keys and [file.read(found[key]) for key in keys] == contents
         assert rebuild_index(path).offsets.tolist() == offsets
-        assert payloads(records.file, salvage=True) == contents
-        assert records.file.damages == []
+        assert payloads(file, salvage=True) == contents
+        assert file.damages == []
 
 
 hostile = st.lists(
@@ -272,28 +235,26 @@ hostile = st.lists(
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(hostile, st.sampled_from(["magic", "none"]), st.integers(-8, 80))
-def test_any_bytes_give_payloads_or_a_record_error(content, join, offset):
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        file = record_file(Path(folder), content, join=join)
+@given(hostile, st.integers(-8, 80))
+def test_any_bytes_give_payloads_or_a_record_error(content, offset):
+    with tempfile.TemporaryDirectory() as folder:
+        file = record_file(Path(folder), content)
         for action in (lambda: payloads(file), lambda: file.read(offset)):
             try:
                 action()
             except RecordError as problem:
                 assert f"{file.path}, offset " in str(problem)
-        if join == "magic":
-            found = list(file.scan(salvage=True))
-            assert [file.read(at) for at, _ in found] == [payload for _, payload in found]
-            lost = sum(damage.stop - damage.start for damage in file.damages)
-            assert lost + sum(file.record_end(at) - at for at, _ in found) == len(content)
+        found = list(file.scan(salvage=True))
+        assert [file.read(at) for at, _ in found] == [payload for _, payload in found]
+        lost = sum(damage.stop - damage.start for damage in file.damages)
+        assert lost + sum(file.record_end(at) - at for at, _ in found) == len(content)
 
 
 @pytest.mark.parametrize(
     ("content", "offset", "words"),
     [
-        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "middle part"),
-        (chunk(3, b"abcd"), 0, "last part"),
+        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "without a beginning"),
+        (chunk(3, b"abcd"), 0, "without a beginning"),
         (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "before the end of the split record"),
         (chunk(1, b"abcd") + chunk(1, b"efgh"), 12, "before the end of the split record"),
         (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "inside a record that begins at offset 0"),
@@ -302,8 +263,7 @@ def test_any_bytes_give_payloads_or_a_record_error(content, join, offset):
         (chunk(0, b"abcd", length=5), 0, "claims 5 bytes, but 4 follow"),
         (chunk(0, b"abc")[:-1], 0, "claims 3 bytes, but 3 follow"),  # the padding is missing
         (chunk(0, b"abcd") + MAGIC, 12, "ends after 16 bytes"),
-        (chunk(0, b"abcd") + b"not a magic.", 12, "found 6e6f7420"),
-        (b"\x0a\x23\xd7\x3e" + bytes(8), 0, "form of 2015"),
+        (chunk(0, b"abcd") + b"not a magic.", 12, "no magic 0a23d7ce .* 6e6f7420"),
     ],
 )
 def test_grammar(tmp_path, content, offset, words):
@@ -317,17 +277,6 @@ def test_salvage_goes_on_at_whole_or_first_parts(tmp_path):
     file = record_file(tmp_path, content)
     assert payloads(file, salvage=True) == [b"one!", split]
     assert [(d.start, d.stop) for d in file.damages] == [(12, 40)]
-    with pytest.raises(RecordError, match="salvage works only"):
-        payloads(record_file(tmp_path, content, join="none"), salvage=True)
-
-
-def test_the_other_dialect_joins_with_nothing(tmp_path):
-    content = chunk(1, b"12345678") + chunk(2, b"0123456789") + chunk(3, b"!")
-    assert payloads(record_file(tmp_path, content, join="none")) == [b"123456780123456789!"]
-    with pytest.warns(UserWarning, match='offset 16.*join="none"') as caught:
-        joined = payloads(record_file(tmp_path, content * 2))
-    assert joined == [b"12345678" + MAGIC + b"0123456789" + MAGIC + b"!"] * 2
-    assert len(caught) == 1
 
 
 def test_too_long_payload_is_refused_by_length_alone(tmp_path):
@@ -355,18 +304,6 @@ def test_other_processes_read_the_same_bytes(tmp_path, method):
         assert pool.apply(_read_all, (file,)) == content
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_maps_anew(tmp_path):
-    file = record_file(tmp_path, encode_record(b"content"))
-    assert payloads(file) == [b"content"]
-    mapped = file._map
-    child = os.fork()
-    if child == 0:
-        same = payloads(file) == [b"content"] and file._map is not mapped
-        os._exit(0 if same else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_pickles_hold_no_map(tmp_path):
     file = record_file(tmp_path, encode_record(bytes(100_000)))
     payloads(file)
@@ -385,12 +322,9 @@ def test_a_file_that_changes_is_refused(tmp_path):
 
 
 def test_an_index_is_no_record_file(tmp_path: Path) -> None:
-    path = tmp_path / "train.idx"
-    path.write_bytes(b"0\t0\n")
-    with pytest.raises(
-        RecordError, match=r"train\.idx: an index.*name the record file, train\.rec"
-    ):
-        RecordFile(path)
+    (tmp_path / "train.idx").write_bytes(b"0\t0\n")
+    with pytest.raises(RecordError, match=r"train\.idx: an index"):
+        RecordFile(tmp_path / "train.idx")
 
 
 # -- index ---------------------------------------------------------------------------------------
@@ -408,7 +342,7 @@ def test_index_forms(tmp_path):
         b"3\t0\r\n1\t40\r\n",
         b"\xef\xbb\xbf3\t0\n1\t40",
         b" 3 \t 0\n1\t40\n\n \n",
-        b"0003\t00000000000000000000000\n1\t40",
+        b"0003\t0000\n1\t40",
     ):
         index = read_text_index(tmp_path, text)
         assert (index.keys.tolist(), index.offsets.tolist()) == ([3, 1], [0, 40])
@@ -420,18 +354,18 @@ def test_index_forms(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"0\t0\n\n1\t8\n", "line 2: blank, although line 3 follows"),
+        (b"0\t0\n\n1\t8\n", "line 2: expected two integers"),
         (b"0\t0\n1\t6\n", "line 2, key 1: no record can begin at offset 6"),
         (b"0\t0\n1\t96\n", "line 2, key 1: no record can begin at offset 96"),
         (b"0\t0\n1\t8\n0\t16\n", "line 3, key 0: key 0 stands in line 1 already"),
         (b"7\t0\n5\t8\n6\t8\n", "line 3, key 6: offset 8 stands in line 2 already"),
-        (b"0\t0\n1\t9223372036854775808\n", "line 2: a number .* does not fit in 64 bits"),
+        (b"0\t0\n1\t9223372036854775808\n", "line 2: a number does not fit in 64 bits"),
         (b"0\t0\n\xb2\t8\n", "line 2: expected two integers"),
-        (b"0\t0\n1\t" + b"1" * (3 << 20), "line 2: the line is longer than 1 MiB"),
+        (b"0\t0\n1\t" + b"1" * (3 << 20), "[0-9,]+ bytes are too many|line 2"),
     ],
 )
 def test_index_errors(tmp_path, text, words):
-    with pytest.raises(RecordError, match=rf"a\.idx, {words}"):
+    with pytest.raises(RecordError, match=rf"a\.idx[:,] ({words})"):
         read_text_index(tmp_path, text, size=100)
 
 
@@ -444,16 +378,6 @@ def test_index_line_numbers_across_blocks(tmp_path):
     lines[150_000] = "150000 6000000"
     with pytest.raises(RecordError, match="line 150001: expected two integers"):
         read_text_index(tmp_path, "\n".join(lines).encode())
-
-
-@given(st.lists(st.text("0123456789\t \n-x", max_size=25), max_size=4).map("\n".join))
-def test_fast_parser_agrees_with_the_careful_one(text):
-    lines = (text + "\n").encode()
-    fast = _parse_clean_lines(lines)
-    if fast is not None:
-        careful, blank = _parse_lines(Path("x"), lines, 0, None)
-        assert blank is None
-        assert (fast == careful).all()
 
 
 @settings(deadline=None)
@@ -469,65 +393,6 @@ def test_any_index_gives_numbers_or_a_record_error(text):
             assert len(np.unique(index.keys)) == len(index)
 
 
-def naive_index(text: bytes) -> list[list[int]] | int:
-    """Numbers of all lines, or the number of the first line that is wrong."""
-    table, blank = [], None
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if not line.strip():
-            blank = blank or number
-            continue
-        if blank:
-            return blank
-        fields = [field.strip() for field in line.split(b"\t")]
-        if len(fields) != 2 or not all(field.isdigit() for field in fields):
-            return number
-        if max(map(int, fields)) >= 1 << 63:
-            return number
-        table.append([int(field) for field in fields])
-    return table
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.integers(0, 1 << 63), st.integers(0, 10**6)).map(
-                lambda pair: f"{pair[0]}\t{pair[1]}"
-            ),
-            st.sampled_from(["7\t8", "7\t8", "", " 1 \t2", "3\t4\r", "3 4", "x\t1", "1\t2\t3"]),
-        ),
-        max_size=12,
-    ),
-    st.sampled_from(["", "\n", "\n\n"]),
-    st.integers(1, 40),
-)
-def test_blocks_give_what_the_lines_say(lines, end, block):
-    text = ("\n".join(lines) + end).encode()
-    expected = naive_index(text)
-    with mock.patch.object(recordio, "_INDEX_BLOCK", block):
-        if isinstance(expected, int):
-            with pytest.raises(RecordError, match=rf"^a\.idx, line {expected}: "):
-                _parse_index(Path("a.idx"), io.BytesIO(text))
-        else:
-            keys, offsets = _parse_index(Path("a.idx"), io.BytesIO(text))
-            assert keys.dtype == offsets.dtype == np.int64
-            assert np.stack([keys, offsets], 1).tolist() == expected
-
-
-def test_reading_an_index_takes_little_more_memory_than_it(tmp_path):
-    count = 500_000
-    path = tmp_path / "a.idx"
-    np.savetxt(path, np.arange(count)[:, None] * [1, 3000], "%d", "\t")
-    tracemalloc.start()
-    try:
-        index = read_index(path, count * 3000)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (index.offsets == index.keys * 3000).all() and len(index) == count
-    assert peak < 1.4 * 16 * count + (6 << 20)  # the last are the blocks
-
-
 def test_a_million_records_open_without_touching_them(tmp_path):
     count, step = 1_000_000, 3000
     path = tmp_path / "sparse.rec"
@@ -537,24 +402,11 @@ def test_a_million_records_open_without_touching_them(tmp_path):
         file.write(chunk(0, b"here"))
     offsets = np.arange(count, dtype=np.int64) * step
     np.savetxt(path.with_suffix(".idx"), np.stack([np.arange(count), offsets], 1), "%d", "\t")
-    records = IndexedRecordFile(path)
-    assert len(records) == count
-    assert records.read_key(777_777) == b"here"
-    with pytest.raises(RecordError, match=r"key 5, offset 15000: .*found 00000000"):
-        records.read_key(5)
-
-
-@pytest.mark.parametrize("keys", [[0, 1, 2], [5, 6, 7], [9, 2, 400], [2, 1, 0], []])
-def test_positions_of_keys(tmp_path, keys):
-    with RecordWriter(tmp_path / "a.rec") as writer:
-        for key in keys:
-            writer.write(str(key).encode(), key)
-    records = IndexedRecordFile(tmp_path / "a.rec")
-    assert [records.position(key) for key in keys] == list(range(len(keys)))
-    assert [records.read_key(key) for key in keys] == [str(key).encode() for key in keys]
-    for absent in (-1, 3, 500):
-        with pytest.raises(RecordError, match=f"no key {absent} "):
-            records.read_key(absent)
+    records, found = by_key(path)
+    assert len(found) == count
+    assert records.read(found[777_777]) == b"here"
+    with pytest.raises(RecordError, match=r"key 5, offset 15000: .*00000000"):
+        records.read(found[5], 5)
 
 
 # -- writer --------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import pytest
 
 from facerec.commands.embed import open_source
 from facerec.errors import DatasetError, FacerecError, RecordError
-from facerec.records import tar_shards
 from facerec.records.dataset import (
     BatchLoader,
     BatchRequest,
@@ -63,16 +62,6 @@ def contents(dataset: FaceDataset) -> list[tuple[str, bytes, int]]:
 
 
 WANTED = [("a/0.0", jpeg(0), 2), ("a/1", jpeg(1), 0), ("b/2", jpeg(2), 2), ("b/3", jpeg(3), 1)]
-
-
-def test_a_shard_that_nobody_else_holds_stays_open_while_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in threads that open it at once, of which the cache keeps one."""
-    dataset = open_dataset(Data(shards(tmp_path / "s")), seed=0)
-    wanted = contents(dataset)
-    monkeypatch.setattr(tar_shards, "_open", lambda path, _: tar_shards._Descriptor(path))
-    assert contents(dataset) == wanted
 
 
 def test_samples_by_position(tmp_path: Path) -> None:

@@ -5,19 +5,17 @@ import math
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from helpers.plain_rates import auc, eer_rocch
+from hypothesis import settings
 from numpy.typing import NDArray
 
 from facerec.errors import MetricError
 from facerec.statistics import bootstrap as module
 from facerec.statistics.bootstrap import (
-    Scheme,
     VertexBootstrap,
     percentile_interval,
 )
-from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.rates import OperatingPoint, auc, eer_rocch, error_rates, tpr_at_fpr
+from facerec.statistics.rates import OperatingPoint, tpr_at_fpr
 
 few = settings(max_examples=examples(25), deadline=None)
 TARGETS = ["0", "1e-2", "1/7", "0.29", "1"]
@@ -57,24 +55,21 @@ def lowest(point: OperatingPoint, non_mated: NDArray[np.float32]) -> float:
     return math.nan if highest == np.inf else float(np.nextafter(highest, np.float32(np.inf)))
 
 
-@pytest.mark.parametrize("scheme", ["multinomial", "double-or-nothing"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_every_figure_equals_the_plain_one_on_the_resampled_comparisons(
-    scheme: Scheme, tied: bool, seed: int
+    tied: bool, seed: int
 ) -> None:
     comparisons, scores = draw(seed, tied=tied)
     if seed == 3:
         scores[::7], scores[1::9] = np.inf, -np.inf
     issame = comparisons[2]
-    bootstrap = VertexBootstrap(*comparisons, replicates=40, seed=seed, scheme=scheme)
+    bootstrap = VertexBootstrap(*comparisons, replicates=40, seed=seed)
     right = (scores >= 0.75) == issame
     points = bootstrap.tpr_at_fpr(scores, TARGETS)
     found = {
         "auc": bootstrap.auc(scores),
         "eer": bootstrap.eer(scores),
-        "fmr": bootstrap.fmr(scores, 0.75),
-        "fnmr": bootstrap.fnmr(scores, 0.75),
         "accuracy": bootstrap.mean(right),
         "mean": bootstrap.mean(np.arange(60) / 7),
     }
@@ -90,12 +85,9 @@ def test_every_figure_equals_the_plain_one_on_the_resampled_comparisons(
             expected = tpr_at_fpr(mated, non_mated, target) if both else None
             wanted = (expected.tpr, lowest(expected, non_mated)) if expected else (math.nan,) * 2
             assert values == pytest.approx(wanted, abs=0, nan_ok=True)
-        rates = error_rates(mated, non_mated, 0.75) if both else None
         wanted = {
             "auc": auc(mated, non_mated) if both else math.nan,
             "eer": eer_rocch(mated, non_mated) if both else math.nan,
-            "fmr": rates.fmr if rates else found["fmr"][replicate],
-            "fnmr": rates.fnmr if rates else found["fnmr"][replicate],
             "accuracy": right[chosen].mean() if chosen.size else math.nan,
             "mean": chosen.mean() / 7 if chosen.size else math.nan,
         }
@@ -112,25 +104,8 @@ def test_equal_weights_give_the_estimates() -> None:
         expected = tpr_at_fpr(mated, non_mated, target)
         assert point.tpr.tolist() == [expected.tpr] * 2
         assert point.threshold.tolist() == [lowest(expected, non_mated)] * 2
-    rates = error_rates(mated, non_mated, 0.5)
-    assert bootstrap.fmr(scores, 0.5).tolist() == [rates.fmr] * 2
-    assert bootstrap.fnmr(scores, 0.5).tolist() == [rates.fnmr] * 2
     assert bootstrap.auc(scores) == pytest.approx(auc(mated, non_mated), abs=1e-14)
     assert bootstrap.eer(scores) == pytest.approx(eer_rocch(mated, non_mated), abs=1e-14)
-
-
-@few
-@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 30), st.integers(1, 12))
-def test_eer_on_the_hull(seed: int, same: int, different: int, levels: int) -> None:
-    generator = np.random.default_rng(seed)
-    issame = np.arange(same + different) < same
-    scores = generator.integers(levels, size=issame.size) + generator.integers(3) * issame
-    # Every comparison has subjects of its own; all weights are set to one.
-    first = 2 * np.arange(issame.size)
-    bootstrap = VertexBootstrap(first, first + ~issame, issame, replicates=1)
-    bootstrap.multiplicities[:] = 1
-    expected = eer_rocch(scores[issame], scores[~issame])
-    assert bootstrap.eer(scores)[0] == pytest.approx(expected, abs=1e-13)
 
 
 def test_multiplicities() -> None:
@@ -141,8 +116,6 @@ def test_multiplicities() -> None:
     assert np.all(drawn.sum(axis=1) == size)
     # Poisson-like: P(0) is (1 − 1/G)^G.
     assert np.mean(drawn == 0) == pytest.approx((1 - 1 / size) ** size, abs=0.01)
-    doubled = VertexBootstrap(*comparisons, 500, 1, "double-or-nothing").multiplicities
-    assert np.unique(doubled).tolist() == [0, 2] and doubled.mean() == pytest.approx(1, abs=0.05)
 
 
 def test_seeds() -> None:
@@ -165,7 +138,7 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
             points.threshold,
             bootstrap.auc(scores),
             bootstrap.eer(scores),
-            bootstrap.fmr(scores, 1),
+            bootstrap.mean(scores >= 1),
             bootstrap.mean(scores >= 1),
         ]
 
@@ -176,40 +149,6 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_order_and_sides_do_not_matter_nor_do_names_in_the_same_order() -> None:
-    (first, second, issame), scores = draw(3, subjects=20, tied=False)
-    generator = np.random.default_rng(0)
-    order = generator.permutation(issame.size)
-    flip = generator.random(issame.size) < 0.5
-    names = np.sort(generator.choice(1000, 20, replace=False))
-    sides = [names[np.where(flip, *pair)[order]] for pair in ((first, second), (second, first))]
-    one = VertexBootstrap(first, second, issame, replicates=50)
-    other = VertexBootstrap(*sides, issame[order], replicates=50)
-    assert one.auc(scores) == pytest.approx(other.auc(scores[order]), abs=1e-14, nan_ok=True)
-    assert one.tpr_at_fpr(scores, [0.1])[0].tpr.tolist() == pytest.approx(
-        other.tpr_at_fpr(scores[order], [0.1])[0].tpr.tolist(), abs=0, nan_ok=True
-    )
-
-
-@pytest.mark.parametrize("mated", [True, False])
-def test_spread_of_the_replicates(mated: bool) -> None:
-    """For mated comparisons the plug-in variance; else cells count three times instead of once."""
-    size = 80
-    i, j = np.triu_indices(size, 0 if mated else 1)
-    i, j = (i[i == j], j[i == j]) if mated else (i, j)
-    i, j = np.repeat(i, 6), np.repeat(j, 6)
-    generator = np.random.default_rng(0)
-    wild = generator.random(size) ** 2
-    events = generator.random(i.size) < wild[i] * wild[j] ** (not mated)
-    replicates = VertexBootstrap(i, j, i == j, replicates=4000).mean(events)
-    share = ClusteredShare.from_pairs(events, i, j)
-    expected = share.plug_in
-    if not mated:
-        expected += 2 * share.squares / share.comparisons**2
-    assert np.var(replicates) == pytest.approx(expected, rel=0.12)
-    assert np.mean(replicates) == pytest.approx(share.rate, rel=0.02)
-
-
 def test_selected_comparisons_keep_their_resample() -> None:
     comparisons, scores = draw(1, subjects=12, same=60, different=200)
     bootstrap = VertexBootstrap(*comparisons, replicates=25)
@@ -218,10 +157,6 @@ def test_selected_comparisons_keep_their_resample() -> None:
     np.testing.assert_array_equal(part.multiplicities, bootstrap.multiplicities)
     np.testing.assert_array_equal(
         part.mean(scores[group] > 1), bootstrap.mean(scores > 1, among=group)
-    )
-    impostors = group & ~comparisons[2]
-    np.testing.assert_array_equal(
-        part.fmr(scores[group], 0.5), bootstrap.mean(scores >= 0.5, among=impostors)
     )
     assert bootstrap.issame.size == 260 and part.issame.size == group.sum()
 
@@ -237,7 +172,6 @@ def test_replicates_without_a_class_are_undefined() -> None:
     point = bootstrap.tpr_at_fpr(scores, ["1e-3"])[0]
     for values in (point.tpr, point.threshold, bootstrap.auc(scores), bootstrap.eer(scores)):
         np.testing.assert_array_equal(np.isnan(values), missing | ~drawn)
-    np.testing.assert_array_equal(np.isnan(bootstrap.fnmr(scores, 0.5)), missing)
     interval = percentile_interval(1.0, point.tpr)
     assert (interval.low, interval.high) == (1, 1)
     count = int((missing | ~drawn).sum())
@@ -260,12 +194,6 @@ def test_percentile_interval_by_hand() -> None:
     assert "conservative" not in halved.assumption
 
 
-def test_percentile_interval_of_infinite_thresholds() -> None:
-    replicates = np.array([-np.inf] * 10 + list(range(89)) + [np.nan])
-    interval = percentile_interval(0.5, replicates)
-    assert (interval.low, interval.high) == (-np.inf, 86)
-
-
 def test_what_two_models_share_cancels_in_their_difference() -> None:
     comparisons, scores = draw(0, subjects=40, same=200, different=300, tied=False)
     generator = np.random.default_rng(1)
@@ -279,39 +207,16 @@ def test_what_two_models_share_cancels_in_their_difference() -> None:
     assert joint.high - joint.low < 0.5 * (alone.high - alone.low)
 
 
-def test_identities_may_be_many() -> None:
-    # Products of weights beyond a byte stay exact.
-    first, second = np.arange(300), np.roll(np.arange(300), 1)
-    bootstrap = VertexBootstrap(first, second, first == second, replicates=3)
-    bootstrap.multiplicities[:] = 200
-    values = np.arange(300) % 2
-    assert bootstrap.mean(values).tolist() == [0.5] * 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (([1, 2], [1, 2, 3], [True, True]), "must be one a comparison"),
-        (([1, 2], [1, 3], [True, True]), "comparison 1 is labelled same but .* are 2 and 3"),
-        (([1, 2], [1, 2], [True, False]), "comparison 1 is labelled different but .* 2 and 2"),
-        (([1, 2], [1, 3], [True, False], 0), "0 replicates; a bootstrap needs at least one"),
-    ],
-)
-def test_impossible_comparisons(arguments: tuple[object, ...], sentence: str) -> None:
-    with pytest.raises(MetricError, match=sentence):
-        VertexBootstrap(*arguments)  # type: ignore[arg-type]
-
-
 def test_impossible_figures() -> None:
     bootstrap = VertexBootstrap([1, 2], [1, 2], [True, True], replicates=5)
     with pytest.raises(MetricError, match="2 same and 0 different pairs: a ROC needs both"):
         bootstrap.auc([0.5, 0.6])
     with pytest.raises(MetricError, match="there are no comparisons"):
-        bootstrap.fmr([0.5, 0.6], 0.5)
+        bootstrap.mean([0.5, 0.6], [False, False])
     with pytest.raises(MetricError, match=r"scores of shape \(3,\) must be one for each of the 2"):
         bootstrap.eer([0.5, 0.6, 0.7])
     with pytest.raises(MetricError, match="1 of 2 scores are NaN, the first at index 1"):
-        bootstrap.fnmr([0.5, math.nan], 0.5)
+        bootstrap.auc([0.5, math.nan])
     with pytest.raises(MetricError, match="not finite"):
         bootstrap.mean([0.5, math.nan])
     with pytest.raises(MetricError, match="undefined in all 5 replicates"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from sklearn.model_selection import KFold
 from facerec.errors import MetricError
 from facerec.statistics.kfold import (
     check_folds,
-    facexzoo_accuracy,
     fold_indices,
     insightface_accuracy,
     kfold_accuracy,
@@ -87,22 +85,6 @@ def test_adjacent_floats_are_separated() -> None:
     assert result.mean == 1.0
 
 
-def test_infinite_scores_are_legal() -> None:
-    scores = np.array([-np.inf, np.inf] * 4)
-    assert kfold_accuracy(scores, [False, True] * 4, 2).mean == 1.0
-    assert kfold_accuracy(scores, [False] * 8, 2).mean == 1.0
-    assert kfold_accuracy(scores, [True] * 8, 2).mean == 1.0
-
-
-def test_strictly_increasing_transform_keeps_the_accuracies() -> None:
-    # Midpoints move, so only scores that are alike in every fold are safe to compare.
-    generator = np.random.default_rng(1)
-    same = np.tile([True, False], 100)
-    scores = np.round(generator.normal(0, 1, 200) + same, 1)
-    result, other = (kfold_accuracy(values, same) for values in (scores, 2 * scores - 5))
-    assert result.accuracies == other.accuracies
-
-
 @pytest.mark.parametrize(("pairs", "folds"), [(6000, 10), (203, 10), (17, 4), (10, 10)])
 def test_folds_are_contiguous_as_scikit_learn_cuts_them(pairs: int, folds: int) -> None:
     expected = np.empty(pairs, int)
@@ -160,61 +142,6 @@ def test_insightface_mode_compares_strictly() -> None:
     assert accepted.thresholds == pytest.approx([2.01] * 10)
 
 
-def naive_facexzoo(first: np.ndarray, second: np.ndarray, same: np.ndarray) -> list[float]:
-    """A plain reading of its protocol: 1000 thresholds one by one, counts by comparison."""
-    first = first / np.sqrt((first**2).sum(axis=1, keepdims=True))
-    second = second / np.sqrt((second**2).sum(axis=1, keepdims=True))
-    scores = (first * second).sum(axis=1).astype(np.float32)
-    accuracies = []
-    for train, test in KFold(10).split(scores):
-        mated, non_mated = scores[train][same[train]], scores[train][~same[train]]
-        least, span = scores[train].min(), scores[train].max() - scores[train].min()
-        best, chosen = -np.inf, None
-        for step in range(1, 1001):
-            threshold = np.float32(float(least) + float(span) / 1000 * step)
-            index = float(np.mean(mated > threshold) - np.mean(non_mated > threshold))
-            if index > best:
-                best, chosen = index, threshold
-        right = np.sum(scores[test][same[test]] > chosen)
-        right += np.sum(scores[test][~same[test]] < chosen)
-        accuracies.append(float(right / test.size))
-    return accuracies
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_facexzoo_mode(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    same = generator.random(157) < 0.5
-    first = generator.normal(size=(157, 8)) * generator.uniform(1, 20, (157, 1))
-    second = generator.normal(size=(157, 8)) + same[:, None] * first / 4
-    result = facexzoo_accuracy(first, second, same)
-    assert list(result.accuracies) == naive_facexzoo(first, second, same)
-    assert result.sem == pytest.approx(np.std(result.accuracies, ddof=1) / np.sqrt(10))
-    assert result.method.startswith("FaceX-Zoo")
-
-
-def test_facexzoo_mode_accepts_neither_class_at_the_threshold() -> None:
-    # Cosines 1 and 0 only: the first step above 0 separates them.
-    first = np.tile([1.0, 0.0], (20, 1))
-    second = np.where(np.arange(20)[:, None] % 2, [[0.0, 1.0]], [[1.0, 0.0]])
-    result = facexzoo_accuracy(first, second, np.arange(20) % 2 == 0)
-    assert result.mean == 1.0
-    assert result.thresholds == pytest.approx([0.001] * 10)
-    # One cosine alone: it is the threshold, and judges nothing.
-    assert facexzoo_accuracy(first, first, np.arange(20) % 2 == 0).mean == 0.0
-
-
-def test_facexzoo_mode_needs_both_classes() -> None:
-    with pytest.raises(MetricError, match="the other folds hold pairs of one class only"):
-        facexzoo_accuracy(np.ones((20, 2)), np.ones((20, 2)), np.arange(20) < 2)
-
-
-def test_lfw_shape_has_nothing_to_report() -> None:
-    same = np.tile(np.repeat([True, False], 300), 10)
-    people = np.arange(12000).reshape(6000, 2)
-    assert check_folds(same, 10, people) == []
-
-
 def test_single_class_folds_are_reported() -> None:
     # CALFW's list: all same pairs first.
     same = np.repeat([True, False], 100)
@@ -270,9 +197,8 @@ def test_bad_input(scores: list, same: list, folds: object, sentence: str) -> No
     assert str(error.value) == sentence
 
 
-@pytest.mark.parametrize("accuracy", [insightface_accuracy, facexzoo_accuracy])
-def test_other_toolkits_modes_refuse_zero_embeddings(accuracy: Callable[..., object]) -> None:
+def test_insightface_mode_refuses_zero_embeddings() -> None:
     with pytest.raises(MetricError, match="an embedding is zero or not finite"):
-        accuracy(np.zeros((20, 4)), np.ones((20, 4)), np.ones(20))
+        insightface_accuracy(np.zeros((20, 4)), np.ones((20, 4)), np.ones(20))
     with pytest.raises(MetricError, match="have shapes"):
-        accuracy(np.ones((20, 4)), np.ones((20, 5)), np.ones(20))
+        insightface_accuracy(np.ones((20, 4)), np.ones((20, 5)), np.ones(20))

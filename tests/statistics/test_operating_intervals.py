@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta, binom
 
-from facerec.errors import MetricError
 from facerec.statistics.operating_intervals import (
     realised_fpr_interval,
     threshold_interval,
@@ -96,16 +95,6 @@ def test_realised_fpr_has_the_law_of_an_order_statistic() -> None:
     assert (interval.low, interval.high) == (pytest.approx(0.05 ** (1 / 1000)), 1)
 
 
-def test_limits_follow_the_order_of_the_scores_alone() -> None:
-    same, different = draw(4, 80, 300)
-    interval = tpr_interval(*at("1e-2", same, different))
-    moved = [3 * np.exp(side) - 7 for side in (same, different)]
-    assert tpr_interval(*at("1e-2", *moved)) == interval
-    bounds = threshold_interval(*at("1e-1", same, different))
-    moved_bounds = threshold_interval(*at("1e-1", *moved))
-    assert moved_bounds.low == pytest.approx(3 * math.exp(bounds.low) - 7)
-
-
 def test_effective_numbers_stand_for_the_comparisons() -> None:
     roc, point = at("1e-1", *draw(5, 400, 600))
     alike = tpr_interval(roc, point, effective=(400.0, 600.0))
@@ -135,14 +124,6 @@ def test_every_interval_holds_its_figure(
     assert threshold.low <= threshold.high
 
 
-def test_infinite_scores() -> None:
-    same, different = np.array([np.inf, 1.0, 0.5, -np.inf]), np.array([np.inf, 0.2, -np.inf])
-    roc, point = at("1/3", same, different)
-    interval, threshold = tpr_interval(roc, point), threshold_interval(roc, point)
-    assert 0 <= interval.low <= point.tpr <= interval.high <= 1
-    assert (threshold.low, threshold.high) == (-math.inf, math.inf)
-
-
 def test_intervals_hold_the_truth_where_the_threshold_is_known_too_well_otherwise() -> None:
     generator = np.random.default_rng(6)
     sets, size, rate = 300, 2000, 0.01
@@ -159,12 +140,3 @@ def test_intervals_hold_the_truth_where_the_threshold_is_known_too_well_otherwis
         )
     # Three Monte-Carlo errors about the nominal share.
     assert np.all(held / sets > 0.912) and np.all(held / sets < 0.988)
-
-
-def test_impossible_confidence() -> None:
-    roc, point = at("1e-1", *draw(0, 20, 20))
-    for function in (tpr_interval, threshold_interval):
-        with pytest.raises(MetricError, match="confidence 95"):
-            function(roc, point, 95)
-    with pytest.raises(MetricError, match="confidence 0"):
-        realised_fpr_interval(point, 0)

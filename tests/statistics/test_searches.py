@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
@@ -69,28 +68,6 @@ def test_parts_of_the_variance_equal_a_naive_loop(galleries: int) -> None:
     np.testing.assert_allclose(share.by_entry, of_entries, atol=1e-12)
 
 
-def test_rare_candidates_have_the_variance_of_comparisons() -> None:
-    """With one candidate a search at most, a search is the sum of its comparisons."""
-    generator = np.random.default_rng(0)
-    persons, size = 200, 300
-    person = np.repeat(np.arange(persons), generator.geometric(0.3, persons))
-    cause = np.where(
-        generator.random(person.size) < 0.06, generator.integers(0, 12, person.size), -1
-    )
-    entry = np.where(cause >= 0, cause + persons, NOBODY)
-    placed = np.where(np.arange(persons + size) < persons, NOBODY, 0)
-    share = SearchShare.from_searches(cause >= 0, person, entry, placed)
-    events = coo_array(
-        (np.ones((cause >= 0).sum()), (person[cause >= 0], cause[cause >= 0])), (persons, size)
-    )
-    pairs = ClusteredShare.from_images(events, np.bincount(person), np.ones(size))
-    assert pairs.rate * size == pytest.approx(share.rate)
-    both = share.plug_in + share.entry_variance
-    assert both == pytest.approx(pairs.plug_in * size**2, rel=0.02)
-    # Twelve entries cause all alarms: without them the variance would be far too small.
-    assert share.entry_variance > 2 * share.plug_in
-
-
 def test_without_entries_it_is_the_share_of_mated_comparisons() -> None:
     events, person, _, placed, _ = draw(2)
     none = np.full(events.size, NOBODY)
@@ -99,13 +76,6 @@ def test_without_entries_it_is_the_share_of_mated_comparisons() -> None:
     mine, theirs = share.interval(), other.interval()
     assert (mine.low, mine.high, mine.effective) == (theirs.low, theirs.high, theirs.effective)
     assert share.test_variance == other.test_variance
-
-
-def test_the_gallery_widens_the_interval() -> None:
-    events, person, cause, placed, where = draw(3, persons=60)
-    with_entries = SearchShare.from_searches(events, person, cause, placed, where).interval()
-    alone = ClusteredShare.from_pairs(events, person, person).interval()
-    assert with_entries.low < alone.low and with_entries.high > alone.high
 
 
 def test_covariance_equals_a_naive_loop_and_bounds_the_ratio() -> None:

@@ -18,19 +18,18 @@ from helpers.lives import Ranks, command, noisy_recipe
 from helpers.tiny_training import make_trainer, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
-from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.backbones import Backbone
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.errors import (
     CheckpointError,
     FacerecError,
     ModelError,
-    RecipeError,
     TrainingError,
 )
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
-from facerec.training import Balanced, Distillation, Finetune, Recipe
+from facerec.training import Distillation, Recipe
 from facerec.training import distillation as module
 from facerec.training.run import check_same_run, write_manifest, write_recipe
 from facerec.training.trainer import Trainer
@@ -126,15 +125,6 @@ def test_blended_views_lie_between_two_images(place: Path) -> None:
     assert np.array_equal(again, plain)
 
 
-@pytest.mark.parametrize(
-    ("fields", "margin", "key"),
-    [({"mixup": 0.5}, None, "views"), ({"mixup": 0.5, "views": 2}, ArcFace(), "margin")],
-)
-def test_blends_need_views_and_no_margin(place: Path, tmp_path: Path, fields, margin, key) -> None:
-    with pytest.raises(RecipeError, match=f"mixup.*{key}"):
-        taught(place, tmp_path, {"margin": margin}, **fields)
-
-
 @pytest.mark.parametrize("views", [0, 2])
 def test_a_damaged_image_teaches_nothing_and_its_replacement_has_its_own_target(
     place: Path, tmp_path: Path, views: int
@@ -172,16 +162,6 @@ def test_the_file_is_shared_and_not_made_again(
     assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
     mean_square = np.square(np.load(first.learner.targets.path).astype(float)).mean()
     assert first.learner.targets.scale == pytest.approx(mean_square**-0.5)
-
-
-def test_doubtful_choices_are_said(place: Path, tmp_path: Path) -> None:
-    backbone = Backbone(name="tiny_noisy", embedding_size=8, embedding_bn="frozen_gamma")
-    first, second = make_trainer(taught(place, tmp_path, {"backbone": backbone})).warnings[-2:]
-    assert "channels" in first and "distillation.preprocessing" in first
-    assert "affine" in second
-    told = {"backbone": replace(backbone, embedding_bn="affine")}
-    recipe = taught(place, tmp_path, told, preprocessing=Preprocessing(std=128.0))
-    assert not any("teacher" in sentence for sentence in make_trainer(recipe).warnings)
 
 
 # ---------------------------------------------------------------- interruptions
@@ -415,14 +395,6 @@ def test_the_margin_sees_labelled_images_alone() -> None:
             head(x, torch.full((6,), label))
 
 
-@pytest.mark.integration
-def test_unlabelled_images_count_alike_on_any_number_of_ranks(place: Path, tmp_path: Path) -> None:
-    backbone = Backbone(name="tiny_linear", embedding_size=16)
-    penalty = SEC(weight=0.5)
-    recipe = unlabelled(place, tmp_path / "c", backbone=backbone, regularizer=penalty)
-    assert_close(weights(trained(recipe)), joined(over_ranks(2, tmp_path / "two", recipe)))
-
-
 @pytest.mark.parametrize("margin", [ArcFace(scale=16.0), MagFace(scale=16.0, l_a=0.5)], ids=str)
 def test_micro_batches_with_unequal_numbers_of_labels_equal_the_whole(
     place: Path, tmp_path: Path, margin: ArcFace | MagFace
@@ -435,15 +407,6 @@ def test_micro_batches_with_unequal_numbers_of_labels_equal_the_whole(
         figures = [trainer.learner.train_step(batch) for batch in islice(trainer.batches(), 3)]
         kept.append((weights(trainer), figures))
     torch.testing.assert_close(kept[1], kept[0], rtol=1e-4, atol=1e-5)
-
-
-def test_unlabelled_images_need_a_teacher_and_an_order_that_visits_them(
-    place: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(RecipeError, match="without a teacher"):
-        replace(unlabelled(place, tmp_path), distillation=None)
-    with pytest.raises(RecipeError, match="Balanced"):
-        unlabelled(place, tmp_path, sampling=Balanced())
 
 
 # ---------------------------------------------------------------- bad input
@@ -487,32 +450,6 @@ def test_embeddings_of_another_teacher_are_refused(place: Path, tmp_path: Path) 
     (folder / module.NOTE_FILE).unlink()
     with pytest.raises(FacerecError, match="delete"):
         make_trainer(taught(place, tmp_path))
-
-
-def test_teachers_that_cannot_be_read_or_want_other_sizes_are_refused(
-    place: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.onnx").write_bytes(b"no model")
-    onnx.save(toy_onnx.tiles(batch=1, side=56), tmp_path / "small.onnx")
-    for name in ("broken.onnx", "small.onnx", "gone.onnx"):
-        config = Distillation(tmp_path / name, cache=tmp_path / "cache")
-        with pytest.raises(ModelError, match=name):
-            make_trainer(replace(taught(place, tmp_path), distillation=config))
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize("size", [8, 16])
-def test_nothing_that_learns_is_refused(place: Path, tmp_path: Path, size: int) -> None:
-    """With a size other than the teacher's 8 there is a map that could learn."""
-    backbone = replace(taught(place, tmp_path).backbone, embedding_size=size)
-    layers = {name.split(".")[0] for name, _ in create_backbone(backbone).named_parameters()}
-    frozen = Finetune(freeze_steps=None, freeze_layers=tuple(sorted(layers)))
-    recipe = taught(place, tmp_path, {"backbone": backbone, "finetune": frozen})
-    if size == 8:
-        with pytest.raises(RecipeError, match=r"freeze_layers.*nothing"):
-            make_trainer(recipe)
-    else:
-        assert make_trainer(recipe).learner.terms[-1].module.map is not None
 
 
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:

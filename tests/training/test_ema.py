@@ -13,9 +13,7 @@ from helpers.training_runs import assert_same, trained
 from safetensors import safe_open
 
 from facerec.embedding import load_model
-from facerec.errors import CheckpointError
 from facerec.training.ema import WeightAverage
-from facerec.training.plan import plan_step
 from facerec.training.validation import PackValidator
 
 
@@ -91,20 +89,3 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
     resumed.fit()
     assert any(name.startswith("ema.") for name in weights(whole))
     assert_same(weights(whole), weights(resumed))
-
-
-def test_the_plan_counts_the_average(data: Path) -> None:
-    recipe = noisy_recipe(data, ema=0.9)
-    average = make_trainer(recipe).learner.average
-    assert average is not None
-    planned = {name: use.update for name, use in plan_step(recipe, 7, device="cpu").uses.items()}
-    tensors = average.module.state_dict().values()
-    assert planned["backbone: moving average"] == sum(tensor.nbytes for tensor in tensors)
-
-
-def test_a_checkpoint_without_an_average_is_refused(data: Path, tmp_path: Path) -> None:
-    recipe = noisy_recipe(data)
-    trained(recipe, steps=2, folder=tmp_path)
-    resumed = make_trainer(replace(recipe, ema=0.9), tmp_path)
-    with pytest.raises(CheckpointError, match=r"step-00000002.*moving average.*ema"):
-        resumed.resume()

@@ -32,18 +32,12 @@ from facerec.backbones import (
     normalize,
     recompute_activations,
 )
-from facerec.errors import RecipeError, TrainingError
-from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch
 from facerec.training import (
     Adam,
     AdamW,
-    Cosine,
     DataParallel,
-    Finetune,
     Head,
-    MultiStep,
-    Recipe,
     RMSprop,
 )
 from facerec.training.network import FromPixels, compile_mode
@@ -119,14 +113,6 @@ def test_two_ranks_with_sampled_classes_resume_bit_for_bit(many: Path, tmp_path:
     assert_same(whole, joined(over_ranks(2, tmp_path / "part", recipe, "resume")))
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, float("nan")])
-def test_impossible_rates_are_refused(many: Path, rate: float) -> None:
-    tree = to_dict(tiny_recipe(many))
-    tree["head"]["sample_rate"] = rate
-    with pytest.raises(RecipeError, match="sample_rate must be above 0 and at most 1"):
-        from_dict(Recipe, tree, "recipe")
-
-
 SCHEDULED = Head(sample_rate=0.3, sample_rates=((0.5, 1.0), (1.25, 0.5)))
 
 
@@ -149,50 +135,6 @@ def test_the_sample_rate_follows_its_schedule(many: Path, tmp_path: Path) -> Non
         resumed.resume()
         resumed.fit()
         assert_same(weights(whole), weights(resumed))
-
-
-def test_schedules_of_the_sample_rate_that_do_nothing_are_told(many: Path) -> None:
-    assert not make_trainer(tiny_recipe(many, regularizer=None, head=SCHEDULED)).warnings
-    rates = ((0.0, 0.3), (1.0, 0.3), (1.5, 0.01), (7.0, 0.5))
-    recipe = tiny_recipe(many, regularizer=None, head=Head(sample_rates=rates))
-    told = make_trainer(recipe).warnings
-    for words in ("1 0.3", "7 0.5 of head.sample_rates never", "0.01 a process visits 12 of"):
-        assert any(words in warning for warning in told), (words, told)
-    assert len(told) == 3
-    with pytest.raises(RecipeError, match=r"sample_rates: .*2, 1.*order"):
-        Head(sample_rates=((2.0, 0.1), (1.0, 0.5)))
-    with pytest.raises(RecipeError, match="sample_rates must be above 0 and at most 1"):
-        Head(sample_rates=((2.0, 1.5),))
-    assert Head(sample_rates=((0.0, 0.3), (2.0, 0.5))).largest_sample_rate == 0.5
-    assert Head(sample_rates=((1.0, 0.3),)).largest_sample_rate == 1.0
-
-
-def test_a_rate_that_never_holds_is_not_told_of(many: Path) -> None:
-    head = Head(sample_rate=0.01, sample_rates=((0.0, 0.3), (1.0, 0.4)))
-    assert head.rates == ((0.0, 0.3), (1.0, 0.4))
-    assert Head(sample_rate=0.2, sample_rates=((1.0, 0.4),)).rates == ((0.0, 0.2), (1.0, 0.4))
-    assert not make_trainer(tiny_recipe(many, regularizer=None, head=head)).warnings
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schedule": Cosine(warmup_epochs=2.0)}, ["warmup_epochs 2 is never over"]),
-        ({"schedule": Cosine(warmup_epochs=1.9)}, []),
-        (
-            {"schedule": MultiStep(milestones=(1, 2, 7.5))},
-            ["the milestone 2 of", "the milestone 7.5 of"],
-        ),
-        ({"finetune": Finetune(freeze_steps=None)}, []),
-        ({"finetune": Finetune(freeze_steps=10_000)}, ["freeze_steps 10000 freezes never learns"]),
-    ],
-)
-def test_schedules_that_outlast_the_run_are_told(
-    many: Path, changes: dict[str, object], words: list[str]
-) -> None:
-    told = make_trainer(tiny_recipe(many, regularizer=None, **changes)).warnings
-    assert len(told) == len(words)
-    assert all(word in warning for word, warning in zip(words, told, strict=True)), told
 
 
 # ---------------------------------------------------------------- activations
@@ -231,16 +173,6 @@ def test_backbones_keep_less_when_they_recompute(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
-def test_a_backbone_without_blocks_is_a_sentence(many: Path) -> None:
-    with pytest.raises(RecipeError, match="Linear does not say which of its modules are blocks"):
-        make_trainer(tiny_recipe(many, recompute=True))
-
-
-def test_recompute_and_compile_are_one_or_the_other(many: Path) -> None:
-    with pytest.raises(RecipeError, match="recompute and compile do not go together"):
-        tiny_recipe(many, recompute=True, compile=True)
-
-
 # ---------------------------------------------------------------- compiling
 
 
@@ -254,17 +186,6 @@ def test_auto_compiles_on_a_gpu_alone() -> None:
     assert compile_mode(False, "cuda", False) is None
     assert compile_mode(True, "cpu", False) == "default"
     assert compile_mode("reduce-overhead", "cuda", False) == "reduce-overhead"
-
-
-@pytest.mark.parametrize("value", [True, False, "auto", "max-autotune"])
-def test_every_form_of_compile_is_read_back(many: Path, value: Any) -> None:
-    recipe = tiny_recipe(many, compile=value)
-    assert from_dict(Recipe, to_dict(recipe), "recipe") == recipe
-
-
-def test_cuda_graphs_do_not_accumulate(many: Path) -> None:
-    with pytest.raises(RecipeError, match="reduce-overhead and accumulation"):
-        tiny_recipe(many, compile="reduce-overhead", accumulation=3)
 
 
 def test_normalisation_and_backbone_are_one_graph() -> None:
@@ -282,17 +203,6 @@ def test_normalisation_and_backbone_are_one_graph() -> None:
         expected = backbone(normalize(images, Preprocessing(channels="bgr")))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert len(graphs) == 1
-
-
-def test_what_cannot_be_compiled_is_a_sentence(many: Path, monkeypatch: Any) -> None:
-    def broken(graph: object, inputs: object) -> Any:
-        raise RuntimeError("no compiler here")
-
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda module, mode: compile_(module, backend=broken))
-    trainer = make_trainer(tiny_recipe(many, compile=True))
-    with pytest.raises(TrainingError, match=r"no compiler here.* --compile False"):
-        trainer.fit()
 
 
 @pytest.mark.slow
@@ -321,12 +231,6 @@ def test_data_parallel_options_change_no_weight(many: Path, tmp_path: Path) -> N
     assert_close(plain, other)
 
 
-def test_a_static_graph_does_not_accumulate(many: Path) -> None:
-    options = DataParallel(static_graph=True)
-    with pytest.raises(RecipeError, match="static_graph and accumulation above 1 do not"):
-        tiny_recipe(many, accumulation=3, data_parallel=options)
-
-
 @pytest.mark.integration
 def test_compressed_gradients_are_rounded(many: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(many)
@@ -338,15 +242,6 @@ def test_compressed_gradients_are_rounded(many: Path, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- batches
-
-
-def test_prefetching_on_a_cpu_hands_the_batches_on() -> None:
-    batches = [
-        Batch(torch.zeros(1, 2, 2, 3, dtype=torch.uint8), torch.tensor([i]), torch.tensor([i]), [])
-        for i in range(3)
-    ]
-    found = list(prefetched(batches, torch.device("cpu")))
-    assert all(a is b for a, b in zip(batches, found, strict=True))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -27,10 +27,8 @@ from safetensors.torch import load_file
 
 from facerec.backbones import create_backbone
 from facerec.embedding.torch_model import save_model
-from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
 from facerec.training.distributed import own_space
-from facerec.training.run import LAUNCH_FILE, find_folder, launch, new_folder, remember_launches
 
 RECIPES = {
     # Batch-norm, dropout and momentum: every kind of state.
@@ -342,36 +340,3 @@ def test_lives_that_share_a_store_do_not_hear_each_other() -> None:
         assert [space.get("address").decode() for space in spaces] == [str(life)] * ranks
     with pytest.raises(dist.DistStoreError, match="not all of 2 processes came within 0 s"):
         own_space(dist.HashStore(), 0, 2, timedelta(milliseconds=50))
-
-
-def test_a_launch_knows_its_own_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(launches: set[str], *, resume: bool = False, exact: bool = False) -> str:
-        folder = find_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
-        folder = folder or new_folder(tmp_path, "arc", exact=exact)
-        remember_launches(folder, launches)
-        return folder.relative_to(tmp_path).as_posix()
-
-    assert chosen({"/tmp/a", "/tmp/b"}) == "arc"
-    assert chosen({"/tmp/c"}) == "arc-2"
-    assert chosen(set()) == "arc-3"  # without torchrun
-    assert chosen({"/tmp/d"}) == "arc-4"
-    # Started again: no checkpoint is needed, and one machine of several may have been replaced.
-    assert chosen({"/tmp/a", "/tmp/e"}) == "arc"
-    assert chosen({"/tmp/e"}, resume=True) == "arc"
-    assert chosen({"/tmp/b"}) == "arc-5"  # the last life counts
-    assert chosen({"/tmp/e"}, exact=True) == "arc"
-    with pytest.raises(RecipeError, match="arc exists already"):
-        chosen({"/tmp/c"}, exact=True)
-    with pytest.raises(CheckpointError, match="no checkpoint to resume from; start the run with"):
-        chosen({"/tmp/f"}, resume=True)
-    (tmp_path / "arc-2" / LAUNCH_FILE).write_text("{")  # killed while writing
-    assert chosen({"/tmp/c"}) == "arc-6"
-
-    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    assert launch() is None
-    lives = []
-    for attempt, rank in ((0, 0), (0, 1), (2, 1)):
-        file = f"/tmp/torchelastic_x/none_y/attempt_{attempt}/{rank}/error.json"
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", file)
-        lives.append(launch())
-    assert set(lives) == {"/tmp/torchelastic_x/none_y"}

@@ -10,14 +10,13 @@ import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.tiny_training import write_training_set as write
-from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
+from helpers.training_runs import assert_same, joined, over_ranks, trained
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
 from facerec.errors import RecipeError
-from facerec.training import SGD, Adam, AdamW, Distillation, Finetune, Init, Recipe, RMSprop
+from facerec.training import SGD, Adam, AdamW, Finetune, RMSprop
 from facerec.training.finetuning import rate_factors
-from facerec.training.plan import plan_step
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +33,6 @@ def factors_by_name(backbone: nn.Module, config: Finetune) -> dict[str, float]:
     return {name: factors[id(p)] for name, p in backbone.named_parameters()}
 
 
-def test_without_class_centres_something_else_has_to_learn() -> None:
-    taught = {"margin": None, "distillation": Distillation(teacher=Path("teacher.onnx"))}
-    Recipe(**taught, finetune=Finetune(freeze_steps=3, freeze_layers=("conv1",)))  # type: ignore[arg-type]
-    for section in (
-        {"finetune": Finetune(freeze_steps=3)},
-        {"init": Init(Path("a.pth"), head="class_means")},
-    ):
-        with pytest.raises(RecipeError, match="without a margin"):
-            Recipe(**taught, **section)  # type: ignore[arg-type]
-
-
 # ---------------------------------------------------------------- rates
 
 
@@ -57,19 +45,6 @@ def test_the_factor_falls_with_each_block_away_from_the_embedding() -> None:
         else:
             unit = 9 if parts[0] in ("bn2", "fc", "features") else 0
         assert factor == pytest.approx(0.5 * 0.8 ** (9 - unit)), name
-
-
-def test_factors_of_every_layer_of_mobilefacenet_rise_with_depth() -> None:
-    backbone = small("mbf")
-    found = list(factors_by_name(backbone, Finetune(layer_decay=0.5)).values())
-    assert found == sorted(found) and found[-1] == 1.0
-    blocks = len(backbone.blocks)  # type: ignore[arg-type]
-    assert len(set(found)) == blocks + 2  # the stem before, the embedding behind
-
-
-def test_a_network_without_blocks_has_no_depth(data: Path) -> None:
-    with pytest.raises(RecipeError, match=r"layer_decay.*blocks"):
-        make_trainer(tiny_recipe(data, finetune=Finetune(layer_decay=0.5)))
 
 
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.2), AdamW(lr=0.2)])
@@ -194,22 +169,6 @@ def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
         assert torch.equal(value, first) == fixed, name
 
 
-def test_single_images_are_refused_where_the_last_batch_norm_averages(data: Path) -> None:
-    single = {"batch_size": 4, "accumulation": 4}
-    for config in (Finetune(), Finetune(freeze_steps=None, freeze_layers=("layer1",))):
-        recipe = narrow_recipe(data, finetune=config, **single)
-        for meet in (make_trainer, lambda recipe: plan_step(recipe, 7)):
-            with pytest.raises(RecipeError, match=r"single image.*batch norm.*batch_size"):
-                meet(recipe)
-    for config in (Finetune(batch_norm="frozen"), Finetune(freeze_steps=None)):
-        recipe = narrow_recipe(data, finetune=config, **single)
-        assert plan_step(recipe, 7).memory > 0
-        trainer = make_trainer(recipe)
-        trainer.fit(max_steps=1)
-        assert trainer.learner.step == 1
-    make_trainer(tiny_recipe(data, **single))  # has no batch norm
-
-
 def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> None:
     backbone = Backbone("iresnet18", 16, 0.125)  # without dropout
     frozen = Finetune(batch_norm="frozen")
@@ -258,23 +217,3 @@ def test_two_ranks_rest_and_resume_bit_for_bit(
     for first, second in zip(whole, resumed, strict=True):
         assert_same(first, second)
     joined(resumed)  # both ranks have the same weights
-
-
-@pytest.mark.integration
-def test_class_centres_learn_alone_on_two_ranks_as_on_one(data: Path, tmp_path: Path) -> None:
-    recipe = narrow_recipe(data, finetune=Finetune(freeze_steps=None))
-    ranks = over_ranks(2, tmp_path / "ranks", recipe)
-    assert_close(weights(trained(recipe)), joined(ranks))
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("layers", [(), ("layers.0",)], ids=["whole", "part"])
-def test_a_compiled_backbone_rests_and_learns(data: Path, layers: tuple[str, ...]) -> None:
-    config = Finetune(freeze_steps=2, freeze_layers=layers)
-    trainer = make_trainer(noisy_recipe(data, compile=True, finetune=config))
-    first = trainer.learner.backbone.get_parameter("layers.0.weight")
-    before = first.detach().clone()
-    batches = trainer.batches()
-    for step in range(4):
-        trainer.learner.train_step(next(batches))
-        assert torch.equal(before, first) == (step < 2)

@@ -26,7 +26,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone, normaliz
 from facerec.commands.train import main
 from facerec.embedding import load_model, save_model
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
-from facerec.recipe import load_recipe, to_dict
+from facerec.recipe import to_dict
 from facerec.records import open_dataset
 from facerec.training import Finetune, Head, Init, Recipe
 from facerec.training.initialization import resolved
@@ -137,8 +137,8 @@ def test_weights_of_others_start_training_whatever_is_around_them(
     trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(path, strict=strict)))
     for name, tensor in trainer.learner.backbone.state_dict().items():
         assert torch.equal(tensor, tensors[name]) or "batches" in name
-    rows = dict(trainer.learner.start.rows()[2:])
-    assert rows[""] == "1 left out: state_dict.module"
+    rows = dict(trainer.learner.start.rows())
+    assert rows[""].endswith("1 left out")
 
 
 def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Path) -> None:
@@ -163,16 +163,6 @@ def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Pat
         assert trainer.learner.start.path == str(tmp_path / "model.safetensors")
 
 
-def test_the_average_of_a_checkpoint_is_what_its_model_would_be(data: Path, tmp_path: Path) -> None:
-    recipe = noisy_recipe(data, ema=0.9)
-    write_recipe(tmp_path, recipe)
-    source = trained(recipe, steps=3, folder=tmp_path)
-    trainer = start(replace(recipe, seed=1, init=Init(tmp_path)))
-    assert trainer.learner.start.weights == "ema" and "average" in str(trainer.learner.start.rows())
-    assert_same(source.final_backbone.state_dict(), trainer.learner.backbone.state_dict())
-    assert_same(source.final_backbone.state_dict(), trainer.learner.average.module.state_dict())
-
-
 def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> None:
     tensors = used_network(replace(NARROW, embedding_size=24)).state_dict()
     torch.save(tensors, tmp_path / "wide.pth")
@@ -193,7 +183,7 @@ def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> No
         assert torch.equal(tensor, (tensors if taken else drawn)[name]), name
     assert 0 < some.learner.start.loaded < trainer.learner.start.loaded
     texts = " ".join(text for _, text in some.learner.start.rows())
-    assert "layer3.0" in texts and "drawn anew" in texts
+    assert "drawn anew" in texts
     assert dict(some.learner.start.rows())["class centres"] == "drawn from the seed"
     assert "class centres" not in dict(replace(some.learner.start, head="").rows())
 
@@ -211,7 +201,7 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
     save_model(file, used_network(config), config, Preprocessing("bgr"), {})
     bgr = {"preprocessing": Preprocessing("bgr")}
     wide = replace(NARROW, width=0.25, embedding_size=8)
-    refused(given(file, backbone=wide, **bgr), str(file), "width 0.125", "embedding_size 16")
+    refused(given(file, backbone=wide, **bgr), str(file), "conv1", "--backbone.name init")
     refused(given(file, backbone=replace(NARROW, embedding_bn="none"), **bgr), "features.")
     refused(given(file, **bgr), "features.weight", "γ", "affine")
     refused(given(file, backbone=config), "bgr", "rgb", "preprocessing")
@@ -242,29 +232,6 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
         whole = pth if name.endswith("pth") else file
         (tmp_path / name).write_bytes(whole.read_bytes()[:3000])
         refused(given(tmp_path / name), name)
-
-
-def test_a_checkpoint_without_its_recipe_or_damaged(data: Path, tmp_path: Path) -> None:
-    recipe = tiny_recipe(data)
-    write_recipe(tmp_path, recipe)
-    trained(recipe, steps=2, folder=tmp_path)
-    call = lambda: start(replace(recipe, init=Init(tmp_path)))  # noqa: E731
-    (tmp_path / "recipe.json").rename(tmp_path / "kept.json")
-    refused(call, "recipe.json", "network")
-    (tmp_path / "kept.json").rename(tmp_path / "recipe.json")
-    part = next(tmp_path.glob("checkpoints/*/*.distcp"))
-    part.write_bytes(part.read_bytes()[:-9])
-    refused(call, "step-00000002", "damaged")
-
-
-@pytest.mark.parametrize(
-    "section",
-    [{"layers": ("conv1",), "path": Path("a")}, {"strict": False}, {"head": "class_means"}],
-    ids=str,
-)
-def test_sections_that_contradict_themselves(section: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match="init"):
-        Init(**section)
 
 
 # ---------------------------------------------------------------- class centres
@@ -432,9 +399,3 @@ def test_the_network_of_the_file(data: Path, model: Path, tmp_path: Path) -> Non
         resolved(replace(recipe, init=Init(tmp_path / "a.pth")))
     with pytest.raises(CheckpointError, match=r"recipe\.json"):
         resolved(recipe, tmp_path)
-
-
-def test_the_recipe_for_people_of_your_own_loads() -> None:
-    path = Path(__file__).parents[2] / "recipes" / "finetune.py"
-    recipe = load_recipe(path, Recipe)
-    assert recipe.backbone.name == "init" and recipe.init.path is not None

@@ -72,31 +72,6 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path) -> N
     holder.end(kill=True)
 
 
-def test_a_process_is_refused_its_own_run(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    with locked(tmp_path):
-        with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"), locked(tmp_path):
-            pass
-        with pytest.raises(CheckpointError), locked(tmp_path / "link"):
-            pass
-        process = CONTEXT.Process(target=_is_refused, args=(tmp_path,))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-    with pytest.raises(ZeroDivisionError), locked(tmp_path):
-        raise ZeroDivisionError
-    with locked(tmp_path):
-        pass
-
-
-def _is_refused(folder: Path) -> None:
-    try:
-        with locked(folder):
-            os._exit(1)
-    except CheckpointError:
-        os._exit(0)
-
-
 @pytest.mark.parametrize(
     ("owner", "free"),
     [
@@ -128,8 +103,3 @@ def test_without_locks_the_file_counts(
     with pytest.raises(CheckpointError, match="has been training this run"), locked(tmp_path):
         pass
     assert json.loads((tmp_path / LOCK_FILE).read_text()) == owner
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be written"), locked(tmp_path / "gone"):
-        pass

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import os
-import re
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +12,7 @@ from helpers.tiny_training import tiny_recipe
 from helpers.toy_results import make_result
 from rich.console import Console
 
-from facerec.errors import FacerecError, MissingExtraError
-from facerec.training import monitor as monitor_module
+from facerec.errors import MissingExtraError
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 
@@ -55,14 +50,6 @@ def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path)
     assert (first["lr"], first["skipped"]) == (pytest.approx(0.1 / 3), 3)
     assert first["norm_cv"] == pytest.approx(0.25)
     assert isinstance(first["images_per_second"], float) and first["images_per_second"] > 0
-
-
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
-    bad = {"loss": float("nan"), "penalty": float("inf"), "center": float("-inf")}
-    make_monitor(tmp_path).record(1, figures(**bad), lr=0.1)
-    (line,) = lines(tmp_path)
-    assert {name: line[name] for name in bad} == dict.fromkeys(bad)
-    assert line["norm_mean"] == 4.0
 
 
 def test_steps_that_were_left_out_do_not_count_in_the_mean_loss(tmp_path: Path) -> None:
@@ -120,39 +107,6 @@ def test_speed_counts_only_the_steps_of_this_part(tmp_path: Path) -> None:
     assert line["images_per_second"] == pytest.approx(2 * 12 / 6, rel=0.01)
 
 
-def test_speed_counts_no_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-    with make_monitor(tmp_path, log_every=3) as monitor:
-        for step in range(1, 9):
-            now += 2.0
-            monitor.record(step, figures(), lr=0.1)
-            if step == 4:
-                now += 100.0
-                monitor.validation(step, 1, {})
-    assert [line["images_per_second"] for line in lines(tmp_path)] == [12 / 2.0] * 4
-
-
-def test_the_line_of_an_epoch_is_of_its_end() -> None:
-    output = io.StringIO()
-    with make_monitor(None, log_every=3, console=Console(file=output, width=120)) as monitor:
-        for step in range(1, 5):
-            monitor.record(step, figures(loss=float(step)), lr=0.1)
-        monitor.end_epoch(1)
-    assert "epoch 1/2  loss 4.000" in output.getvalue()
-
-
-def test_only_the_main_process_writes_and_shows(tmp_path: Path) -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True)
-    other = make_monitor(tmp_path, Processes(1, 2, torch.device("cpu")), console=console)
-    with other:
-        other.record(1, figures(), lr=0.1)
-        other.end_epoch(1)
-        other.validation(1, 1, {})
-    assert list(tmp_path.iterdir()) == [] and output.getvalue() == ""
-
-
 def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> None:
     shown = {}
     for terminal in (True, False):
@@ -169,58 +123,6 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     assert "lr 0.05  ‖f‖ 4.00  CV 0.250" in shown[False]
     assert "4/8" in shown[True] and "ETA" in shown[True] and "loss 2.000" in shown[True]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_steps_and_times_have_room_on_every_terminal(width: int) -> None:
-    output = io.StringIO()
-    recipe = tiny_recipe(Path("nowhere"))
-    with Monitor(
-        None,
-        recipe,
-        MAIN,
-        total_steps=181_980,
-        steps_per_epoch=9_099,
-        console=Console(file=output, force_terminal=True, width=width, color_system=None),
-    ) as monitor:
-        monitor.record(100_089, figures(loss=12.3456), lr=0.0123456)
-    shown = [line for line in re.split(r"[\r\n]", output.getvalue()) if "epoch" in line][-1]
-    assert "epoch 11" in shown and "100089/181980" in shown and "loss 12.346" in shown
-    assert "…" not in shown and re.search(r"\d:\d\d:\d\d ETA +\S", shown)
-
-
-def test_a_resumed_run_is_shown_in_its_epoch_from_the_start() -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=120, color_system=None)
-    with make_monitor(None, start=4, console=console):
-        pass
-    assert "epoch 2" in output.getvalue() and "epoch 1" not in output.getvalue()
-
-
-def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-    output = io.StringIO()
-    with make_monitor(None, console=Console(file=output, width=120)) as monitor:
-        for step in range(1, 9):
-            now += 4.0
-            monitor.record(step, figures(), lr=0.05)
-            if step % 4 == 0:
-                monitor.end_epoch(step // 4)
-    found = re.findall(r"^(\w+ \d)/\d  loss", output.getvalue(), flags=re.MULTILINE)
-    assert found == ["step 1", "epoch 1", "step 7", "epoch 2"]
-
-
-def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monitor = make_monitor(tmp_path)
-    monkeypatch.setattr(monitor_module, "open_file", full)
-    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full.*--resume"):
-        monitor.record(1, figures(), lr=0.1)
 
 
 def test_tensorboard_writes_the_figures_or_names_the_extra(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training import network as module
 from facerec.training.distributed import Processes, launched
-from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
+from facerec.training.nonfinite import LIMIT, NonfiniteGuard
 from facerec.training.trainer import Trainer
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -137,16 +136,6 @@ def test_a_gradient_counts_where_the_loss_is_finite(
         trainer.learner.guard.in_a_row,
     ) == (1, 0)
     assert not torch.equal(before["head.weight"], weights(trainer)["head.weight"])
-
-
-def test_late_figures_are_those_of_their_step() -> None:
-    loss = torch.tensor(2.5, requires_grad=True)
-    norm = torch.tensor(float("nan"), dtype=torch.float64)
-    figures = LateFigures(loss * 2, norm)
-    with torch.no_grad():
-        loss.zero_()
-    first, second = figures.read()
-    assert first == 5.0 and math.isnan(second)
 
 
 def test_large_finite_gradients_are_finite() -> None:

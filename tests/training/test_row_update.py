@@ -173,22 +173,6 @@ def test_a_kept_gradient_is_taken_in_pieces_of_any_size(
             torch.testing.assert_close(optimizer.state[weight][name], value, msg=name)
 
 
-def test_state_is_there_before_the_first_step_if_asked_for() -> None:
-    start = torch.randn(6, 2)
-    weight, optimizer, updates = updated(AdamW(), start)
-    state = updates.state()
-    assert state is optimizer.state[weight] and state.keys() == {"step", "exp_avg", "exp_avg_sq"}
-    assert state["exp_avg"].shape == (6, 2) and not any(v.any() for v in state.values())
-    assert torch.equal(weight.detach(), start)
-
-
-def test_a_rank_without_classes_counts_its_steps() -> None:
-    weight, optimizer, updates = updated(AdamW(), torch.empty(0, SIZE))
-    for _ in range(3):
-        updates.step(None, iter(()))
-    assert optimizer.state[weight]["step"] == 3
-
-
 def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
     start = torch.randn(6, 2)
     for rows in (None, torch.arange(2)):
@@ -200,17 +184,6 @@ def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
         optimizer.step()
         assert torch.equal(weight.detach(), start)
         assert not optimizer.state[weight]["momentum_buffer"].any()
-
-
-def test_backward_again_is_refused() -> None:
-    """The centres have moved: the same graph would give another gradient."""
-    for rows in (None, torch.arange(3)):
-        weight, _, updates = updated(SGD(), torch.randn(6, SIZE))
-        x, column = torch.randn(4, SIZE, requires_grad=True), torch.tensor([0, 1, 2, 1])
-        loss = margin_softmax(x, weight, column, ArcFace(), rows=rows, update=updates.step).loss
-        loss.backward(retain_graph=True)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])

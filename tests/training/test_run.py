@@ -19,7 +19,7 @@ from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, RecipeError
 from facerec.heads import SEC, CosFace
 from facerec.recipe import differences, to_dict
-from facerec.records import Part, open_dataset
+from facerec.records import open_dataset
 from facerec.training import (
     SGD,
     AdamW,
@@ -75,15 +75,6 @@ def test_taken_names_are_numbered(tmp_path: Path) -> None:
     assert new(runs, "ar") == "ar"
 
 
-def test_only_numbers_count(tmp_path: Path) -> None:
-    for other in ("arc-old", "arc-²", "arc-1", "arc-02", "arcs", "xarc", "arc-5-old"):
-        (tmp_path / other).mkdir()
-    assert [new(tmp_path), new(tmp_path)] == ["arc", "arc-2"]
-    (tmp_path / "arc-7").mkdir()
-    assert new(tmp_path) == "arc-8"
-    assert [new(tmp_path, "a[b]*"), new(tmp_path, "a[b]*")] == ["a[b]*", "a[b]*-2"]
-
-
 def test_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         names = list(pool.map(lambda _: new(tmp_path), range(24)))
@@ -98,12 +89,6 @@ def test_a_name_given_by_the_user_is_never_changed(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="mine exists already"):  # begun since it was looked for
         new_folder(tmp_path, "mine", exact=True)
     assert not (tmp_path / "mine-2").exists()
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(RecipeError, match=r"runs/arc: cannot be made .*--runs"):
-        new_folder(tmp_path / "runs", "arc", exact=False)
 
 
 def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
@@ -264,44 +249,6 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
     lines = (index / "train.idx").read_text().splitlines()
     (index / "train.idx").write_text("\n".join(reversed(lines)) + "\n")
     refused(index)
-    export_folder(data, tmp_path / "folder")
-    refused(tmp_path / "folder")
-
-
-def export_folder(data: Path, folder: Path) -> None:
-    dataset = open_dataset(tiny_recipe(data).data, 0)
-    for index in range(len(dataset)):
-        image, label = dataset.sample(index)
-        (folder / str(label)).mkdir(parents=True, exist_ok=True)
-        (folder / str(label) / f"{index}.jpg").write_bytes(image)
-
-
-def test_a_folder_of_images_is_known_by_its_names(tmp_path: Path, data: Path) -> None:
-    export_folder(data, tmp_path / "folder")
-    run = tmp_path / "run"
-    run.mkdir()
-    recipe = tiny_recipe(tmp_path / "folder")
-    start(run, recipe)
-    check_same_run(run, recipe, open_dataset(recipe.data, 0))
-    (tmp_path / "folder" / "0").rename(tmp_path / "folder" / "9")
-    assert "its names are others than they were" in changed(run, recipe)
-    # The manifests of earlier releases do not have them.
-    manifest = json.loads((run / "manifest.json").read_text())
-    del manifest["data"]["names"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    check_same_run(run, recipe, open_dataset(recipe.data, 0))
-
-
-def test_a_list_of_identities_is_part_of_the_data(tmp_path: Path, data: Path) -> None:
-    run, people = tmp_path / "run", tmp_path / "people.txt"
-    run.mkdir()
-    people.write_text("0\n1\n")
-    recipe = tiny_recipe(data)
-    recipe = replace(recipe, data=replace(recipe.data, identities=people))
-    start(run, recipe)
-    check_same_run(run, recipe, open_dataset(recipe.data, 0))
-    people.write_text("0\n2\n")
-    assert "its identities are others than they were" in changed(run, recipe)
 
 
 @pytest.mark.parametrize("field", ["identities", "exclude"])
@@ -323,78 +270,6 @@ def test_lists_may_have_moved_with_the_data(tmp_path: Path, data: Path, field: s
     assert f"its {field} are others than they were" in changed(run, listed(after))
 
 
-def test_lists_of_further_sets_may_have_moved(tmp_path: Path, data: Path) -> None:
-    run, before, after = tmp_path / "run", tmp_path / "before.txt", tmp_path / "after.txt"
-    run.mkdir()
-    before.write_text("0\n1\n")
-    after.write_text("0\n1\n")
-    plain = tiny_recipe(data)
-
-    def listed(path: Path | None) -> Recipe:
-        return replace(plain, data=replace(plain.data, also=(Part(data, identities=path),)))
-
-    start(run, listed(before))
-    check_same_run(run, listed(after), open_dataset(listed(after).data, 0))
-    assert "other values of data.also;" in changed(run, listed(None))
-    after.write_text("0\n2\n")
-    assert "its identities are others than they were" in changed(run, listed(after))
-
-
-@pytest.mark.parametrize(
-    "data_entry",
-    [
-        None,
-        [],
-        3,
-        {"images": 6, "classes": 3},
-        {"images": 6, "classes": 3, "files": [1]},
-        {"images": 6, "classes": 3, "files": {"a.rec": 3}},
-        {"images": 6, "classes": 3, "files": {}, "also": 3},
-        {"images": 6, "classes": 3, "files": {}, "also": [3]},
-    ],
-)
-def test_a_manifest_of_another_form_is_a_sentence(
-    tmp_path: Path, data: Path, data_entry: object
-) -> None:
-    start(tmp_path, tiny_recipe(data))
-    (tmp_path / "manifest.json").write_text(json.dumps({"data": data_entry}))
-    sentence = changed(tmp_path, tiny_recipe(data))
-    assert "data" in sentence and "\n" not in sentence
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("margin", "type"), []),
-        (("margin", "type"), {"a": 1}),
-        (("margin",), [1]),
-        (("data",), 3),
-        (("data", "also"), [3]),
-        (("data", "also"), {"type": "Part"}),
-        (("optimizer", "lr"), "x" * 10**5),
-        (("optimizer", "betas"), [1]),
-        (("nothing",), "\n\x1b[31m"),
-        (("type",), []),
-    ],
-)
-def test_a_recipe_of_another_form_is_a_sentence(
-    tmp_path: Path, data: Path, place: tuple[str, ...], value: object
-) -> None:
-    start(tmp_path, tiny_recipe(data))
-    path = tmp_path / "recipe.json"
-    stored = json.loads(path.read_text())
-    node = stored
-    for name in place[:-1]:
-        node = node[name]
-    node[place[-1]] = value
-    path.write_text(json.dumps(stored))
-    sentence = changed(tmp_path, tiny_recipe(data))
-    assert sentence.startswith(f"{path}: ") and sentence.isprintable() and len(sentence) < 500
-    assert sentence.endswith("; this run cannot be resumed")
-    path.write_text("[" * 10**5)
-    assert "cannot be read (" in changed(tmp_path, tiny_recipe(data))
-
-
 def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)
@@ -402,18 +277,6 @@ def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> No
         f"{other}: has 9 images of 3 classes, but {tmp_path} was started on 6 of 3 as its "
         "manifest.json says; resume with the data that started it, or start a new run"
     )
-
-
-@pytest.mark.parametrize("name", ["recipe.json", "manifest.json"])
-@pytest.mark.parametrize("content", [None, "{", "3", "\x00"])
-def test_a_damaged_run_is_a_sentence(
-    tmp_path: Path, data: Path, name: str, content: str | None
-) -> None:
-    start(tmp_path, tiny_recipe(data))
-    (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
-    sentence = changed(tmp_path, tiny_recipe(data))
-    assert sentence.startswith(f"{tmp_path}/{name}: cannot be read (")
-    assert "\n" not in sentence
 
 
 # ---------------------------------------------------------------- manifest

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.errors import CheckpointError, DatasetError, RecipeError
-from facerec.records import Data, Part, open_dataset
+from facerec.records import Data, Part
 from facerec.records.dataset import BatchRequest
 from facerec.training import Balanced, ClassBatches, Shuffle
-from facerec.training.distributed import Processes
-from facerec.training.run import check_same_run, write_manifest, write_recipe
-from facerec.training.sampler import GlobalBatchSampler, Sampling
+from facerec.training.sampler import GlobalBatchSampler
 
-ALONE = Processes(0, 1, torch.device("cpu"))
 LABELS = np.random.default_rng(0).integers(0, 13, 150)
 WEIGHTS = np.repeat([1.0, 0.4, 2.5], [70, 50, 30])
 ORDERS: list[dict] = [
@@ -170,14 +164,6 @@ def test_images_are_visited_as_often_as_they_weigh(
             assert np.ptp(counts[own]) <= 1 and np.ptp(so_far[own]) <= 1
 
 
-def test_half_a_set_is_a_random_half_and_then_the_other() -> None:
-    weights = np.full(100, 0.5)
-    run = GlobalBatchSampler(100, 10, epochs=2, weights=weights)
-    halves = [set(visits(run, epoch).tolist()) for epoch in range(2)]
-    assert [len(half) for half in halves] == [50, 50] and not halves[0] & halves[1]
-    assert 10 < len(halves[0] & set(range(50))) < 40
-
-
 # By identity
 
 
@@ -259,41 +245,6 @@ def test_whoever_waits_is_drawn() -> None:
 # What does not fit
 
 
-def test_batches_of_another_size() -> None:
-    with pytest.raises(
-        RecipeError, match=r"4 classes × 4 images makes batches of 16, but batch_size is 12"
-    ):
-        sampler(order=ClassBatches(4, 4), labels=LABELS)
-
-
-def test_too_few_people() -> None:
-    with pytest.raises(DatasetError, match=r"images of 3 identities, fewer than the 4"):
-        sampler(order=ClassBatches(4, 3), labels=LABELS % 3)
-    with pytest.raises(DatasetError, match=r"images of 0 identities"):
-        sampler(order=Balanced(), labels=np.full(150, -1))
-    with pytest.raises(DatasetError, match=r"has 5 images, fewer than one batch of 12"):
-        GlobalBatchSampler(5, 12, order=Balanced(), labels=np.arange(5))
-
-
-@pytest.mark.parametrize("order", [Balanced(), ClassBatches(4, 3)])
-def test_orders_by_identity_take_no_weights(order: Sampling) -> None:
-    with pytest.raises(RecipeError, match=rf"{type(order).__name__} visits all identities alike"):
-        sampler(order=order, labels=LABELS, weights=WEIGHTS)
-    with pytest.raises(TypeError, match="needs labels"):
-        sampler(order=order)
-
-
-def test_too_light_sets() -> None:
-    with pytest.raises(DatasetError, match=r"has 8 images, fewer than one batch of 12"):
-        sampler(weights=np.full(150, 0.05))
-
-
-@pytest.mark.parametrize("make", [lambda: Shuffle(-1), lambda: ClassBatches(0, 1)])
-def test_numbers_that_make_no_sense(make) -> None:
-    with pytest.raises(RecipeError, match="must be at least"):
-        make()
-
-
 # In training
 
 
@@ -314,33 +265,3 @@ def test_the_trainer_follows_the_recipe(data: Path) -> None:
     every = [i for batch in trainer.batches() for i in batch.indices.tolist()]
     counts = np.bincount(every[: 12 * trainer.learner.steps_per_epoch], minlength=112)
     assert counts[:56].max() == 1 and counts[56:].max() == 2 and counts.sum() == 168
-
-
-def test_sampling_belongs_to_the_run(tmp_path: Path, data: Path) -> None:
-    other = write_training_set(tmp_path / "other", people=3, images=2)
-    also = (Part(other, weight=2.0),)
-    recipe = replace(tiny_recipe(data), data=Data(data, also=also))
-    dataset = open_dataset(recipe.data, 0)
-    write_recipe(tmp_path, recipe)
-    write_manifest(tmp_path, recipe, dataset, ALONE)
-    check_same_run(tmp_path, recipe, dataset)
-    (tmp_path / "moved").symlink_to(other)
-    moved = Data(data, also=(Part(tmp_path / "moved", weight=2.0),))
-    check_same_run(tmp_path, replace(recipe, data=moved), dataset)
-    for change, name in (
-        ({"sampling": Shuffle(block=8)}, "sampling.block"),
-        ({"sampling": Balanced()}, "sampling.type"),
-        ({"data": Data(data, also=(Part(other),))}, "data.also"),
-        ({"data": Data(data, also=also, min_images=2)}, "data.min_images"),
-    ):
-        with pytest.raises(CheckpointError, match=rf"other values of .*{name}"):
-            check_same_run(tmp_path, replace(recipe, **change), dataset)
-
-
-def test_the_manifest_names_all_sets(tmp_path: Path, data: Path) -> None:
-    recipe = replace(tiny_recipe(data), data=Data(data, also=(Part(data / "train.rec"),)))
-    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 0), ALONE)
-    found = json.loads((tmp_path / "manifest.json").read_text())["data"]
-    assert (found["images"], found["classes"]) == (112, 14)
-    (also,) = found["also"]
-    assert also["files"]["train.idx"] == found["files"]["train.idx"]

@@ -30,9 +30,6 @@ from helpers.training_runs import assert_close, assert_same, joined, over_ranks,
 from facerec.backbones import Backbone
 from facerec.errors import (
     CheckpointError,
-    DatasetError,
-    FacerecError,
-    RecipeError,
     TrainingError,
 )
 from facerec.heads import (
@@ -45,7 +42,7 @@ from facerec.heads import (
     SphereFace2017,
 )
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint, learner
+from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Figures
 from facerec.training.trainer import Trainer
@@ -88,12 +85,6 @@ def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: i
     whole = trained(tiny_recipe(data, regularizer=penalty))
     parts = trained(tiny_recipe(data, regularizer=penalty, accumulation=count))
     assert_close(weights(whole), weights(parts))
-
-
-def test_one_identity_is_nothing_to_tell_apart(tmp_path: Path) -> None:
-    write_training_set(tmp_path, people=1, images=20)
-    with pytest.raises(DatasetError, match=f"{tmp_path}: .*one identity"):
-        make_trainer(tiny_recipe(tmp_path))
 
 
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
@@ -164,20 +155,6 @@ def test_every_kind_of_state_is_resumed(
     assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
 
 
-def test_another_precision_by_auto_is_told(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(data, precision="auto")
-    monkeypatch.setattr(learner, "has_fast_bf16", lambda device: True)
-    trained(recipe, steps=3, folder=tmp_path)
-    for fast in (True, False):
-        monkeypatch.setattr(learner, "has_fast_bf16", lambda device, fast=fast: fast)
-        resumed = make_trainer(recipe, tmp_path)
-        resumed.resume()
-        told = [note for note in resumed.warnings if "bf16" in note and "fp32" in note]
-        assert len(told) == (not fast)
-
-
 def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=3))
 
@@ -242,26 +219,6 @@ def test_a_signal_stops_with_what_can_be_resumed(
         resumed.resume()
     resumed.fit()
     assert_same(weights(trained(recipe)), weights(resumed))
-
-
-@pytest.mark.parametrize(
-    ("every", "busy", "steps"),
-    [(1000, False, [4, 8, 12]), (3, False, [3, 4, 6, 8, 9, 12]), (3, True, [3, 6, 9, 12])],
-)
-def test_an_epoch_ends_with_a_checkpoint_if_the_disk_keeps_up(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    every: int,
-    busy: bool,
-    steps: list[int],
-) -> None:
-    if busy:
-        monkeypatch.setattr(checkpoint.CheckpointWriter, "is_busy", lambda self: True)
-    recipe = tiny_recipe(data, epochs=3, checkpoints=Checkpoints(every_steps=every, keep=9))
-    trained(recipe, folder=tmp_path)
-    names = [path.name for path in checkpoint.complete(tmp_path / "checkpoints")]
-    assert names == [f"step-{step:08d}" for step in steps]
 
 
 def crash_at(trainer: Trainer, step: int) -> None:
@@ -340,94 +297,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
         trainer.resume()
 
 
-@pytest.mark.parametrize("damage", ["cut", "metadata", "missing"])
-def test_a_damaged_checkpoint_is_one_sentence(data: Path, tmp_path: Path, damage: str) -> None:
-    recipe = tiny_recipe(data)
-    trained(recipe, steps=2, folder=tmp_path)
-    folder = checkpoint.latest(tmp_path / "checkpoints")
-    assert folder is not None
-    shard = next(folder.glob("*.distcp"))
-    if damage == "cut":
-        shard.write_bytes(shard.read_bytes()[:1000])
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        (folder / ".metadata").write_bytes(b"nonsense")
-    with pytest.raises(CheckpointError, match="step-00000002"):
-        make_trainer(recipe, tmp_path).resume()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"scaler": None}, "scaler"),
-        ({"benches": None}, "benches"),
-        ({"benches": 3}, "benches"),
-        ({"best_accuracy": "x" * 10**5}, "best_accuracy"),
-        ({"skipped_images": 3}, "skipped_images"),
-        ({"skipped_images": [3]}, "skipped_images"),
-        ({"skipped_images": [{"index": 1}]}, "where"),
-        ({"nonfinite": []}, "nonfinite"),
-        ({"later": 1}, "later"),
-    ],
-    ids=str,
-)
-def test_facts_of_another_form_are_one_sentence(
-    data: Path, tmp_path: Path, changes: dict[str, object], words: str
-) -> None:
-    recipe = tiny_recipe(data)
-    trained(recipe, steps=2, folder=tmp_path)
-    folder = checkpoint.latest(tmp_path / "checkpoints")
-    assert folder is not None
-    file = folder / "state.json"
-    facts = {**json.loads(file.read_text()), **changes}
-    del facts["files"]["state.json"]  # as in a checkpoint of an earlier release
-    facts = {name: value for name, value in facts.items() if value is not None}
-    file.write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError) as caught:
-        make_trainer(recipe, tmp_path).resume()
-    sentence = str(caught.value)
-    assert sentence.startswith(f"{file}: ") and words in sentence
-    assert sentence.isprintable() and len(sentence) < 600
-    assert sentence.endswith("; delete it to go on from an earlier one")
-
-
-def test_centres_that_find_no_room_are_one_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
-
-    monkeypatch.setattr("facerec.training.terms.MarginClassifier", full)
-    with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
-        make_trainer(tiny_recipe(data))
-
-
-def test_no_more_workers_start_than_a_process_has_cores(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("facerec.training.trainer.available_cores", lambda: 4)
-    for ranks, asked, started in ((1, 9, 4), (2, 9, 2), (2, 2, 2), (8, 3, 1), (8, 0, 0)):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        trainer = make_trainer(tiny_recipe(data, workers=asked))
-        assert trainer.workers == started
-        told = [warning for warning in trainer.warnings if "workers are started" in warning]
-        assert [text.split(" are")[0] for text in told] == (
-            [f"{started} of {asked} workers"] if started < asked else []
-        )
-
-
-def test_a_loader_process_that_dies_is_one_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = make_trainer(tiny_recipe(data, workers=1))
-    monkeypatch.setattr(
-        type(trainer.learner.dataset), "__getitems__", lambda self, request: os._exit(7)
-    )
-    with pytest.raises(TrainingError, match="a loader process died"):
-        trainer.fit()
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [(signal.SIGKILL, r"\(Killed\); the memory may be"), (signal.SIGBUS, r"\(Bus error\); shared")],
@@ -449,27 +318,6 @@ def test_a_loader_process_that_is_killed_in_a_step(
     with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
         trainer.fit()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("on_error", ["error", "skip"])
-def test_a_record_file_that_is_cut_short_while_training_is_one_sentence(
-    data: Path, tmp_path: Path, workers: int, on_error: str
-) -> None:
-    shutil.copytree(data, tmp_path / "records")
-    recipe = tiny_recipe(tmp_path / "records", workers=workers, epochs=20)
-    recipe = replace(recipe, data=replace(recipe.data, on_error=on_error))
-    trainer = make_trainer(recipe)
-    step = trainer.learner.train_step
-
-    def train_step(batch: Batch) -> Figures:
-        if trainer.learner.step == 2:
-            os.truncate(tmp_path / "records" / "train.rec", 100)
-        return step(batch)
-
-    trainer.learner.train_step = train_step  # type: ignore[method-assign]
-    with pytest.raises(FacerecError, match=r"train\.rec: the file was cut short while it was read"):
-        trainer.fit()
 
 
 def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path: Path) -> None:

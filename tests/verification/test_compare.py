@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_results import make_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import auc, eer_rocch, tpr_at_fpr
+from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.compare import Comparison, PairedFigure, compare, describe_result
 
@@ -349,8 +350,8 @@ def test_json_is_strict_and_whole() -> None:
     found = compare(*two(broken=2), replicates=20)
     figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert figures["pairs"] == {
-        "same": found.mated,
-        "different": found.non_mated,
+        "mated": found.mated,
+        "non_mated": found.non_mated,
         "left_out": found.left_out,
     }
     assert [entry["figure"] for entry in figures["differences"]] == [

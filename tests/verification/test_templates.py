@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.plain_rates import search
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,7 +16,7 @@ from scipy.io import savemat
 
 from facerec.errors import DatasetError, FacerecError, ImageError, MetricError
 from facerec.records.images import MemoryImages
-from facerec.statistics.identification import Searches, search
+from facerec.statistics.identification import Searches
 from facerec.verification import identification, templates
 from facerec.verification.identification import identify, nearest_entries, search_gallery
 from facerec.verification.protocols import template_lists

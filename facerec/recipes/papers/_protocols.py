@@ -72,7 +72,7 @@ def on_photos(comparison: Comparison) -> Comparison:
         return replace(
             protocol,
             trunk=Trunk(
-                "efficientnet_lite0",
+                "timm:tf_efficientnet_lite0",
                 embedding_size=protocol.trunk.embedding_size,
                 weights=WEIGHTS,
                 freeze_bn=True,

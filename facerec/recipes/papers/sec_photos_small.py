@@ -18,7 +18,11 @@ from facerec.training import Adam
 
 protocol = Protocol(
     trunk=Trunk(
-        "efficientnet_lite0", embedding_size=128, weights=WEIGHTS, freeze_bn=True, image_size=64
+        "timm:tf_efficientnet_lite0",
+        embedding_size=128,
+        weights=WEIGHTS,
+        freeze_bn=True,
+        image_size=64,
     ),
     transform=CropTransform(
         resize=72, size=64, crop=AreaCrop(0.5, 1.0), mean=(127.0,) * 3, std=(128.0,) * 3

@@ -29,6 +29,9 @@ from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
+MATED_LIMIT = 2**25
+"""All mated scores are kept up to this number."""
+
 
 def score_all_pairs(
     vectors: ArrayLike,
@@ -36,13 +39,11 @@ def score_all_pairs(
     *,
     fpr: Sequence[Rate] = ALL_PAIRS_TARGETS,
     thresholds: Sequence[float] = (),
-    groups: ArrayLike | None = None,
     groupings: Sequence[ArrayLike] = (),
     group_fpr: Sequence[Rate] = (),
     tables_at_points: bool = True,
     device: str | torch.device = "cpu",
     tile: int | None = None,
-    mated_limit: int = 2**25,
     pair_limit: int = 2**25,
     progress: Progress | None = None,
     process_group: dist.ProcessGroup | None = None,
@@ -62,15 +63,14 @@ def score_all_pairs(
         subjects: of the images, ``(N,)``: numbers or text.
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
-        groups: group of each image, ``(N,)``, for counts between groups.
-        groupings: in place of ``groups`` several groupings, each with whole numbers for groups,
-            ``(N,)``, negative ones for none; see `AllPairs.by`.
+        groupings: the group of each image, ``(N,)``, for counts between groups, in one grouping;
+            or several, each with whole numbers for groups, negative ones for none; see
+            `AllPairs.by`.
         group_fpr: targets at which each group is looked at alone, among its own images.
         tables_at_points: count errors by subject and group at the operating points too.
         device: where scores are computed, see `choose_device`.
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
             Scores may differ in the last bit between tile sizes and devices.
-        mated_limit: keep all mated scores up to this number.
         pair_limit: count false matches by pair of subjects up to this number.
         progress: see `facerec.progress.Progress`.
         process_group: the ranks that share the work; by default all.
@@ -85,8 +85,7 @@ def score_all_pairs(
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    given_groups = groupings if groups is None else [groups]
-    sample = Sample(vectors, subjects, given_groups, by_group=bool(group_fpr))
+    sample = Sample(vectors, subjects, groupings, by_group=bool(group_fpr))
     chosen = choose_device(device)
     size = tile or (1024 if chosen.type == "cpu" else 8192)
     tiles = Tiles(sample, chosen, size, process_group, progress)
@@ -113,7 +112,7 @@ def score_all_pairs(
                 own[:, cell] = [search.cut(count) for count in search.allowed]
         edges += list(own)
     mated = count_mated(
-        tiles, sample, np.array(edges, np.float32).reshape(-1, sample.rows), mated_limit
+        tiles, sample, np.array(edges, np.float32).reshape(-1, sample.rows), MATED_LIMIT
     )
     told = [everyone.threshold(count, mated.mated_scores) for count in everyone.allowed]
     targets = [None] * len(given) + [str(target) for target in fpr]

@@ -204,7 +204,7 @@ class AllPairs:
     """Each group by itself, None if it lacks mated or non-mated pairs; none of them without FPR
     targets for groups."""
     mated_scores: NDArray[np.float32] | None
-    """All mated scores, ascending; None if there are more than ``mated_limit``."""
+    """All mated scores, ascending; None if they are too many."""
     mated_histogram: NDArray[np.int64]
     """Mated scores in each bin of `BIN_EDGES`."""
     non_mated_histogram: NDArray[np.int64] | None

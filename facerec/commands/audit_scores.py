@@ -1,0 +1,94 @@
+"""``facerec audit-scores``: labelled scores with recorded groups → error rates by group."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import tyro
+
+from facerec.commands.audit import (
+    PRECISION,
+    Precision,
+    assertion,
+    calibrate_on_scores,
+    command_line,
+    finish,
+)
+from facerec.commands.cli import Console, listed, run_command
+from facerec.errors import DatasetError
+from facerec.files import sha256
+
+
+def audit_scores(
+    scores: Path,
+    group: tuple[str, ...],
+    out: Path,
+    attributes: Path | None = None,
+    subject: str = "subject_id",
+    intersect: bool = False,
+    distances: bool = False,
+    threshold_from: Path | None = None,
+    precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
+) -> None:
+    """Audit error rates by recorded groups from scores alone, of any system.
+
+    FMR and FNMR by group at one threshold for all, and how far they lie apart, each with its
+    interval and counts. Scores tell nothing of norms; see facerec audit.
+
+    Args:
+        scores: a table of label, score and groups, where GROUP is a column for both sides of a
+            pair, or GROUP_1 and GROUP_2, or bob's bio_ref_GROUP and probe_GROUP; subjects in the
+            same way under the name of --subject.
+        group: columns of groups, as gender,race.
+        out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
+        attributes: a .csv file of subjects and their groups, if these are not columns of the
+            scores.
+        subject: column of the subject.
+        intersect: make the combinations of all groups groups too.
+        distances: the scores are distances: smaller means more alike.
+        threshold_from: fix the thresholds on other labelled scores (.csv).
+        precision: targets, resamples and assertions.
+    """
+    from facerec.embedding.file import is_embeddings
+    from facerec.fairness.attributes import read_attributes
+    from facerec.fairness.outputs import check_audit_folder
+    from facerec.fairness.scores import audit_scores as audit
+    from facerec.verification.protocols import read_scores
+
+    command = command_line("audit-scores", locals(), audit_scores)
+    console = Console(highlight=False)
+    check_audit_folder(out)
+    asserted = [assertion(text) for text in precision.assertion]
+    settings, groups = precision.settings(intersect), listed(group)
+    for path in (scores, threshold_from):
+        if path is not None and is_embeddings(path):
+            raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
+    labels = None
+    if attributes is not None:
+        inferred = precision.allow_inferred_labels
+        labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
+    columns = () if labels is not None else groups
+    scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
+    calibration = None
+    if threshold_from is not None:
+        calibration = calibrate_on_scores(threshold_from, settings.targets, distances)
+    files = {"scores": scores, "attributes": attributes, "calibration": threshold_from}
+    result = audit(
+        scored,
+        groups,
+        name=scores.name,
+        settings=settings,
+        attributes=labels,
+        calibration=calibration,
+        allow_inferred=precision.allow_inferred_labels,
+        inputs=[
+            {"role": role, "name": path.name, "sha256": sha256(path)}
+            for role, path in files.items()
+            if path is not None
+        ],
+    )
+    finish(result, out, command, asserted, console)
+
+
+main = partial(run_command, audit_scores)

@@ -1,0 +1,183 @@
+"""What `verify` and `verify-scores` share: how figures are computed, and where they go."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import facerec
+from facerec.commands.cli import Console, listed_rates
+from facerec.defaults import FPR_TARGETS, REPLICATES
+from facerec.errors import MetricError
+from facerec.files import write_json
+from facerec.limits import Flags, Seed
+
+if TYPE_CHECKING:
+    from facerec.verification import Bench, VerificationResult
+    from facerec.verification.identification import IdentificationResult
+    from facerec.verification.templates import TemplateBench
+
+LEAST_REPLICATES = 40
+"""With fewer, 2.5 % of them are less than one, and no limit of an interval can be read."""
+MOST_REPLICATES = 100_000
+
+
+@dataclass(frozen=True)
+class Computation(Flags):
+    """How figures are computed, the same for every bench and both sides of a comparison."""
+
+    fpr: tuple[str, ...] = FPR_TARGETS
+    """False positive rates at which the true positive rate is read, as 1e-3,1e-4; taken exactly."""
+    replicates: int = REPLICATES
+    """Bootstraps over subjects behind the intervals of TPR@FPR and of differences, 40 or more; 0
+    for intervals of TPR@FPR without them."""
+    seed: Seed = 0
+    """Of the bootstraps."""
+
+    def settings(self, differences: bool) -> dict[str, Any]:
+        """Return what `facerec.verification.evaluate` takes.
+
+        Raises:
+            MetricError: a target is no rate, or too few replicates, also for ``differences``.
+        """
+        if self.replicates and not LEAST_REPLICATES <= self.replicates <= MOST_REPLICATES:
+            raise MetricError(
+                f"--replicates is {self.replicates}; give {LEAST_REPLICATES} to "
+                f"{MOST_REPLICATES:,}, or 0 for intervals without a bootstrap"
+            )
+        if differences and not self.replicates:
+            raise MetricError(
+                "intervals of differences are bootstraps alone; leave out --replicates 0 with "
+                "--compare and --try-preprocessing"
+            )
+        return {"fpr": listed_rates(self.fpr), "replicates": self.replicates, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Output(Flags):
+    """Where figures go beside the terminal."""
+
+    out: Path | None = None
+    """Folder for report.html, report.json, tables and figures."""
+    json: Path | None = None
+    """Write all figures to this file."""
+    roc: Path | None = None
+    """Draw the ROC curves into this .png, .svg or .pdf file."""
+
+    def check(self) -> None:
+        """Refuse what cannot be written, before minutes of work.
+
+        Raises:
+            FacerecError: a plot of unknown type, a folder of others, or a file inside it.
+        """
+        if self.roc is not None:
+            from facerec.report.figures import check_plot_path
+
+            check_plot_path(self.roc)
+        if self.out is not None:
+            from facerec.verification.page import check_report_folder
+
+            check_report_folder(self.out)
+        for file in (self.json, self.roc):
+            if file and self.out and file.resolve().is_relative_to(self.out.resolve()):
+                raise MetricError(
+                    f"{file}: lies in {self.out}, which holds the report and nothing else; choose "
+                    "another folder"
+                )
+
+
+COMPUTATION, OUTPUT = Computation(), Output()
+
+
+@dataclass
+class Verified:
+    """What was verified: results of 1:1 by name, those of 1:N."""
+
+    results: dict[str, VerificationResult] = field(default_factory=dict)
+    searches: list[IdentificationResult] = field(default_factory=list)
+
+
+def tell(
+    both: Sequence[Verified],
+    settings: Mapping[str, Any],
+    output: Output,
+    console: Console,
+    pictures: Sequence[Bench | TemplateBench] = (),
+) -> None:
+    """Print one side, or two and their differences, and write what was asked for.
+
+    Pictures are shown in the report if there are benches to take them from.
+    """
+    from facerec.verification import Bench
+    from facerec.verification.compare import compare
+    from facerec.verification.page import write_report
+    from facerec.verification.plots import plot_roc
+    from facerec.verification.report import print_comparison, print_identification, print_result
+
+    first, *others = both
+    comparisons = {
+        name: compare(first.results[name], other, settings["replicates"], settings["seed"])
+        for side in others
+        for name, other in side.results.items()
+    }
+    for name, result in first.results.items():
+        print_result(result, console)
+        if name in comparisons:
+            print_comparison(comparisons[name], console)
+    searches = [one for side in both for one in side.searches]
+    for identification in searches:
+        print_identification(identification, console)
+    _keep_thresholds(first.results, console)
+    if output.json is not None:
+        figures: dict[str, Any] = {
+            "facerec": facerec.__version__,
+            "results": [result.to_json() for result in first.results.values()],
+        }
+        if comparisons:
+            figures["comparisons"] = [each.to_json() for each in comparisons.values()]
+        if searches:
+            figures["identification"] = [each.to_json() for each in searches]
+        write_json(output.json, figures)
+        console.print(f"figures: {output.json}", soft_wrap=True)
+    if output.roc is not None:
+        models = {name: (one.model or {}).get("name") for name, one in first.results.items()}
+        named = {f"{models[n]}, {n}" if models[n] else n: r for n, r in first.results.items()}
+        plot_roc(named, output.roc)
+        console.print(f"ROC: {output.roc}", soft_wrap=True)
+    if output.out is not None:
+        shown = {one.name: one.images.encoded for one in pictures if isinstance(one, Bench)}
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        page = write_report(
+            output.out,
+            first.results,
+            comparisons=list(comparisons.values()),
+            searches=searches,
+            pictures=shown or None,
+            command=command,
+        )
+        console.print(f"report: {output.out / page.name}", soft_wrap=True)
+
+
+def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console) -> None:
+    """Leave the thresholds of a model beside it, for `facerec same` and `facerec.load`."""
+    from facerec.embedding.bundle import is_bundle
+    from facerec.embedding.recognizer import thresholds_file
+    from facerec.export.thresholds import result_thresholds
+
+    first = next(iter(results.values()), None)
+    model = {} if first is None else first.model or {}
+    rows = [row for result in results.values() for row in result_thresholds(result)]
+    path = Path(model.get("path") or "")
+    if not rows or not path.is_file() or not isinstance(rows[0]["flip"], bool):
+        return
+    # A bundle has its own, and is never changed; root may write where nobody is meant to.
+    writable = path.parent.stat().st_mode & 0o222 and os.access(path.parent, os.W_OK)
+    if is_bundle(path.parent) or not writable:
+        return
+    write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
+    console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)

@@ -1,0 +1,115 @@
+"""Pairs of people whom a model was trained on, and a bench without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from facerec.commands.cli import Console
+from facerec.errors import MetricError
+
+if TYPE_CHECKING:
+    from facerec.galleries.overlap_report import KnownOverlap
+    from facerec.verification import Bench
+    from facerec.verification.templates import TemplateBench
+
+
+def given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> KnownOverlap:
+    """Read the overlap that the user has given, which must be of one of the benches."""
+    from facerec.galleries.overlap_report import read_overlap
+    from facerec.verification import Bench
+
+    given = read_overlap(path)
+    if not any(given.is_of(bench) for bench in benches if isinstance(bench, Bench)):
+        raise MetricError(
+            f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
+            "compute the overlap with the bench that is verified"
+        )
+    return given
+
+
+def without_known(
+    bench: Bench | TemplateBench, known: Sequence[KnownOverlap], console: Console
+) -> list[Bench]:
+    """Return the bench without the pairs of people who were trained on, if it has such pairs."""
+    from facerec.verification.templates import TemplateBench
+
+    if isinstance(bench, TemplateBench):
+        return []
+    pairs, notes = bench.pairs, []
+    clean = np.ones(len(pairs), dtype=bool)
+    for overlap in {overlap.path.resolve(): overlap for overlap in known}.values():
+        if not overlap.is_of(bench):
+            continue
+        said = f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}"
+        trained_on = np.isin(bench.images.ids, list(overlap.images))
+        shown = trained_on[pairs.first] | trained_on[pairs.second]
+        if not shown.any():
+            console.print(f"{said} ({overlap.path})", soft_wrap=True)
+            continue
+        count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
+        console.print(
+            f"warning: {said}, in {count} ({overlap.path}); figures with and without these pairs "
+            "follow",
+            style="yellow",
+            soft_wrap=True,
+        )
+        notes.append(
+            f"{count} show a person who is probably in the training set ({overlap.path}) and are "
+            "left out"
+        )
+        clean &= ~shown
+    if not notes:
+        return []
+    if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
+        console.print(
+            "warning: without these pairs there are not both same and different ones, so that "
+            "no figures can be given",
+            style="yellow",
+        )
+        return []
+    folds = None
+    if pairs.folds is not None:  # those that have pairs left, numbered anew
+        folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
+        folds = folds if folds.max() else None
+    return [
+        replace(
+            bench,
+            name=f"{bench.name} without people of the training set",
+            pairs=replace(
+                pairs,
+                first=pairs.first[clean],
+                second=pairs.second[clean],
+                issame=pairs.issame[clean],
+                folds=folds,
+            ),
+            notes=(*bench.notes, *notes),
+        )
+    ]
+
+
+def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
+    """Return the overlaps whose facts lie beside a model's training set, and are of that set.
+
+    A list that was left out in training is none: its people were not trained on. ``data`` is the
+    recipe's section, empty where it is not known.
+    """
+    from facerec.galleries.overlap_report import SUFFIX, facts_path, read_overlap
+
+    training_sets = [data, *data.get("also", ())] if data else []
+    known = []
+    for training_set in training_sets:
+        path = Path(str(training_set.get("path", "")))
+        excluded = training_set.get("exclude")
+        folder = path if path.is_dir() else path.parent
+        for file in sorted(folder.glob(f"*{SUFFIX}")) if path.exists() else ():
+            overlap = read_overlap(file)
+            if excluded is not None and facts_path(Path(str(excluded))).resolve() == file.resolve():
+                continue
+            if overlap.is_of_records(path):
+                known.append(overlap)
+    return known

@@ -1,0 +1,223 @@
+"""Embeddings of a long job, part by part, so that one that is killed goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from facerec.embedding.check import ids_of
+from facerec.embedding.extraction import Embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
+from facerec.errors import DatasetError
+from facerec.files import fsync_directory, full_disk_sentence, parse_json, read_file, write_json
+from facerec.large_arrays import empty
+from facerec.names import same_names
+from facerec.recipe import differences
+from facerec.records.images import check_unique
+
+BATCHES_PER_CHUNK = 8
+"""Batches after which a chunk is safe on the disk: what a kill costs at most, in each process."""
+
+
+class EmbeddingsWriter:
+    """Writes an embeddings file part by part, so that a killed job goes on where it stopped.
+
+    Parts are embeddings files of their own in the folder ``OUT.npz.parts`` beside the target; any
+    process may write any part. At the end they are joined one at a time, and the folder goes.
+    Parts have fixed boundaries, so a file does not depend on who wrote what and when.
+
+    Args:
+        path: the file, ending in ``.npz``.
+        ids: id of each image, ``(N,)``, unique.
+        note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
+            (but for names and paths) or other ids are refused.
+        subjects: see `Embeddings`.
+
+    Raises:
+        DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        ids: npt.NDArray[np.str_],
+        note: Mapping[str, Any],
+        *,
+        subjects: npt.NDArray[np.str_] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.suffix != ".npz":
+            raise DatasetError(
+                f"{path}: an embeddings file has a name that ends in .npz; rename it"
+            )
+        if not len(ids):
+            raise DatasetError(f"{self.path}: there is no image to embed; check the source")
+        ids = same_names(ids)
+        check_unique(ids, str(self.path))
+        self.ids, self.note, self.subjects = ids, dict(note), subjects
+        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
+
+    def begin(self) -> list[int]:
+        """Make the folder of parts, or go on with the one that is there; return missing parts.
+
+        Raises:
+            DatasetError: the folder holds parts of another job, or cannot be written.
+        """
+        job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
+        file = self.folder / "job.json"
+        if file.is_file():
+            self._compare(file, job)
+        else:
+            self._make_folder()
+            write_json(file, job)
+        return self.missing()
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are not written yet."""
+        numbers = range(-(-len(self.ids) // self._rows_per_chunk))
+        return [number for number in numbers if not self._file(number).is_file()]
+
+    def rows(self, number: int) -> npt.NDArray[np.int64]:
+        """Return the rows of part ``number``, ascending; whole batches but for the last one."""
+        start = number * self._rows_per_chunk
+        return np.arange(start, min(start + self._rows_per_chunk, len(self.ids)))
+
+    def write(self, number: int, embeddings: Embeddings) -> None:
+        """Write part ``number``, whole or not at all.
+
+        Raises:
+            DatasetError: embeddings of other images, or a file that cannot be written.
+        """
+        self._check_ids(number, embeddings)
+        write_embeddings(self._file(number), embeddings)
+
+    def finish(self) -> Embeddings:
+        """Join the parts into the file, remove them, and return what it holds.
+
+        Vectors that are many lie on the disk, see `facerec.large_arrays`.
+
+        Raises:
+            DatasetError: parts are missing or damaged, or the file cannot be written.
+        """
+        if missing := self.missing():
+            raise DatasetError(
+                f"{self.folder}: {len(missing)} parts are missing, the first is number "
+                f"{missing[0]}; all processes must see the same folder, run the same command again"
+            )
+        whole = self._joined()
+        # Beside the parts, so that a kill leaves nothing that the next run would not clear away.
+        joined = self.folder / "joined.npz"
+        write_embeddings(joined, whole)
+        try:
+            joined.replace(self.path)
+            fsync_directory(self.path.parent)
+            shutil.rmtree(self.folder)
+        except OSError as problem:
+            raise DatasetError(full_disk_sentence(self.path, problem)) from problem
+        return whole
+
+    def _joined(self) -> Embeddings:
+        first = read_embeddings(self._file(0))
+        vectors = empty((len(self.ids), first.vectors.shape[1]), np.float32)
+        norms = np.empty(len(self.ids), np.float32)
+        failures: dict[int, str] = {}
+        number = 0
+        while len(rows := self.rows(number)):
+            part = read_embeddings(self._file(number))
+            self._check_ids(number, part)
+            block = slice(int(rows[0]), int(rows[-1]) + 1)
+            vectors[block], norms[block] = part.vectors, part.norms
+            failures.update((block.start + row, why) for row, why in part.failures.items())
+            number += 1
+        return Embeddings(
+            vectors,
+            norms,
+            first.flip,
+            ids=self.ids,
+            subjects=self.subjects,
+            failures=failures,
+            note=self.note,
+        )
+
+    def abandon(self) -> int:
+        """Remove the folder if no part is written; return the number of images in written parts."""
+        missing = self.missing()
+        kept = len(self.ids) - sum(len(self.rows(number)) for number in missing)
+        if not kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return kept
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.npz"
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A kill while job.json was written leaves a hidden file at most.
+            strangers = [path for path in self.folder.iterdir() if path.name[0] != "."]
+        except OSError as problem:
+            raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
+        if strangers:
+            raise DatasetError(
+                f"{self.folder}: holds {strangers[0].name} but no parts of embeddings; choose "
+                "another output file or move the folder away"
+            )
+
+    def _check_ids(self, number: int, embeddings: Embeddings) -> None:
+        if not np.array_equal(ids_of(self._file(number), embeddings), self.ids[self.rows(number)]):
+            raise DatasetError(
+                f"{self._file(number)}: holds other images than it should; remove {self.folder} "
+                "and run the same command again"
+            )
+
+    def _compare(self, file: Path, job: dict[str, Any]) -> None:
+        try:
+            before = parse_json(read_file(file))
+        except (OSError, ValueError) as problem:
+            raise DatasetError(
+                f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
+                "command again"
+            ) from problem
+        if changed := differences(before, job):
+            shown = ", ".join(
+                f"{name} ({_shown(before, name)} there, {_shown(job, name)} now)"
+                for name in changed[:4]
+            )
+            raise DatasetError(
+                f"{self.folder}: holds parts of a job that differs in {shown}; run that command "
+                "again, choose another output file, or remove the folder"
+            )
+
+
+def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a job the same job: a note without names, paths and device numbers."""
+    kept = {name: value for name, value in note.items() if name not in ("name", "path")}
+    return {
+        name: job_identity(value)
+        if isinstance(value, Mapping)
+        else str(value).split(":")[0]
+        if name == "device"
+        else value
+        for name, value in kept.items()
+    }
+
+
+def _fingerprint(ids: npt.NDArray[np.str_]) -> str:
+    digest = hashlib.sha256()
+    for name in ids.tolist():
+        digest.update(os.fsencode(name) + b"\0")
+    return digest.hexdigest()
+
+
+def _shown(tree: Any, dotted: str) -> str:
+    for name in dotted.split("."):
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return str(tree)[:40]

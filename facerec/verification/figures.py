@@ -1,0 +1,111 @@
+"""The figures of verification as tidy tables, which terminal, page, CSV and JSON show alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from facerec.report import words
+from facerec.report.estimate import Estimate
+from facerec.report.tidy import figure_row, tidy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from facerec.verification.compare import Comparison
+    from facerec.verification.evaluation import (
+        AccuracyEstimate,
+        TprEstimate,
+        VerificationResult,
+    )
+    from facerec.verification.identification import IdentificationResult
+
+Row = dict[str, object]
+
+
+def result_figures(result: VerificationResult, bench: str | None = None) -> pd.DataFrame:
+    """Return all figures of one result, a row each; ``bench`` is its name if it has another."""
+    return tidy({"bench": bench or result.name, **row} for row in _rows(result))
+
+
+def comparison_figures(comparison: Comparison) -> pd.DataFrame:
+    """Return every figure of both results and their difference, second minus first."""
+    rows, bench = [], f"A: {comparison.first}; B: {comparison.second}"
+    for row in comparison.rows:
+        few = "" if row.reliable else "few errors"
+        rows.append(figure_row(row.figure, row.first, bench=bench, model="A"))
+        rows.append(figure_row(row.figure, row.second, bench=bench, model="B"))
+        change = row.difference
+        if change.value is not None:
+            few = few if change.interval else "the same in all resamples"
+            change = Estimate(change.value, change.interval, remark=few)
+            rows.append(
+                figure_row(f"difference of {row.figure}", change, bench=bench, model="B − A")
+            )
+    return tidy(rows)
+
+
+def identification_figures(result: IdentificationResult) -> pd.DataFrame:
+    """Return the figures of 1:N by gallery, and their means where there are several."""
+    rows: list[Row] = []
+    for gallery in result.galleries:
+        keys = {"bench": result.name, "gallery": gallery.name}
+        for point in gallery.points:
+            target = point.point.target
+            rows.append(figure_row("TPIR@FPIR", point.tpir, target, **keys))
+            if point.tpir.value is not None:
+                rows.append(figure_row("realised FPIR", point.fpir, target, **keys))
+                rows.append(_threshold(point.point.threshold, None, target, **keys))
+        rows += [
+            figure_row("rank", rate, str(rank), **keys) for rank, rate in gallery.ranks.items()
+        ]
+    if len(result.galleries) > 1:
+        keys = {"bench": result.name, "gallery": "mean"}
+        rows += [figure_row("TPIR@FPIR", mean, at, **keys) for at, mean in result.tpir.items()]
+        rows += [figure_row("rank", m, str(rank), **keys) for rank, m in result.rank_rates.items()]
+    return tidy(rows)
+
+
+def _rows(result: VerificationResult) -> Iterator[Row]:
+    if result.accuracy is not None:
+        yield _accuracy("accuracy", result.accuracy)
+    if result.compatible is not None:
+        yield _accuracy("accuracy as insightface’s", result.compatible)
+    for point in result.points:
+        yield from _point(point)
+    yield figure_row("AUC", result.auc)
+    yield figure_row("EER on the ROC hull", result.eer)
+    step = result.eer_step
+    ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
+    equal = Estimate(step.rate, remark=ends if step.low < step.high else "")
+    yield figure_row("EER by the step rule", equal)
+    yield figure_row("d′", Estimate(result.d_prime))
+    for name, cost in result.metrics.items():
+        yield figure_row(name, cost)
+    if (norms := result.norms) is not None:
+        mean = norms.mean
+        yield figure_row("norm, insightface’s “XNorm”", mean)
+        yield figure_row("norm SD", Estimate(norms.std))
+        yield figure_row("norm CV", Estimate(norms.cv))
+    failed, total = len(result.failures), len(result.pairs)
+    yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
+
+
+def _accuracy(name: str, accuracy: AccuracyEstimate) -> Row:
+    spread = f"± {100 * accuracy.kfold.sem:.2f} SEM, ± {100 * accuracy.kfold.std:.2f} std"
+    said = Estimate(accuracy.value, accuracy.interval, accuracy.events, accuracy.total, spread)
+    return figure_row(f"{name}, {accuracy.kfold.folds} folds", said)
+
+
+def _point(point: TprEstimate) -> Iterator[Row]:
+    target = point.point.target
+    yield figure_row("TPR@FPR", point.tpr, target)
+    if point.tpr.value is not None:
+        yield figure_row("realised FPR", point.fpr, target)
+        yield _threshold(point.point.threshold, point.threshold, target)
+
+
+def _threshold(value: float, estimate: Estimate | None, target: str, **keys: object) -> Row:
+    interval = None if estimate is None else estimate.interval
+    remark = words.threshold_remark(value) or ("" if estimate is None else estimate.remark)
+    return figure_row("threshold", Estimate(value, interval, remark=remark), target, **keys)

@@ -1,0 +1,89 @@
+"""The figures of all pairs as a tidy table: overall and by group, each with counts and interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from facerec.report import words
+from facerec.report.estimate import Estimate
+from facerec.report.tidy import UNRESOLVED, figure_row, tidy
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.intervals import complement
+from facerec.statistics.operating_points import OperatingPoint
+from facerec.verification.scoring.results import AllPairs, ErrorTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVERYBODY = "everybody"
+
+_NO_SHARE = "subjects are in several groups or too many errors"
+
+
+def all_pairs_figures(result: AllPairs) -> pd.DataFrame:
+    """Return TPR, realised FPR and threshold at every target, and errors at given thresholds.
+
+    With groups there are FMR and FNMR within and between them too, at every target that can be
+    resolved. Intervals allow for subjects that pairs share; thresholds are taken as known.
+    """
+    given = len(result.tables) - len(result.points)
+    rows: list[dict[str, object]] = []
+    for point, table in zip(result.points, result.tables[given:], strict=True):
+        rows += _at_point(point, table)
+        if point.resolvable:
+            rows += _by_group(result, table, "FPR", point.target)
+    for table in result.tables[:given]:
+        target = words.threshold(table.threshold)
+        for kind, share in (("FMR", table.fmr_share()), ("FNMR", table.fnmr_share())):
+            rows.append(figure_row(f"{kind}@threshold", _share(share), target, group=EVERYBODY))
+        rows += _by_group(result, table, "threshold", target)
+    return tidy(rows)
+
+
+def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, object]]:
+    if not point.resolvable:
+        said = f"{UNRESOLVED}: N={point.non_mated:,}, finest FPR {1 / point.non_mated:.2e}"
+        estimate = Estimate(None, remark=said)
+        yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
+        return
+    few = "" if point.reliable else "few errors"
+    interval = complement(table.fnmr_share().interval())
+    tpr = Estimate(point.tpr, interval, point.true_accepts, point.mated, few)
+    for figure, estimate in (
+        ("TPR@FPR", tpr),
+        ("realised FPR", _share(table.fmr_share(), few)),
+        ("threshold", Estimate(point.threshold, remark=words.threshold_remark(point.threshold))),
+    ):
+        yield figure_row(figure, estimate, point.target, group=EVERYBODY)
+
+
+def _by_group(
+    result: AllPairs, table: ErrorTable, at: str, target: str
+) -> Iterator[dict[str, object]]:
+    """Yield FMR and FNMR within and between groups."""
+    groups = result.groups
+    if groups is None or table.group_false_matches is None:
+        return
+    assert table.group_false_non_matches is not None
+    for first, name in enumerate(groups.names):
+        for second, other in enumerate(groups.names[first:], start=first):
+            cell, within = (first, second), first == second
+            shares = {"FMR": groups.fmr_share(table, first, second)}
+            counts = {"FMR": (table.group_false_matches[cell], groups.non_mated[cell])}
+            if within or groups.mated[cell]:
+                shares["FNMR"] = groups.fnmr_share(table, first) if within else None
+                counts["FNMR"] = table.group_false_non_matches[cell], groups.mated[cell]
+            for kind, share in shares.items():
+                events, made = map(int, counts[kind])
+                estimate = Estimate(None, None, events, made, "no pairs")
+                if share is not None:
+                    estimate = _share(share)
+                elif made:
+                    estimate = Estimate(events / made, None, events, made, _NO_SHARE)
+                pair = name if within else f"{name} × {other}"
+                yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
+
+
+def _share(share: ClusteredShare, remark: str = "") -> Estimate:
+    return Estimate(share.rate, share.interval(), share.events, share.comparisons, remark)

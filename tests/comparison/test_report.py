@@ -1,0 +1,572 @@
+"""Figures of a comparison against naive means, and what its page and files say of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from helpers.html_page import Page
+from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
+from rich.console import Console
+from scipy.stats import spearmanr
+
+from facerec.comparison.figures import arm_figure, gain_figure, learning_figure
+from facerec.comparison.finals import VIEWS, FinalRun
+from facerec.comparison.fit import Fit, Point
+from facerec.comparison.harness import Results
+from facerec.comparison.losses import MarginHead, MetricLoss
+from facerec.comparison.protocol import FIGURES, Arm
+from facerec.comparison.report import answers, meeting_best, render, sentence_of, write_report
+from facerec.comparison.significance import compare_paired, mean_over_seeds
+from facerec.comparison.summary import HEADLINE, SCHEMA, Summary, kept_scores, summarize
+from facerec.comparison.tables import COLUMNS, headline_table, pair_table
+from facerec.errors import ComparisonError
+from facerec.heads import SEC, CosFace
+from facerec.report.figures import COLOURS
+from facerec.training import SGD
+
+NAMES = {
+    *("results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "report.html"),
+    *(
+        f"figures/{name}.{kind}"
+        for name in ("arms", "learning", "norm_variance")
+        for kind in ("svg", "png")
+    ),
+}
+ODD = "-Odd_name=1.5+SEC-é"
+EVIL = "<script>alert(1)</script> & \"quoted\" 'too' $x_1$ {{ 7 * 7 }} €"
+DIVERGED = "the loss is <img src=x onerror=alert(2)> & nan"
+GAINS = {"CosFace+SEC": 0.02, "ArcFace+SEC": 0.05, "SphereFace+SEC": -0.01}
+PENALIZED = ("SphereFace+SEC", "CosFace+SEC", "ArcFace+SEC")
+
+
+def odd_results() -> Results:
+    """Return results with everything that can go wrong: text, failures, unfair pairs."""
+    odd = Arm(
+        ODD,
+        MarginHead(CosFace(scale=32.0)),
+        SEC(weight=0.1),
+        against="CosFace",
+        search=(HEADS["CosFace"][1], WEIGHT),
+        protocol=replace(PROTOCOL, optimizer=SGD(lr=0.1)),
+    )
+    arms = (*toy_arms(("CosFace", "ArcFace")), odd)
+    results = toy_results(
+        arms,
+        repetitions=4,
+        trials=9,
+        classes=8,
+        per_class=4,
+        replicates=20,
+        question=EVIL,
+        declared=("optimizer",),
+    )
+    broken = tuple(
+        failed(each) if each.arm.name == "ArcFace+SEC" else each for each in results.arms
+    )
+    results = replace(results, arms=broken)
+    runs = next(each.runs for each in results.arms if each.arm.name == "CosFace+SEC")
+    return with_arm(
+        results,
+        "CosFace+SEC",
+        runs=(runs[0], *runs[2:]),
+        seeds=(0, *range(2, len(runs))),
+        failures=(f"seed 1: {DIVERGED}",),
+        first_settings=3,
+    )
+
+
+def small(**changed: Any) -> Results:
+    settings = {"repetitions": 6, "trials": 2, "classes": 6, "per_class": 4, "replicates": 10}
+    return toy_results(**{**settings, **changed})
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return toy_results(gains=GAINS, replicates=20, classes=12, per_class=5)
+
+
+@pytest.fixture(scope="module")
+def summary(results: Results) -> Summary:
+    return summarize(results)
+
+
+@pytest.fixture(scope="module")
+def files(summary: Summary) -> dict[str, bytes]:
+    return render(summary)
+
+
+@pytest.fixture(scope="module")
+def odd() -> Summary:
+    return summarize(odd_results())
+
+
+@pytest.fixture(scope="module")
+def odd_files(odd: Summary) -> dict[str, bytes]:
+    return render(odd)
+
+
+def runs(results: Results, name: str) -> tuple[FinalRun, ...]:
+    return next(each.runs for each in results.arms if each.arm.name == name)
+
+
+def csv_rows(content: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def page_row(page: Page, caption: str, name: str) -> list[str]:
+    """Return the row of a heading, minus signs as in ASCII."""
+    for cells in page.rows(caption):
+        heading, *others = (cell.replace("−", "-") for cell in cells)
+        if re.match(re.escape(name) + r"($| n=)", heading):
+            return others
+    raise AssertionError(f"{caption}: no row {name}")
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_figures_are_means_over_seeds_and_paired_differences(
+    results: Results, summary: Summary
+) -> None:
+    for arm in summary.arms.index:
+        labels = runs(results, arm)[0].labels
+        for view in VIEWS:
+            for metric in FIGURES:
+                values = np.stack([run.scores[view, metric] for run in runs(results, arm)])
+                row = summary.row(arm, view, metric)
+                expected = mean_over_seeds(values, labels, replicates=20, seed=0)
+                assert row["mean"] == expected.value == pytest.approx(values.mean())
+                assert expected.joint is not None and row.n == 6
+                assert (row.mean_joint_low, row.mean_joint_high) == (
+                    expected.joint.low,
+                    expected.joint.high,
+                )
+                if arm not in PENALIZED:
+                    assert math.isnan(row.difference)
+                    continue
+                of_base = [run.scores[view, metric] for run in runs(results, row.against)]
+                found = compare_paired(values, np.stack(of_base), labels, replicates=20, seed=0)
+                assert (row.difference, row.p) == (found.value, found.p)
+                assert found.joint is not None
+                assert row.difference_joint_low == found.joint.low
+    untrained = np.mean([run.mean(*HEADLINE) for run in results.untrained])
+    assert summary.headline("untrained")["mean"] == pytest.approx(float(untrained))
+
+
+def test_norms_and_probes_are_averaged(results: Results, summary: Summary) -> None:
+    for arm in summary.arms.index:
+        norms = [float(run.models["norm_cv2"].mean()) for run in runs(results, arm)]
+        assert summary.row(arm, "models", "norm_cv2")["mean"] == pytest.approx(np.mean(norms))
+        slopes = []
+        for run in runs(results, arm):
+            values = [probe.slope for fit in run.fits for probe in fit.probes]
+            slopes.append(np.mean([value for value in values if value is not None]))
+        assert summary.row(arm, "steps", "slope")["mean"] == pytest.approx(np.mean(slopes))
+
+
+def test_p_is_adjusted_within_each_figure_and_claim(summary: Summary) -> None:
+    for view in VIEWS:
+        for metric in FIGURES:
+            found = (
+                sorted(summary.row(arm, view, metric)[["p", "p_holm"]] for arm in PENALIZED)
+                if False
+                else sorted(
+                    (summary.row(arm, view, metric).p, summary.row(arm, view, metric).p_holm)
+                    for arm in PENALIZED
+                )
+            )
+            least = 0.0
+            for place, (p, p_holm) in enumerate(found):
+                least = min(1.0, max(least, (3 - place) * p))
+                assert p_holm == pytest.approx(least)
+    triplet = Arm("Triplet", MetricLoss("Triplet"), against="CosFace", search=())
+    mixed = summarize(small(arms=(*toy_arms(("CosFace", "ArcFace")), triplet)))
+    pairs = {pair.Index: pair for pair in mixed.pairs}
+    names = ("CosFace+SEC", "ArcFace+SEC", "Triplet")
+    assert [pairs[n].claim for n in names] == ["penalty", "penalty", "loss"]
+    assert [pairs[n].claim_pairs for n in names] == [2, 2, 1]
+    assert mixed.headline("Triplet").p_holm == mixed.headline("Triplet").p
+
+
+def test_arms_that_differ_in_what_is_searched_are_a_claim_of_their_own() -> None:
+    base = toy_arms(("CosFace",))[0]
+    arms = (
+        base,
+        replace(base, name="again", against="CosFace"),
+        replace(base, name="alone", against="CosFace", search=()),
+        replace(base, name="longer", against="CosFace", protocol=replace(PROTOCOL, patience=9)),
+    )
+    found = summarize(small(arms=arms, declared=("patience",)))
+    assert [pair.claim for pair in found.pairs] == ["search", "search", "protocol"]
+
+
+def test_conclusions_are_those_of_the_adjusted_test() -> None:
+    gains = {"CosFace+SEC": 0.06, "ArcFace+SEC": -0.06}
+    results = small(arms=toy_arms(("CosFace", "ArcFace")), gains=gains, repetitions=8)
+    found = summarize(results)
+    assert [pair.conclusion for pair in found.pairs] == ["difference detected"] * 2
+    assert answers(found)[0].estimate == "different in 2: above in 1, below in 1"
+    same = with_arm(results, "CosFace+SEC", runs=results.arms[0].runs)
+    same = with_arm(same, "ArcFace+SEC", runs=results.arms[3].runs[:5], seeds=tuple(range(5)))
+    pairs = summarize(same).pairs
+    # Five seeds give no p below 1/16, so two pairs none below 1/8.
+    assert [pair.conclusion for pair in pairs] == [
+        "none detected at this precision",
+        "insufficient data",
+    ]
+    assert pairs[0].smallest == 0.0 and math.isnan(pairs[1].smallest)
+
+
+def test_equal_arms_differ_by_nothing(results: Results) -> None:
+    same = summarize(with_arm(results, "CosFace+SEC", runs=runs(results, "CosFace")))
+    for view in VIEWS:
+        row = same.row("CosFace+SEC", view, "map_at_r")
+        ends = [row[f"difference_{over}_low"] for over in ("joint", "over_seeds", "over_classes")]
+        assert row.difference == 0 and row.p == 1 and ends == [0, 0, 0]
+    ratio = same.row("CosFace+SEC", "validation", "steps_to_90%")
+    assert ratio["mean"] == 1
+    (line,) = [sentence_of(e) for e in answers(same) if "equal in every run" in e.detail]
+    assert line.startswith("CosFace+SEC against CosFace") and "80 % power" not in line
+
+
+def test_norm_reduction_against_gain(summary: Summary) -> None:
+    gains = [summary.headline(arm).difference for arm in PENALIZED]
+    reductions = [-summary.row(arm, "models", "norm_cv2").difference for arm in PENALIZED]
+    assert summary.gain.value == pytest.approx(spearmanr(gains, reductions).statistic)
+    assert summary.gain.total == 3 and summary.gain.interval is not None
+    head = MarginHead(CosFace(scale=32.0))
+    arms = (
+        Arm("base", head, search=()),
+        Arm("one", head, SEC(weight=0.1), against="base", search=()),
+        Arm("two", head, SEC(weight=0.2), against="one", search=()),
+    )
+    chain = summarize(small(arms=arms, trials=1))
+    assert set(chain.arms.family) == {"base"} and chain.gain.total == 1
+
+
+def fit_of(scores: Sequence[float]) -> Fit:
+    curve = tuple(Point(k, s, s, s, 10.0, 0.1) for k, s in enumerate(scores))
+    best = max(range(len(scores)), key=lambda k: (scores[k], -k))
+    return Fit(scores[best], best, curve, 1.0)
+
+
+def test_curves_keep_the_best_weights() -> None:
+    found = kept_scores([fit_of([0.1, 0.3, 0.2, 0.4]), fit_of([0.2, 0.1])])
+    np.testing.assert_array_equal(found, [[0.1, 0.3, 0.3, 0.4], [0.2, 0.2, 0.2, 0.2]])
+
+
+def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
+    base = [[0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.2, 0.5, 0.4]]
+    arm = [[0.1, 0.48, 0.2], [0.1, 0.5, 0.5]]
+    for name, curves in (("CosFace+SEC", arm), ("CosFace", base)):
+        fits = tuple(map(fit_of, curves))
+        changed = tuple(replace(run, fits=fits) for run in runs(results, name))
+        results = with_arm(results, name, runs=changed)
+    found = summarize(results)
+    # Means over folds of the kept scores: .2 .4 .45 .5 for the base, .49 .49 for the arm.
+    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["mean"] == 30 / 90
+    # 99 % of .5 is beyond the arm, whose last validation is at 60 steps.
+    last = found.row("CosFace+SEC", "validation", "steps_to_99%")
+    assert last["mean"] == 60 / 120 and "lower bound: 6 of 6" in last.reason
+    text = json.loads(render(found)["results.json"], parse_constant=lambda name: 1 / 0)
+    (row,) = [
+        r for r in text["figures"] if (r["arm"], r["metric"]) == ("CosFace+SEC", "steps_to_99%")
+    ]
+    assert row["mean_over_seeds_high"] is None
+
+
+def test_trials_that_share_their_settings_are_paired() -> None:
+    results = small(arms=toy_arms(("CosFace",)), trials=9, paired=True)
+    found = summarize(results)
+    row = found.row("CosFace+SEC", "trials", "map_at_r")
+    first, second = ([t.score for t in each.trials] for each in results.arms[::-1])
+    naive = [a - b for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    assert row.difference == pytest.approx(np.mean(naive))
+    assert row.n == len(naive) == 8  # number 7 fails in all arms
+    page = Page(render(found)["report.html"].decode())
+    assert page_row(page, "The same trials with and without", "CosFace+SEC - CosFace")[0] == "8"
+
+
+def test_seeds_that_failed_are_left_out_of_both_arms(results: Results) -> None:
+    arm, base = runs(results, "CosFace+SEC"), runs(results, "CosFace")
+    why = ("seed 2: the loss is nan in epoch 3", "seed 5: the loss is inf in epoch 1")
+    kept = (0, 1, 3, 4)
+    some = with_arm(
+        results, "CosFace+SEC", runs=tuple(arm[k] for k in kept), seeds=kept, failures=why
+    )
+    some = with_arm(
+        some, "CosFace", runs=base[1:], seeds=(1, 2, 3, 4, 5), failures=("seed 0: nan",)
+    )
+    found = summarize(some)
+    naive = [arm[k].mean(*HEADLINE) - base[k].mean(*HEADLINE) for k in (1, 3, 4)]
+    assert found.headline("CosFace+SEC").difference == pytest.approx(np.mean(naive))
+    assert found.pairs[1].seeds == 3 and found.arms.failed_runs["CosFace+SEC"] == 2
+    apart = with_arm(some, "CosFace", runs=base[5:], seeds=(5,))
+    assert summarize(apart).pairs[1].unpaired == "no seed was scored in both"
+
+
+def test_arms_without_scores_still_count_in_their_family(results: Results) -> None:
+    broken = replace(
+        results,
+        arms=tuple(failed(e) if e.arm.name == "CosFace+SEC" else e for e in results.arms),
+    )
+    found = summarize(broken)
+    why = "all 20 trials failed; trial 19, fold 0: the loss is nan in epoch 1"
+    assert found.arms.missing["CosFace+SEC"] == why
+    assert found.pairs[1].unpaired == f"CosFace+SEC: {why}"
+    p, p_holm = min((found.headline(n).p, found.headline(n).p_holm) for n in PENALIZED[::2])
+    assert p_holm == pytest.approx(min(1.0, 3 * p))
+
+
+def changed_protocol(results: Results, declared: tuple[str, ...]) -> Results:
+    own = replace(PROTOCOL, optimizer=SGD(lr=0.1), patience=2)
+    arms = tuple(
+        replace(arm, protocol=own) if arm.name == "CosFace+SEC" else arm
+        for arm in results.comparison.arms
+    )
+    comparison = replace(results.comparison, arms=arms, declared=declared)
+    changed = replace(results, comparison=comparison)
+    return with_arm(changed, "CosFace+SEC", arm=comparison.arm("CosFace+SEC"))
+
+
+def test_fair_and_unfair_pairs(results: Results, summary: Summary) -> None:
+    assert all(pair.fair and not pair.declared for pair in summary.pairs)
+    fair = summarize(changed_protocol(results, ("optimizer", "patience", "epochs"))).pairs[1]
+    assert fair.fair and fair.declared == "optimizer, patience"
+    unfair = summarize(changed_protocol(results, ("optimizer",))).pairs[1]
+    assert not unfair.fair and unfair.unfair == "patience differs and is not declared"
+    trials = results.arms[3].trials
+    fewer = with_arm(results, "CosFace+SEC", trials=trials[:15], first_settings=3)
+    assert summarize(fewer).pairs[1].unfair == "15 and 20 trials; 3 and 2 first settings"
+
+
+# ---------------------------------------------------------------- the page and the files
+
+
+def test_the_page_has_the_numbers_of_the_figures(summary: Summary, files: dict[str, bytes]) -> None:
+    assert set(files) == NAMES
+    page = Page(files["report.html"].decode())
+    html = files["report.html"].decode()
+    for arm in ("untrained", *summary.arms.index):
+        cells = page_row(page, "Retrieval on the test classes", arm)
+        for column, cell in zip(COLUMNS, cells, strict=False):
+            row = summary.row(arm, "concatenated", column)
+            half = 50 * (row.mean_over_seeds_high - row.mean_over_seeds_low)
+            limits = f"[{100 * row.mean_joint_low:.2f}, {100 * row.mean_joint_high:.2f}]"
+            assert cell == f"{100 * row['mean']:.2f} ± {half:.2f} {limits}"
+        bold = re.findall(
+            r'<td class="number( strong)?">',
+            html[html.index(f'scope="row">{arm}<') :].split("</tr>")[0],
+        )
+        declared = [summary.declared(arm, view, m) for view in VIEWS for m in COLUMNS]
+        assert [each != "" for each in bold] == declared
+    for pair in summary.pairs:
+        row = summary.headline(pair.Index)
+        name = f"{pair.Index} - {pair.against}"
+        cells = page_row(page, "Concatenated MAP@R, arm − base", name)
+        limits = f"[{100 * row.difference_joint_low:+.2f}, {100 * row.difference_joint_high:+.2f}]"
+        assert cells[:2] == ["6", f"{100 * row.difference:+.2f} {limits}"]
+        assert cells[4:6] == [f"{row.p:.2g}", f"{row.p_holm:.2g}"] and cells[-1] == "fair"
+
+
+def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:
+    said = answers(summary)
+    document = json.loads(files["results.json"])
+    assert document["schema"] == SCHEMA
+    assert document["answers"] == [sentence_of(line) for line in said]
+    assert len(said) == 2 + len(summary.pairs) and len(answers(summary, most=2)) == 2
+    text = Page(files["report.html"].decode()).text
+    places = [text.index(summary.comparison.question), *(text.index(e.figure) for e in said)]
+    assert places == sorted(places)
+    for answer, pair in zip(said[1:], summary.pairs, strict=False):
+        row = summary.headline(pair.Index)
+        line = sentence_of(answer).replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
+        low, high = 100 * row.difference_joint_low, 100 * row.difference_joint_high
+        assert f"[{low:+.2f}, {high:+.2f}]" in line and "n = 6 seeds" in line
+        assert f"p = {row.p:.2g}, adjusted for 3 pairs {row.p_holm:.2g}" in line
+        assert ("interval includes 0" in line) == (low <= 0 <= high)
+
+
+def test_how_the_reality_check_marks_the_best() -> None:
+    # Concatenated MAP@R on Cars196, and what was read from this column.
+    cars = {
+        "CosFace": (27.57, 0.30),
+        "ArcFace": (27.22, 0.30),
+        "MS": (28.07, 0.22),
+        "MS+Miner": (27.01, 0.35),
+        "SoftTriple": (27.08, 0.21),
+    }
+    rows = {
+        name: {"mean": m, "mean_over_seeds_low": m - h, "mean_over_seeds_high": m + h}
+        for name, (m, h) in cars.items()
+    }
+    assert set(meeting_best(rows)) == {"MS", "CosFace"} and meeting_best({}) == []
+
+
+def test_text_is_escaped_and_the_page_needs_nothing(odd_files: dict[str, bytes]) -> None:
+    html = odd_files["report.html"].decode()
+    page = Page(html)
+    assert "<script" not in html and "<img src=x" not in html and "{{" in page.text
+    assert EVIL in page.text and DIVERGED in page.text
+    assert "http:" not in html.replace("http-equiv", "") and "https:" not in html
+    for name, content in odd_files.items():
+        if name.endswith(".svg"):
+            ElementTree.fromstring(content)
+            assert b"<script" not in content and b"<dc:date>" not in content
+    assert render(summarize(odd_results())) == odd_files  # equal results, equal bytes
+
+
+def test_failures_are_told(odd_files: dict[str, bytes]) -> None:
+    page = Page(odd_files["report.html"].decode())
+    for words in (
+        "ArcFace+SEC has no scores: all 9 trials failed",
+        "CosFace+SEC: 1 final run failed, left out of all figures: seed 1",
+        "CosFace+SEC against CosFace does not bear the mark “fair”: 3 and 2 first",
+        "With 4 seeds the sign-flip test cannot give a p below 0.12",
+        "2 classes with one image are left out.",
+    ):
+        assert words in page.text
+    caption = "Concatenated MAP@R, arm − base"
+    lost = page_row(page, caption, "ArcFace+SEC - ArcFace")
+    assert lost[1].startswith("– ArcFace+SEC: all 9") and lost[-1] == "fair"
+    assert page_row(page, caption, "CosFace+SEC - CosFace")[-1] == "not fair 3 and 2 first settings"
+    assert page_row(page, caption, f"{ODD} - CosFace")[-1] == "fair declared: optimizer"
+
+
+def test_one_run_has_no_plus_minus() -> None:
+    found = summarize(small(repetitions=1, trials=1))
+    files = render(found)
+    page = Page(files["report.html"].decode())
+    for arm in found.arms.index:
+        cells = page_row(page, "Retrieval on the test classes", arm)
+        assert all(re.fullmatch(r"\d+\.\d\d \(n=1\)", cell) for cell in cells)
+    assert "One seed each: no interval and no p" in page.text and "nan" not in page.text.lower()
+    assert "\\pm" not in files["table.tex"].decode()
+
+
+def test_what_training_did_not_gain_is_told() -> None:
+    results = small(repetitions=2, trials=1)
+    text = render(summarize(results))["report.html"].decode()
+    below, never = "lower than the network before training", "no epoch scored higher"
+    assert below not in text and never not in text
+    arm = results.arms[1]
+    first = replace(
+        arm.runs[0], fits=(replace(arm.runs[0].fits[0], epoch=0), *arm.runs[0].fits[1:])
+    )
+    bad = with_arm(results, arm.arm.name, runs=(first, *arm.runs[1:]))
+    told = Page(render(summarize(bad))["report.html"].decode()).text
+    assert f"{arm.arm.name}: in 1 of 8 final trainings {never} in validation" in told
+    worse = replace(results.arms[0], runs=results.untrained)
+    swapped = replace(results, arms=(worse,), untrained=results.arms[2].runs)
+    assert below in render(summarize(swapped))["report.html"].decode()
+
+
+def test_without_pairs_and_without_scores() -> None:
+    arms = tuple(replace(arm, against=None) for arm in toy_arms(("CosFace",)))
+    alone = summarize(small(arms=arms))
+    files = render(alone)
+    assert {Path(name).stem for name in NAMES - set(files)} == {"norm_variance"}
+    assert "Differences" not in Page(files["report.html"].decode()).text
+    assert [answer.figure for answer in answers(alone)] == ["Highest concatenated MAP@R"]
+    results = small(arms=toy_arms(("CosFace",)))
+    nothing = render(summarize(replace(results, arms=tuple(map(failed, results.arms)))))
+    assert not any(name.endswith(".svg") for name in nothing)
+    assert "no difference can be computed" in Page(nothing["report.html"].decode()).text
+
+
+def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:
+    results = small(arms=toy_arms(("CosFace",)), metrics=("nmi", "f1"))
+    found = summarize(results)
+    files = render(found)
+    for arm in found.arms.index:
+        values = [run.clusterings["concatenated", "nmi"] for run in runs(results, arm)]
+        row = found.row(arm, "concatenated", "nmi")
+        assert row["mean"] == pytest.approx(np.mean(values)) and math.isnan(row.mean_joint_low)
+    assert found.row("CosFace+SEC", "separated", "f1").p_holm > 0
+    assert "concatenated_nmi" in csv_rows(files["runs.csv"])[0]
+    assert "cccccccccc" in files["table.tex"].decode()
+
+
+def test_writing_leaves_other_files_alone(tmp_path: Path) -> None:
+    results = small(arms=toy_arms(("CosFace",)), repetitions=2)
+    (tmp_path / "manifest.json").write_text("mine")
+    (tmp_path / "table.csv").write_text("old")
+    paths = write_report(results, tmp_path)
+    expected = render(summarize(results))
+    assert all(path.read_bytes() == expected[name] for name, path in paths.items())
+    assert (tmp_path / "manifest.json").read_text() == "mine" and len(paths) == len(NAMES)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ComparisonError, match="file"):
+        write_report(results, tmp_path / "file")
+
+
+def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> None:
+    text = odd_files["table.tex"].decode()
+    assert r"{-}Odd\_name=1.5+SEC{-}é & " in text
+    assert r"ArcFace+SEC & -- & -- & -- & -- & -- & -- \\" in text
+    plain = re.sub(r"\\(_|[a-z]+|\\)|\$[^$]*\$|[{}&]|^%.*", "", text, flags=re.MULTILINE)
+    assert not re.search(r"[\\_#$%^~]", plain)
+    table = csv_rows(odd_files["table.csv"])
+    # A name that a spreadsheet would compute is quoted.
+    names = {f"'{arm}" if arm == ODD else arm for arm in odd.arms.index}
+    assert {row["arm"] for row in table} == {"untrained", *names}
+    for row in table:
+        if row["arm"] == "ArcFace+SEC":
+            assert row["reason"].startswith("all 9 trials failed") and row["mean"] == ""
+        elif row["view"] in VIEWS:
+            known = odd.row(row["arm"].removeprefix("'"), row["view"], row["metric"])
+            assert float(row["mean"]) == known["mean"]
+            assert row["difference"] == (
+                "" if math.isnan(known.difference) else str(known.difference)
+            )
+    of_failed = [row for row in csv_rows(odd_files["runs.csv"]) if row["arm"] == "CosFace+SEC"]
+    assert [row["seed"] for row in of_failed] == ["0", "2", "3"]
+    assert [row["generator_seed"] for row in of_failed] == ["100", "102", "103"]
+    trials = csv_rows(odd_files["trials.csv"])
+    assert len(trials) == 9 * 5 and sum(row["best"] == "True" for row in trials) == 4
+
+
+def test_the_terminal_tables(odd: Summary) -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(headline_table(odd).terminal())
+    console.print(pair_table(odd).terminal())
+    text = console.export_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f"{100 * odd.headline('CosFace')['mean']:.2f} ±" in text and "failed" in text
+    assert "declared: optimizer" in " ".join(text.split())
+
+
+def test_figures_draw_the_estimates(summary: Summary) -> None:
+    figure = arm_figure(summary)
+    assert figure is not None
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert sorted(names) == sorted(summary.arms.index)
+    drawn = [
+        {
+            names[int(line.get_ydata()[0])]: (line.get_xdata()[0], line.get_color())
+            for line in axes.lines
+            if line.get_marker() == "o"
+        }
+        for axes in figure.axes
+    ]
+    for arm in summary.arms.index:
+        row = summary.headline(arm)
+        assert drawn[0][arm][0] == pytest.approx(100 * row["mean"])
+        if arm in PENALIZED:
+            x, colour = drawn[1][arm]
+            assert x == pytest.approx(100 * row.difference)
+            assert (colour in COLOURS) == summary.declared(arm, *HEADLINE)
+    scatter, curves = gain_figure(summary), learning_figure(summary)
+    assert scatter is not None and curves is not None
+    points = [line for line in scatter.axes[0].lines if line.get_marker() not in ("None", "")]
+    assert len(points) == 3 and len(curves.axes[0].lines) == 6

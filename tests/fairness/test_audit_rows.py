@@ -1,0 +1,342 @@
+"""What an audit finds, in its rows, its sentences, its page and its files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.html_page import Page
+
+from facerec.embedding.extraction import Embeddings
+from facerec.errors import DatasetError
+from facerec.fairness import rows as names
+from facerec.fairness.attributes import read_attributes
+from facerec.fairness.audit import audit
+from facerec.fairness.findings import heading
+from facerec.fairness.one_to_many import SearchPlan
+from facerec.fairness.outputs import records, to_json, write_audit
+from facerec.fairness.page import model_card, render
+from facerec.fairness.rates import all_pairs_rates
+from facerec.fairness.result import Audit, Settings
+from facerec.fairness.scores import audit_scores
+from facerec.statistics.intervals import wilson
+from facerec.verification.protocols import ScoredPairs, read_scores
+
+EVIL = "<script>alert(1)</script>"
+SIZES = {"Amber": 40, "Blue": 30, EVIL: 26, "Dun": 4, "": 5}
+"""Subjects of each race; the fourth is too small to be shown, the last is not recorded."""
+FAST = Settings(targets=("1e-1", "1e-2", "1e-7"), permutations=99, replicates=50)
+
+
+def people(folder: Path, source: str = "curator", images: int = 4) -> tuple[Embeddings, Path]:
+    """Return embeddings of made-up people, and the table of their races and sexes."""
+    generator = np.random.default_rng(0)
+    races = np.repeat(list(SIZES), list(SIZES.values()))
+    person = np.repeat(np.arange(len(races)), images)
+    code = np.array([list(SIZES).index(race) for race in races])
+    centres = generator.normal(size=(5, 16))
+    faces = generator.normal(size=(len(races), 16)) + 0.3 * code[:, None] * centres[code]
+    vectors = faces[person] + 0.7 * generator.normal(size=(person.size, 16))
+    norms = 20 - 2 * code[person] + generator.normal(size=person.size)
+    norms += generator.normal(size=len(races))[person]
+    vectors *= (norms / np.linalg.norm(vectors, axis=1))[:, None]
+    vectors[3] = np.nan
+    ids = np.array([f"face-{row}.jpg" for row in range(person.size)])
+    path = folder / "attributes.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", "subject_id", "race", "sex", "label_source"])
+        for one, who in zip(ids, person, strict=True):
+            writer.writerow([one, f"person-{who}", races[who], "fm"[who % 2], source])
+    lengths = np.linalg.norm(vectors, axis=1).astype(np.float32)
+    return Embeddings(vectors.astype(np.float32), lengths, True, ids, failures={3: "no face"}), path
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """An audit with everything in it."""
+    embeddings, path = people(tmp_path_factory.mktemp("people"))
+    turned = embeddings.vectors * np.float32(1.1)
+    turned[:, 0] += 1
+    other = replace(embeddings, vectors=turned, norms=np.linalg.norm(turned, axis=1))
+    return audit(
+        embeddings,
+        read_attributes(path, ["race", "sex"]),
+        settings=replace(FAST, intersect=True),
+        baseline=other,
+        searches=SearchPlan(("2e-1", "1e-1"), "Amber"),
+        inputs=[{"role": "embeddings", "name": "E.npz", "sha256": "ab" * 32}],
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """An audit by one attribute."""
+    embeddings, path = people(tmp_path_factory.mktemp("people"))
+    return audit(embeddings, read_attributes(path, ["sex"]), settings=FAST)
+
+
+def test_rows_hold_what_was_counted(found: Audit) -> None:
+    rows = found.rows
+    assert found.groupings == ["race", "sex", "race × sex"]
+    assert found.facts["groups"]["race"]["suppressed"] == ["Dun"]
+    assert found.facts["failures"] == 1 and found.facts["subjects"] == 101
+    where = {"grouping": "race", "group": "Amber"}
+    assert names.number(rows, names.SUBJECTS, **where) == 40
+    failed = names.select(rows, names.FAILED, **where).iloc[0]
+    assert (failed.numerator, failed.denominator) == (1, 160)
+    for row in rows[rows["numerator"].notna() & rows["value"].notna()].itertuples():
+        if row.figure not in (names.THRESHOLD, "FPIR threshold") and not row.figure.startswith("F"):
+            assert row.value == pytest.approx(row.numerator / row.denominator)
+    shares = rows[rows["figure"].isin(["FMR", "FNMR", "FPIR", "FNIR", names.RANK_1])]
+    for row in shares.itertuples():
+        assert row.value == row.numerator / row.denominator and row.low <= row.value <= row.high
+    # What has no value or no interval says why.
+    lacking = rows[rows["value"].isna()]
+    assert len(lacking) and (lacking["remark"] != "").all()
+
+
+def test_nobody_of_a_small_group_is_in_any_figure(found: Audit, tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path)
+    attributes = read_attributes(path, ["race"])
+    kept = attributes.groups["race"] != "Dun"
+    subject = np.unique(attributes.subjects, return_inverse=True)[1]
+    group = np.where(kept, 0, -1)
+    vectors = np.where(kept[:, None], embeddings.vectors, np.nan)
+    (errors,) = all_pairs_rates(
+        vectors, np.where(kept, subject, -1), [(group, ("x",))], targets=FAST.targets
+    )
+    for at in errors.points:  # type: ignore[union-attr]
+        row = names.select(found.rows, names.THRESHOLD, target=at.point.target).iloc[0]
+        assert row.denominator == at.point.non_mated and row.numerator == at.point.false_accepts
+    total = sum(size for race, size in SIZES.items() if race != "Dun")
+    assert found.facts["subjects"] == total
+
+
+def test_targets_that_are_not_resolvable_have_no_rates(found: Audit) -> None:
+    row = names.select(found.rows, names.THRESHOLD, target="1e-7").iloc[0]
+    assert np.isnan(row.value) and "not resolvable" in row.remark
+    assert names.select(found.rows, "FMR", target="1e-7").empty
+    assert any("1e-7 is not resolvable" in warning for warning in found.warnings)
+
+
+def test_findings_are_sentences_made_of_the_rows(found: Audit) -> None:
+    first, *others = found.findings
+    assert 2 <= len(others) <= 7 and not first.exploratory and all(o.exploratory for o in others)
+    eta2 = names.number(found.rows, names.ETA2, grouping="race")
+    assert eta2 is not None and first.said.startswith(f"{100 * eta2:.2g} % [")
+    assert first.conclusion == "difference detected" and "longest in Amber" in first.detail
+    target = heading(found.rows, "race", "FMR")
+    rates = names.select(found.rows, "FMR", grouping="race", target=str(target))
+    rates = rates[rates["group"] != "all groups"].sort_values("value")
+    line = next(finding for finding in others if "impostor pairs of" in finding.said)
+    high, low = rates.iloc[-1], rates.iloc[0]
+    assert f"of the impostor pairs of {high.group} and" in line.said
+    assert f"{high.value / low.value:.3g} times [" in line.said
+    assert f"{high.group} {int(high.numerator):,}/{int(high.denominator):,}" in line.detail
+    assert sum("From the baseline" in finding.said for finding in found.findings) >= 1
+
+
+def test_the_page_is_short_and_says_what_the_rows_say(found: Audit, plain: Audit) -> None:
+    html = render(plain, "facerec audit")["audit.html"].decode()
+    page = Page(html)
+    assert len(page.text.split()) <= 1500
+    assert len(page.tables) <= 6 and len(page.all("img")) <= 5
+    # The size of the groups comes before any finding.
+    assert page.text.index("f 53 subjects") < page.text.index("lies between groups")
+    files = render(found, "facerec audit")
+    page = Page(files["audit.html"].decode())
+    assert len(page.tables) <= 6 and len(page.all("img")) == 5 == len(files) - 1
+    assert EVIL in page.text and "<script>alert" not in files["audit.html"].decode()
+    target = str(heading(found.rows, "race", "FMR"))
+    for row in page.rows("Error rates")[1:]:
+        grouping, _, group = row[0].partition(": ")
+        where = {"grouping": grouping, "group": group, "target": target}
+        fmr = names.select(found.rows, "FMR", **where).iloc[0]
+        assert f"{int(fmr.numerator):,}/{int(fmr.denominator):,}" in row[1]
+    assert all(image["alt"] for image in page.all("img"))
+    assert files == render(found, "facerec audit")
+
+
+def test_all_files_hold_the_same_rows_and_no_names(found: Audit, tmp_path: Path) -> None:
+    page = write_audit(tmp_path / "out", found, "facerec audit --out OUT")
+    files = {path.name: path.read_bytes() for path in page.parent.iterdir()}
+    assert len(files) <= 12
+    document = json.loads(files["audit.json"])
+    assert document["schema"] == "facerec.audit/2" and set(document["files"]) == set(files)
+    table = list(csv.DictReader(io.StringIO(files["audit.csv"].decode())))
+    assert len(table) == len(document["rows"]) == len(found.rows)
+    for line, row, exact in zip(table, document["rows"], records(found), strict=True):
+        assert row == exact and list(row) == list(names.COLUMNS)
+        for name in ("value", "low", "high", "numerator", "denominator"):
+            assert (float(line[name]) if line[name] else None) == row[name]
+    for name, content in files.items():
+        assert b"person-" not in content and b"face-" not in content, name
+    card = files["model_card_section.md"].decode()
+    assert len(card.split()) < 450 and "&lt;script&gt;" in card and EVIL not in card
+    # The same audit gives the same bytes, in the place of the earlier one.
+    write_audit(tmp_path / "out", found, "facerec audit --out OUT")
+    assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == files
+
+
+def test_numbers_in_files_are_exact(found: Audit) -> None:
+    by_place = zip(records(found), found.rows.itertuples(), strict=True)
+    for row, exact in by_place:
+        assert row["value"] is None if pd.isna(exact.value) else row["value"] == exact.value
+    json.dumps(to_json(found, "x", []), allow_nan=False)
+
+
+def test_no_cell_of_the_table_is_a_formula(tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path)
+    path.write_text(path.read_text().replace("Amber", "=cmd"))
+    found = audit(embeddings, read_attributes(path, ["race"]), settings=FAST)
+    table = (write_audit(tmp_path / "out", found, "x").parent / "audit.csv").read_text()
+    assert "'=cmd" in table and not re.search(r"(^|,)=", table)
+
+
+def test_inferred_labels_bring_a_banner_everywhere(tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path, "inferred by a model")
+    labels = read_attributes(path, ["sex"], allow_inferred=True)
+    found = audit(embeddings, labels, settings=FAST)
+    assert "inferred" in found.banner
+    for text in (render(found, "x")["audit.html"].decode(), model_card(found)):
+        assert found.banner in text
+
+
+def test_what_cannot_be_compared_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path, images=1)
+    found = audit(embeddings, read_attributes(path, ["sex"]), settings=FAST)
+    (row,) = names.select(found.rows, "FMR").itertuples()
+    assert np.isnan(row.value) and "0 mated" in row.remark
+    assert any(f.conclusion == "insufficient data" for f in found.findings)
+    within = names.select(found.rows, names.WITHIN)
+    assert set(within["remark"]) == {"one image a subject"}
+    render(found, "x")
+    embeddings, path = people(tmp_path)
+    path.write_text(re.sub(",[fm],curator", ",all,curator", path.read_text()))
+    alone = audit(embeddings, read_attributes(path, ["sex"]), settings=FAST)
+    assert alone.findings[0].conclusion == "insufficient data"
+    assert "one group" in alone.findings[0].detail
+    render(alone, "x")
+    with pytest.raises(DatasetError, match="an intersection needs two attributes"):
+        audit(embeddings, read_attributes(path, ["sex"]), settings=replace(FAST, intersect=True))
+
+
+def test_an_audit_does_not_depend_on_the_order_of_images(tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path)
+    labels = read_attributes(path, ["sex"])
+    turned = np.random.default_rng(1).permutation(len(embeddings.norms))
+    again = replace(
+        embeddings,
+        vectors=embeddings.vectors[turned],
+        norms=embeddings.norms[turned],
+        ids=embeddings.ids[turned],  # type: ignore[index]
+        failures={int(np.flatnonzero(turned == 3)[0]): "no face"},
+    )
+    plan = SearchPlan(("1e-1",))
+    one, other = (audit(each, labels, settings=FAST, searches=plan) for each in (embeddings, again))
+    pd.testing.assert_frame_equal(one.rows, other.rows, rtol=1e-9)
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+def some_scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return label, score and race of 2,000 pairs of nobody known."""
+    generator = np.random.default_rng(0)
+    same = generator.random(2000) < 0.4
+    race = generator.choice(["A", "B"], 2000, p=[0.7, 0.3])
+    centres = np.where(same, 0.6, 0.1 + 0.1 * (race == "B"))
+    return same, np.tanh(centres + 0.2 * generator.normal(size=2000)), race
+
+
+def write_scores(path: Path, header: str, *columns: np.ndarray) -> ScoredPairs:
+    lines = [",".join(map(str, line)) for line in zip(*columns, strict=True)]
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return read_scores(path, groups=("race",))
+
+
+def test_pairs_of_nobody_known_are_independent(tmp_path: Path) -> None:
+    same, scores, race = some_scores()
+    scored = write_scores(tmp_path / "s.csv", "label,score,race", same.astype(int), scores, race)
+    found = audit_scores(scored, ("race",), name="s.csv", settings=FAST)
+    assert found.facts["subjects"] is None and any("independent" in w for w in found.warnings)
+    for target in ("1e-1", "1e-2"):
+        threshold = names.number(found.rows, names.THRESHOLD, target=target)
+        for group in "AB":
+            for figure, errors, of in (
+                ("FMR", scores >= threshold, ~same),
+                ("FNMR", scores < threshold, same),
+            ):
+                inside = of & (race == group)
+                row = names.select(found.rows, figure, group=group, target=target).iloc[0]
+                limits = wilson(int((errors & inside).sum()), int(inside.sum()))
+                assert (row.low, row.high) == (limits.low, limits.high)
+    # B was made to have more false matches; norms are in no row, table or word.
+    assert found.findings[0].conclusion == "difference detected"
+    assert not found.rows["figure"].str.contains("norm").any()
+    page = render(found, "x")["audit.html"].decode()
+    assert "norm audit is impossible" in page and "Does the norm matter" not in page
+
+
+@pytest.mark.parametrize("columns", ["race_1,race_2", "bio_ref_race,bio_probe_race", ""])
+def test_scores_give_what_their_embeddings_give(tmp_path: Path, columns: str) -> None:
+    embeddings, path = people(tmp_path)
+    labels = read_attributes(path, ["race"])
+    first, second = np.triu_indices(len(embeddings.norms), 1)
+    unit = embeddings.vectors / np.linalg.norm(embeddings.vectors, axis=1, keepdims=True)
+    scores = np.einsum("nd,nd->n", unit[first], unit[second])
+    who, race = labels.subjects, labels.groups["race"]
+    kept = ~np.isnan(scores)
+    sides = [who[first], who[second]]
+    head = "score," + (columns.replace("race", "subject_id") or "subject_id_1,subject_id_2")
+    if columns:
+        sides, head = [*sides, race[first], race[second]], f"{head},{columns}"
+    scored = write_scores(tmp_path / "s.csv", head, *(side[kept] for side in (scores, *sides)))
+    found = audit_scores(
+        scored,
+        ("race",),
+        name="s.csv",
+        settings=FAST,
+        attributes=None if columns else labels,
+    )
+    expected = audit(embeddings, labels, settings=FAST)
+    for figure in ("FMR", "FNMR"):
+        one, other = (names.select(each.rows, figure) for each in (found, expected))
+        assert len(one) == len(other)
+        for column in ("group", "target", "numerator", "denominator"):
+            assert one[column].tolist() == other[column].tolist()
+
+
+def test_blanks_and_contradictions_are_counted(tmp_path: Path) -> None:
+    same, scores, race = some_scores()
+    other = race.copy()
+    mated, blank = np.flatnonzero(same)[:7], np.flatnonzero(~same)[:5]
+    other[mated] = np.where(race[mated] == "A", "B", "A")
+    other = other.astype("U9")
+    other[blank] = [" ", "None", "#N/A", "<NA>", "-"]
+    scored = write_scores(
+        tmp_path / "s.csv", "label,score,race_1,race_2", same.astype(int), scores, race, other
+    )
+    found = audit_scores(scored, ("race",), name="s.csv", settings=FAST)
+    counted = {gone["reason"]: gone["images"] for gone in found.facts["left_out"]}
+    assert counted == {"mated pair in several groups": 7, "no value": 5}
+    fnmr = names.select(found.rows, "FNMR", group="all groups", target="1e-1").iloc[0]
+    assert fnmr.denominator == same.sum() - 7
+
+
+def test_scores_without_groups_say_what_to_write(tmp_path: Path) -> None:
+    scored = ScoredPairs(np.linspace(-1, 1, 100), np.arange(100) > 60)
+    with pytest.raises(DatasetError, match="no column says which group"):
+        audit_scores(scored, ("race",), name="s.csv", settings=FAST)
+    _, path = people(tmp_path)
+    with pytest.raises(DatasetError, match="does not name the subjects"):
+        labels = read_attributes(path, ["race"])
+        audit_scores(scored, ("race",), name="s.csv", settings=FAST, attributes=labels)

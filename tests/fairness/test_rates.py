@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.toy_faces import Toy, toy
+from numpy.typing import NDArray
+
+from facerec.errors import MetricError
+from facerec.fairness import rates as module
+from facerec.fairness.pair_counts import PairCounts
+from facerec.fairness.rates import (
+    Calibration,
+    ErrorsAt,
+    GroupErrors,
+    PairList,
+    all_pairs_rates,
+    listed_rates,
+)
+from facerec.report.estimate import Estimate
+from facerec.statistics.clustered import fmr_interval, fnmr_interval
+from facerec.statistics.rates import error_rates, operating_points
+from facerec.verification.evaluation import score_pairs
+
+TARGETS = ("1e-1", "1e-2", "1e-3")
+Count = Callable[..., GroupErrors]
+
+
+def pair_list(faces: Toy) -> PairList:
+    sides = np.stack(faces.pairs)
+    scores = score_pairs(faces.vectors, *sides)
+    same = faces.subject[sides[0]] == faces.subject[sides[1]]
+    return PairList("list", scores, sides, same, faces.subject)
+
+
+def of_list(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
+    groups = [(faces.group, faces.names)]
+    (found,) = listed_rates(pair_list(faces), groups, targets=targets, **options)
+    assert isinstance(found, GroupErrors), found
+    return found
+
+
+def of_all(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
+    groups = [(faces.group, faces.names)]
+    (found,) = all_pairs_rates(faces.vectors, faces.subject, groups, targets=targets, **options)
+    assert isinstance(found, GroupErrors), found
+    return found
+
+
+def both(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.parametrize("count", [of_list, of_all])(test)
+
+
+def naive_counts(faces: Toy, threshold: float) -> Counter[tuple[str, tuple[int, ...]]]:
+    """Count comparisons and errors one pair after another."""
+    counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    unit = faces.vectors / np.linalg.norm(faces.vectors, axis=1, keepdims=True)
+    for one, other in itertools.combinations(range(len(unit)), 2):
+        cell = tuple(sorted((int(faces.group[one]), int(faces.group[other]))))
+        match = float(unit[one] @ unit[other]) >= threshold
+        if faces.subject[one] == faces.subject[other]:
+            counts["mated", cell] += 1
+            counts["missed", cell] += not match
+        else:
+            counts["other", cell] += 1
+            counts["matched", cell] += match
+    return counts
+
+
+def counted(one: Estimate) -> tuple[int | None, int | None]:
+    return one.events, one.total
+
+
+def rows(at: ErrorsAt) -> list[tuple[Any, ...]]:
+    found = [*at.fmr, *at.fnmr, *at.between.values(), *at.overall]
+    return [(one.value, one.low, one.high, one.events, one.total) for one in found]
+
+
+def assert_same(one: GroupErrors, other: GroupErrors) -> None:
+    assert one.names == other.names and one.group_subjects == other.group_subjects
+    for a, b in zip(one.points, other.points, strict=True):
+        assert a.point == b.point
+        for mine, its in zip(rows(a), rows(b), strict=True):
+            assert mine == pytest.approx(its, rel=1e-12, abs=1e-15)
+        for x, y in zip(a.counts, b.counts, strict=True):
+            np.testing.assert_array_equal(x.members, y.members)
+            np.testing.assert_array_equal(x.missed, y.missed)
+            full = [c.false_matches.toarray() + c.false_matches.toarray().T for c in (x, y)]
+            np.testing.assert_array_equal(*full)
+
+
+@both
+def test_counts_are_those_of_a_loop(count: Count) -> None:
+    faces = toy(persons=18, images=3)
+    for at in count(faces, ("5e-2", "1e-2")).points:
+        counts = naive_counts(faces, at.point.threshold)
+        for d in range(3):
+            assert counted(at.fmr[d]) == (counts["matched", (d, d)], counts["other", (d, d)])
+            assert counted(at.fnmr[d]) == (counts["missed", (d, d)], counts["mated", (d, d)])
+        for cell, found in at.between.items():
+            assert counted(found) == (counts["matched", cell], counts["other", cell])
+        # Groups add up to everybody.
+        assert at.overall[0].events == sum(one.events for one in (*at.fmr, *at.between.values()))
+        assert at.overall[1].total == sum(one.total for one in at.fnmr)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_pairs_are_a_list_of_all_pairs(seed: int) -> None:
+    faces = toy(seed=seed)
+    assert_same(of_list(faces), of_all(faces))
+
+
+@both
+def test_intervals_allow_for_shared_subjects(count: Count) -> None:
+    faces = toy()
+    pairs = pair_list(faces)
+    sides = faces.subject[pairs.sides]
+    groups = faces.group[pairs.sides]
+    for at in count(faces).points:
+        accepted = pairs.scores >= np.float64(at.point.threshold)
+        for d in range(3):
+            within = (groups == d).all(axis=0)
+            mated, other = within & pairs.same, within & ~pairs.same
+            expected = fmr_interval(accepted[other], *sides[:, other])
+            assert at.fmr[d].low == pytest.approx(expected.low)
+            assert at.fmr[d].high == pytest.approx(expected.high)
+            assert at.fmr[d].effective == pytest.approx(expected.effective)
+            missed = fnmr_interval(~accepted[mated], sides[0][mated])
+            assert (at.fnmr[d].low, at.fnmr[d].high) == pytest.approx((missed.low, missed.high))
+        between = (groups.min(axis=0) == 0) & (groups.max(axis=0) == 2)
+        expected = fmr_interval(accepted[between], *sides[:, between])
+        assert at.between[0, 2].low == pytest.approx(expected.low)
+
+
+def test_within_groups_all_is_counted_by_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    faces = toy()
+    usual = of_all(faces)
+    limited = functools.partial(module.score_all_pairs, pair_limit=100)
+    monkeypatch.setattr(module, "score_all_pairs", limited)
+    found = of_all(faces)
+    for one, other in zip(usual.points, found.points, strict=True):
+        assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
+    assert found.points[0].between[0, 1].interval is None
+    assert "too many" in found.points[0].between[0, 1].remark
+
+
+@both
+def test_thresholds_are_those_of_all_impostors(count: Count) -> None:
+    faces = toy()
+    pairs = pair_list(faces)
+    expected = operating_points(pairs.scores[pairs.same], pairs.scores[~pairs.same], TARGETS)
+    for at, wanted in zip(count(faces).points, expected, strict=True):
+        assert at.point.threshold == pytest.approx(wanted.threshold, rel=1e-6)
+        assert at.point.false_accepts == wanted.false_accepts == at.overall[0].events
+    # They serve other groups too, and images without a group count for them.
+    some = replace(faces, group=np.where(faces.subject < 4, -1, faces.group))
+    assert count(some).calibration.points == count(faces).calibration.points
+
+
+@both
+def test_thresholds_of_other_data(count: Count) -> None:
+    generator = np.random.default_rng(5)
+    points = operating_points(
+        generator.normal(0.7, 0.1, 300), generator.normal(0, 0.2, 5000), ["0.01"]
+    )
+    calibration, faces = Calibration("other.npz", points), toy()
+    (at,) = count(faces, ("1e-2",), calibration=calibration).points
+    assert (at.point.threshold, at.point.non_mated) == (points[0].threshold, 5000)
+    pairs = pair_list(faces)
+    expected = error_rates(pairs.scores[pairs.same], pairs.scores[~pairs.same], at.point.threshold)
+    assert at.overall[0].events == expected.false_matches
+    assert at.overall[1].events == expected.false_non_matches
+    with pytest.raises(MetricError, match=r"other\.npz: it has no threshold for FMR 1e-4"):
+        count(faces, ("1e-4",), calibration=calibration)
+    none = Calibration("x", operating_points([1.0, 1.0], [np.inf, 0.0], ["0"]))
+    (at,) = count(faces, ("0",), calibration=none).points
+    assert (at.overall[0].events, at.overall[1].value) == (0, 1.0)
+
+
+@both
+def test_images_without_subject_group_or_embedding_take_no_part(count: Count) -> None:
+    faces = toy(persons=20, images=4)
+    subject, group, vectors = faces.subject.copy(), faces.group.copy(), faces.vectors.copy()
+    subject[faces.subject == 3] = -1
+    group[faces.subject == 5] = -1
+    vectors[[0, 30]] = 0
+    vectors[44] = np.nan
+    fixed = count(faces).calibration
+    found = count(replace(faces, subject=subject, group=group, vectors=vectors), calibration=fixed)
+    kept = (subject >= 0) & (group >= 0)
+    kept[[0, 30, 44]] = False
+    rest = replace(faces, vectors=vectors[kept], subject=subject[kept], group=group[kept])
+    expected = count(rest, calibration=fixed)
+    for one, other in zip(found.points, expected.points, strict=True):
+        assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
+
+
+def test_labels_that_subjects_contradict_take_no_part() -> None:
+    faces = toy(persons=20, images=4)
+    pairs = pair_list(faces)
+    wrong = pairs.same.copy()
+    turned = np.flatnonzero(pairs.same)[:2], np.flatnonzero(~pairs.same)[:3]
+    wrong[turned[0]], wrong[turned[1]] = False, True
+    (found,) = listed_rates(
+        replace(pairs, same=wrong), [(faces.group, faces.names)], targets=("1e-1",)
+    )
+    assert isinstance(found, GroupErrors)
+    (at,) = found.points
+    assert at.overall[0].total == np.count_nonzero(~pairs.same) - 3
+    assert at.overall[1].total == np.count_nonzero(pairs.same) - 2
+
+
+def test_replicates_of_unknown_subjects_are_binomial() -> None:
+    draws = np.empty((4000, 0), np.uint8)
+    fmr, fnmr = PairCounts(30, 1000, 5, 200, (0, 0)).replicates(draws)
+    for drawn, errors, pairs in ((fmr, 30, 1000), (fnmr, 5, 200)):
+        spread = np.sqrt(errors / pairs * (1 - errors / pairs) / pairs)
+        assert abs(drawn.mean() - errors / pairs) < 4 * spread / np.sqrt(drawn.size)
+        assert drawn.std() == pytest.approx(spread, rel=0.05)
+    # At a lower threshold each replicate has at least as many false matches.
+    more = PairCounts(60, 1000, 2, 200, (0, 0)).replicates(draws)
+    assert (more[0] >= fmr).all() and (more[1] <= fnmr).all()
+
+
+# --- several groupings ------------------------------------------------------------------------
+
+
+def made_up(
+    seed: int, torn: bool = False
+) -> tuple[NDArray, NDArray, list[tuple[NDArray, tuple[str, ...]]]]:
+    """Return vectors, subjects and three groupings, in which some subjects have no group.
+
+    With ``torn`` there are images without a group, of subjects who have one.
+    """
+    faces = toy(persons=36, images=4, seed=seed)
+    generator = np.random.default_rng(seed)
+    vectors = faces.vectors.copy()
+    vectors[generator.choice(len(vectors), 5, replace=False)] = np.nan
+    subject = np.where(generator.random(len(vectors)) < 0.03, -1, faces.subject)
+    second = (generator.integers(-1, 2, 36))[faces.subject]
+    third = np.where((faces.group < 2) & (second >= 0), 2 * faces.group + second, -1)
+    if torn:
+        second[generator.random(second.size) < 0.1] = -1
+    names = faces.names, ("f", "m"), ("Af", "Am", "Bf", "Bm")
+    return vectors, subject, list(zip((faces.group, second, third), names, strict=True))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_several_groupings_are_scored_once_and_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, torn: bool
+) -> None:
+    made: list[int] = []
+    score = module.score_all_pairs
+
+    def counting(vectors: NDArray, *arguments: Any, **options: Any) -> Any:
+        made.append(len(vectors))
+        return score(vectors, *arguments, **options)
+
+    monkeypatch.setattr(module, "score_all_pairs", counting)
+    vectors, subject, groupings = made_up(int(torn), torn)
+    found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)
+    assert len(made) == (4 if torn else 1)
+    for errors, grouping in zip(found, groupings, strict=True):
+        (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
+        assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
+        assert_same(errors, expected)
+
+
+def test_a_grouping_without_pairs_does_not_stop_the_others() -> None:
+    vectors, subject, groupings = made_up(0)
+    alone = np.where(subject == subject.max(), 0, -1)
+    found = all_pairs_rates(vectors, subject, [*groupings, (alone, ("one",))], targets=TARGETS)
+    assert [isinstance(errors, MetricError) for errors in found] == [False, False, False, True]
+    assert "of 1 identities" in str(found[3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"group": np.zeros(3, int)}, "give one each an image"),
+        ({"group": np.full(288, 4)}, "do not fit 3 names"),
+        ({"group": np.arange(288) % 2}, "a subject counts in one group"),
+        ({"subject": np.repeat(np.arange(72.0), 4)}, "must be whole numbers"),
+    ],
+)
+@both
+def test_what_does_not_fit_is_refused(count: Count, changes: dict[str, Any], words: str) -> None:
+    faces = toy(persons=72, images=4)
+    with pytest.raises(MetricError, match=words):
+        count(replace(faces, **changes))

@@ -1,0 +1,83 @@
+"""Recipes that cannot be trained: each is refused in one sentence with the words that help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
+
+from facerec.backbones import Backbone
+from facerec.errors import FacerecError
+from facerec.records import Data, Part
+from facerec.training import (
+    Balanced,
+    ClassBatches,
+    DataParallel,
+    Distillation,
+    Finetune,
+    Head,
+    Init,
+)
+from facerec.training.plan import plan_step
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+TEACHER = Distillation(Path("gone.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"margin": None}, "nothing to learn"),
+        ({"head": {"sample_rate": 0.0}}, "Head.sample_rate"),
+        ({"head": {"sample_rates": ((2.0, 0.5), (1.0, 0.1))}}, "do not ascend"),
+        ({"recompute": True, "compile": True}, "recompute and compile"),
+        ({"recompute": True}, "blocks"),
+        ({"compile": "reduce-overhead", "accumulation": 2}, "CUDA graphs"),
+        ({"data_parallel": DataParallel(static_graph=True), "accumulation": 2}, "static_graph"),
+        ({"batch_size": 12, "accumulation": 5}, "not divisible by accumulation"),
+        ({"batch_size": 1000}, "fewer than one batch"),
+        ({"sampling": ClassBatches(4, 4)}, "make them equal"),
+        ({"sampling": ClassBatches(12, 1)}, "fewer classes in a batch"),
+        ({"init": {"strict": False}}, "init.path"),
+        ({"init": Init(Path("gone.pth"))}, "gone.pth"),
+        ({"finetune": {"freeze_layers": ("fc",)}}, "freeze_steps"),
+        ({"finetune": Finetune(layer_decay=0.5)}, "blocks"),
+        ({"finetune": Finetune(freeze_steps=1, freeze_layers=("conv9",))}, "conv9"),
+        ({"distillation": TEACHER}, "gone.onnx"),
+        ({"distillation": {"teacher": Path("t.onnx"), "mixup": 0.5}}, "distillation.views"),
+        ({"unlabelled": True}, "without a teacher"),
+        (
+            {"unlabelled": True, "distillation": TEACHER, "sampling": Balanced()},
+            "Shuffle",
+        ),
+        ({"backbone": Backbone("iresnet19")}, "iresnet19"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_cannot_be_trained_is_refused(data: Path, changes: dict[str, Any], words: str) -> None:
+    kinds = {"head": Head, "init": Init, "finetune": Finetune, "distillation": Distillation}
+    with pytest.raises(FacerecError, match=words.replace(".", r"\.")) as caught:
+        given = {
+            name: kinds[name](**value) if name in kinds and isinstance(value, dict) else value
+            for name, value in changes.items()
+        }
+        if given.pop("unlabelled", False):
+            given["data"] = Data(data, also=(Part(data, labelled=False),))
+        make_trainer(replace(tiny_recipe(data), **given)).learner.initialize()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("classes", "ranks", "words"), [(0, 1, "classes"), (9, 0, "ranks"), (9, 5, "5 ranks")]
+)
+def test_what_cannot_be_planned_is_refused(classes: int, ranks: int, words: str) -> None:
+    with pytest.raises(FacerecError, match=words):
+        plan_step(tiny_recipe(Path("nowhere")), classes, ranks)

@@ -156,7 +156,7 @@ def test_lines_that_are_not_accepted_change_nothing(workplace):
     assert np.bincount(RecordDataset("new").labels).tolist() == [6] * 14
 
 
-@pytest.mark.parametrize("more", [["--size", "96"], ["--resize"], ["--quality", "80"]])
+@pytest.mark.parametrize("more", [["--size", "96"], ["--resize"]])
 def test_images_are_not_scaled_where_labels_change(workplace, capsys, more):
     main(["e.npz", "--out", "p.csv", "--device", "cpu"])
     with pytest.raises(SystemExit) as exit_:

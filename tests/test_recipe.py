@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from facerec.errors import RecipeError
-from facerec.recipe import OWN, differences, from_dict, load_recipe, run_python, to_dict
+from facerec.recipe import OWN, differences, from_dict, load_recipe, to_dict
 from facerec.training.recipe import Recipe
 
 DOORS = Path(__file__).parent.parent / "recipes"
@@ -90,11 +90,6 @@ def test_twins_differ_in_the_penalty_alone(name: str) -> None:
     assert dataclasses.replace(with_sec, regularizer=None) == plain
 
 
-def test_union_members_are_told_apart_by_name() -> None:
-    for tree in (Tree(), Tree(part=Other("y"), path=Path("a/b"), flag=True)):
-        assert from_dict(Tree, to_dict(tree), "x.json") == tree
-
-
 @pytest.mark.parametrize(
     ("value", "parts"),
     [
@@ -151,13 +146,6 @@ def test_bad_recipe_files_give_one_sentence(tmp_path: Path, text: str, parts: li
         assert part in str(caught.value)
 
 
-def test_missing_recipe_lists_its_neighbours(tmp_path: Path) -> None:
-    (tmp_path / "good.py").write_text("")
-    (tmp_path / "recipe.json").write_text("")
-    with pytest.raises(RecipeError, match=r"no such recipe file.*good\.py.*recipe\.json"):
-        load_recipe(tmp_path / "god.py", Recipe)
-
-
 def test_recipes_of_two_folders_may_import_files_of_the_same_name(tmp_path: Path) -> None:
     for number in (1, 2):
         folder = tmp_path / str(number)
@@ -169,16 +157,3 @@ def test_recipes_of_two_folders_may_import_files_of_the_same_name(tmp_path: Path
             "recipe = Recipe(epochs=epochs)"
         )
         assert load_recipe(folder / "r.py", Recipe).epochs == number
-
-
-def test_packages_that_are_installed_below_a_recipe_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages = tmp_path / ".venv" / "site-packages"
-    packages.mkdir(parents=True)
-    (packages / "installed_below.py").write_text("loaded = []")
-    monkeypatch.syspath_prepend(str(packages))
-    for name in ("a.py", "b.py"):
-        (tmp_path / name).write_text("import installed_below as found")
-    first, second = (run_python(tmp_path / name)["found"] for name in ("a.py", "b.py"))
-    assert first is second

@@ -1,6 +1,6 @@
 """A page: what was found first, then sections of blocks, provenance last.
 
-A page needs nothing but itself: its policy admits the one style sheet by its hash, and pictures
+A page needs nothing but itself: its policy admits the one style sheet, by its hash, and pictures
 that are data URIs; nothing that a name smuggles in could run or restyle it. All texts are escaped.
 """
 

@@ -380,7 +380,7 @@ def _score_once(
             math.inf if math.isnan(point.threshold) else point.threshold for point in points
         ],
         groupings=[one.group[rows] for one in labelled],
-        group_fpr=targets[:1],  # which makes it count by subject within groups
+        count_within=True,
         device=device,
         progress=progress,
     )

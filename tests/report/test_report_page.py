@@ -1,4 +1,4 @@
-"""A page runs nothing but the one script that it brings, and shows every name as it is."""
+"""A page runs nothing, and shows every name as it is."""
 
 from __future__ import annotations
 

@@ -57,7 +57,9 @@ def make_records(
     if unpack + repair + (apply is not None) > 1:
         raise DatasetError("--unpack, --repair and --apply are three tasks; give one of them")
     if (unpack or repair or apply is not None) and (size is not None or resize):
-        raise DatasetError("images stay as they are here; leave --size and --resize out")
+        raise DatasetError(
+            "--unpack, --repair and --apply leave images as they are; take --size and --resize away"
+        )
     if repair:
         from facerec.records.repair import repair_records
 

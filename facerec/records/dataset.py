@@ -9,10 +9,8 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
-import mmap
 import os
 import signal
-import struct
 import sys
 import threading
 from abc import abstractmethod
@@ -24,17 +22,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
+from facerec.errors import DatasetError, FacerecError, ImageError, printable
 from facerec.files import read_file
 from facerec.libraries import cv2
 from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.image_record import HEADER_BYTES, class_of
+from facerec.records.image_record import class_of
 from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
 from facerec.records.layout import open_image_records, read_list, read_text
-from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +44,6 @@ CLASSES_FILE = "classes.txt"
 
 _REPLACEMENT_TRIES = 100
 _COUNTED = 2**20  # images whose labels are read only to say how many people there are
-
-_PLAIN = struct.Struct("<4sIIf")  # magic, length; flag and label of the image header
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,11 +413,6 @@ class RecordDataset(FaceDataset):
                 f"{self.records.path}: {self.num_classes} classes; not one image has a usable label"
             )
         self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
-        self._file = RecordFile(self.records.path)
-        self._map: mmap.mmap | bytes | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_map": None}
 
     @property
     def notes(self) -> list[str]:
@@ -434,31 +424,6 @@ class RecordDataset(FaceDataset):
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `FaceDataset.sample`."""
-        # Nearly every record is one whole chunk with one label, a class. Those are taken here, in a
-        # third of the time that the full grammar needs; it reads the others and words the errors.
-        if self._map is None:
-            self._map = self._file.content
-        file = self._map
-        if isinstance(file, mmap.mmap) and file.size() < len(file):
-            # To read what is no more there would kill the process.
-            raise RecordError(
-                f"{self.records.path}: the file was cut short while it was read, from "
-                f"{len(file):,} bytes to {file.size():,}; restore it and begin again"
-            )
-        start = self.records.offsets.item(i)
-        if start + 8 + HEADER_BYTES <= len(file):
-            magic, length, flag, label = _PLAIN.unpack_from(file, start)
-            stop = start + 8 + length
-            if (
-                magic == MAGIC
-                and HEADER_BYTES <= length <= MAX_PAYLOAD  # beyond it are continuation flags
-                and flag == 0
-                and not self.records.label_index
-                and stop <= len(file)
-                and 0 <= label < self.num_classes
-                and label == (number := int(label))
-            ):
-                return file[start + 8 + HEADER_BYTES : stop], number
         record = self.records.read(i)
         where = self.where(i)
         return record.image, class_of(record, where, self.num_classes, self.records.label_index)
@@ -826,20 +791,10 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
 def _checked(values: Iterable[int] | np.ndarray, limit: int, noun: str) -> np.ndarray:
     """Return ``values`` as int64, all different and in ``[0, limit)``."""
     array = np.array(values if isinstance(values, (np.ndarray, Sequence)) else list(values))
-    array = array.astype(np.int64) if not len(array) else array
-    if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
-        raise DatasetError(f"a subset by {noun} needs a row of integers, not {array.dtype}")
-    outside = array[(array < 0) | (array >= limit)]
-    if len(outside):
+    wrong = array.ndim != 1 or (len(array) and not np.issubdtype(array.dtype, np.integer))
+    if wrong or len(np.unique(array)) < len(array) or ((array < 0) | (array >= limit)).any():
         raise DatasetError(
-            f"a subset asks for {noun} {outside[0]}, but the data set has {limit:,}; "
-            f"choose from 0 to {limit - 1:,}"
-        )
-    unique, counts = np.unique(array, return_counts=True)
-    if len(unique) != len(array):
-        raise DatasetError(
-            f"a subset asks for {noun} {unique[counts.argmax()]} {counts.max()} times; "
-            "name each once"
+            f"a subset by {noun} needs different whole numbers from 0 to {limit - 1:,}"
         )
     return array.astype(np.int64)
 

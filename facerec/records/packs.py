@@ -13,7 +13,7 @@ import hashlib
 import io
 import pickle
 import pickletools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -176,15 +176,11 @@ def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> P
 
 
 def _check_image(path: Path, i: int, beginning: bytes | bytearray, length: int) -> None:
-    if not bytes(beginning).startswith(_SIGNATURES):
+    if not bytes(beginning).startswith(_SIGNATURES) or length > MAX_IMAGE_BYTES:
         raise PackError(
-            f"{path}, image {i}: begins with {bytes(beginning)!a}, so it is neither JPEG nor "
-            "PNG; make the pack again with encoded images"
-        )
-    if length > MAX_IMAGE_BYTES:
-        raise PackError(
-            f"{path}, image {i}: {length:,} bytes are more than an image may have "
-            f"({MAX_IMAGE_BYTES:,}); make the pack again with smaller images"
+            f"{path}, image {i}: {length:,} bytes that begin with {bytes(beginning)!a} are neither "
+            f"JPEG nor PNG, or more than {MAX_IMAGE_BYTES:,}; make the pack again with encoded "
+            "images"
         )
 
 
@@ -199,20 +195,19 @@ def _read_npz(path: Path, content: bytes) -> Pack:
             f"{path}: this is no pack with the arrays data, offsets and issame ({why}); make it "
             "again with facerec"
         ) from problem
-    dtypes = tuple(array.dtype.str for array in (data, offsets, issame))
-    if dtypes != ("|u1", "<i8", "|b1") or any(array.ndim != 1 for array in (data, offsets, issame)):
+    n = len(issame) if issame.ndim == 1 else 0
+    dtypes = [array.dtype.str for array in (data, offsets, issame)]
+    if (
+        dtypes != ["|u1", "<i8", "|b1"]
+        or n < 1
+        or data.ndim != 1
+        or offsets.shape != (2 * n + 1,)
+        or (offsets[0], offsets[-1]) != (0, len(data))
+        or (offsets[1:] <= offsets[:-1]).any()
+    ):
         raise PackError(
-            f"{path}: data, offsets and issame have the types {', '.join(dtypes)} instead of |u1, "
-            "<i8 and |b1 in one dimension; make the pack again with facerec"
-        )
-    n = len(issame)
-    if n < 1 or len(offsets) != 2 * n + 1:
-        raise PackError(
-            f"{path}: {len(offsets):,} offsets do not fit {n:,} labels; make the pack again"
-        )
-    if offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] <= offsets[:-1]).any():
-        raise PackError(
-            f"{path}: its offsets do not ascend from 0 to {len(data):,}; make the pack again"
+            f"{path}: its arrays, of the types {', '.join(dtypes)}, are no bytes of two images a "
+            "label with offsets that ascend; make the pack again with facerec"
         )
     for i in range(2 * n):
         beginning = data[offsets[i] : min(offsets[i] + 8, offsets[i + 1])].tobytes()
@@ -330,21 +325,6 @@ class _Array:
         self.kind, self.raw = dtype.kind, raw
 
 
-class _StandIn:
-    """A callable that a pickle may name; the pickle cannot change it."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., object]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: object) -> object:
-        return self._call(*arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise _RefusedError(": refused, the pickle tries to change a global")
-
-
 class _Unpickler(pickle.Unpickler):
     """Knows only the globals of real packs, and says where in the file another one is named."""
 
@@ -355,16 +335,16 @@ class _Unpickler(pickle.Unpickler):
         self._positions = iter(positions)
         # Copies made in loading are never longer than the file, unless one is made many times.
         self._bytes_left = len(content)
-        self._ndarray = _StandIn(self._refuse_ndarray)
+        # Methods, which a pickle can call but not change.
         self._globals = {
-            ("_codecs", "encode"): _StandIn(self._encode),
-            ("numpy", "ndarray"): self._ndarray,
-            ("numpy", "dtype"): _StandIn(lambda name, *_: _Dtype(name)),
+            ("_codecs", "encode"): self._encode,
+            ("numpy", "ndarray"): self._refuse_ndarray,
+            ("numpy", "dtype"): self._dtype,
         }
         for core in ("numpy.core", "numpy._core"):
-            self._globals[f"{core}.multiarray", "_reconstruct"] = _StandIn(self._reconstruct)
-            self._globals[f"{core}.multiarray", "scalar"] = _StandIn(self._scalar)
-            self._globals[f"{core}.numeric", "_frombuffer"] = _StandIn(self._frombuffer)
+            self._globals[f"{core}.multiarray", "_reconstruct"] = self._reconstruct
+            self._globals[f"{core}.multiarray", "scalar"] = self._scalar
+            self._globals[f"{core}.numeric", "_frombuffer"] = self._frombuffer
 
     def load_pack(self) -> tuple[list[Any], list[Any]]:
         """Unpickle and return images and labels, each a list of entries not checked further."""
@@ -411,7 +391,7 @@ class _Unpickler(pickle.Unpickler):
         return raw[0]
 
     def _reconstruct(self, kind: object, *_: object) -> _Array:
-        if kind is not self._ndarray:
+        if kind != self._refuse_ndarray:
             raise _RefusedError(": refused, an array of a class other than numpy.ndarray")
         return _Array()
 
@@ -422,6 +402,9 @@ class _Unpickler(pickle.Unpickler):
         array = _Array()
         array.fill(raw, dtype, shape)
         return array
+
+    def _dtype(self, name: object, *_: object) -> _Dtype:
+        return _Dtype(name)
 
     def _refuse_ndarray(self, *_: object) -> None:
         raise _RefusedError(": refused, a direct call of numpy.ndarray")

@@ -131,6 +131,12 @@ class RecordFile:
         pid = os.getpid()
         if self._map is None or self._pid != pid:
             self._map, self._pid = self._open(), pid
+        if isinstance(self._map, mmap.mmap) and self._map.size() < len(self._map):
+            # To read what is no more there would kill the process.
+            raise RecordError(
+                f"{self.path}: the file was cut short while it was read, from {len(self._map):,} "
+                f"bytes to {self._map.size():,}; restore it and begin again"
+            )
         return self._map
 
     def _open(self) -> mmap.mmap | bytes:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,15 +147,15 @@ class TarDataset(FaceDataset):
         account = Account()
         there = {label for index in indexes for label in np.unique(index.labels).tolist()}
         for index in indexes:
-            passed, metadata, lost = _known(index)
-            account.passed.update(passed)
-            account.metadata.update(metadata)
-            account.people.update({name: name.encode() in there for name in lost})
+            passed, metadata, people = _known(index)
+            account.passed += passed
+            account.metadata += metadata
+            account.people.update({name: name.encode() in there for name in people})
         if Path(path).is_dir():
             beside = {entry.name for entry in Path(path).iterdir()}
             for name in beside - {shard.name for shard in self.shards}:
-                if (metadata := metadata_kind(name)) is not None:
-                    account.metadata[metadata] += 1
+                if (kind := metadata_kind(name)) is not None:
+                    account.metadata[kind] += 1
                 elif not name.endswith(INDEX):
                     account.passed[suffix_kind(name)] += 1
         if not sum(counts):
@@ -510,11 +511,11 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
     return index if sound else None
 
 
-def _known(index: ShardIndex) -> tuple[dict[str, int], dict[str, int], list[str]]:
+def _known(index: ShardIndex) -> tuple[Counter[str], Counter[str], list[str]]:
     """Return what a shard's account holds."""
-    passed, metadata, lost = parse_json(bytes(index.account[0]))
-    counts = ({str(kind): int(n) for kind, n in kinds.items()} for kinds in (passed, metadata))
-    return *counts, list(map(str, lost))  # type: ignore[return-value]
+    passed, metadata, names = parse_json(bytes(index.account[0]))
+    counts = (Counter({str(kind): int(n) for kind, n in c.items()}) for c in (passed, metadata))
+    return next(counts), next(counts), list(map(str, names))
 
 
 def _stamp(shard: Path) -> NDArray[np.int64]:

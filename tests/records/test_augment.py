@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp, kstest
 
-from facerec.errors import RecipeError
 from facerec.records.augment import (
     CROP_AREA,
     PHOTOMETRIC_FACTOR,
@@ -36,15 +35,6 @@ def only(change: str, probability: float = 1.0) -> Augmentation:
     return Augmentation(**{"flip": 0.0, change: probability})
 
 
-def test_only_the_flip_is_on_by_default() -> None:
-    assert Augmentation() == Augmentation(0.5, 0.0, 0.0, 0.0, 0.0)
-
-
-def test_without_changes_the_image_is_the_same(image: np.ndarray) -> None:
-    for index in range(50):
-        np.testing.assert_array_equal(NONE(image, 0, 0, index), image)
-
-
 def test_flip_mirrors_half_of_the_images(image: np.ndarray) -> None:
     mirrored = [
         np.array_equal(Augmentation()(image, 1, 0, index), image[:, ::-1]) for index in range(1000)
@@ -58,16 +48,6 @@ def test_probabilities_are_kept(change: str, image: np.ndarray) -> None:
         not np.array_equal(only(change, 0.25)(image, 2, 0, index), image) for index in range(400)
     ]
     assert abs(sum(changed) - 100) < 5 * np.sqrt(400 * 0.25 * 0.75)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_type_shape_and_input_are_kept(change: str, image: np.ndarray) -> None:
-    before = image.copy()
-    for shape, index in itertools.product([(112, 112), (96, 64), (1, 1)], range(20)):
-        part = image[: shape[0], : shape[1]]
-        result = only(change)(part, 0, 0, index)
-        assert result.shape == part.shape and result.dtype == np.uint8
-    np.testing.assert_array_equal(image, before)
 
 
 def test_crop_keeps_one_box_in_place(image: np.ndarray) -> None:
@@ -169,36 +149,6 @@ def test_boxes_that_do_not_fit_are_drawn_again(image: np.ndarray) -> None:
     assert (cut[:, 3] == 112).mean() > 2 * (boxes[:, 3] == 112).mean()
 
 
-@pytest.mark.parametrize(("shape", "box"), [((112, 20), (27, 20)), ((20, 112), (20, 27))])
-def test_where_no_box_fits_the_largest_is_taken(
-    shape: tuple[int, int], box: tuple[int, int]
-) -> None:
-    white = np.full((*shape, 3), 255, np.uint8)
-    sizes = [kept_box(adaface("crop")(white, 0, 0, index))[2:] for index in range(200)]
-    assert box in sizes
-    assert all(height / width <= 1.5 and width / height <= 1.5 for height, width in sizes)
-
-
-def test_small_sides_are_rounded_down(monkeypatch: pytest.MonkeyPatch, image: np.ndarray) -> None:
-    sizes, resize = [], cv2.resize
-
-    def watched(image: np.ndarray, size: tuple[int, int], interpolation: int) -> np.ndarray:
-        sizes.append((*size, interpolation))
-        return resize(image, size, interpolation=interpolation)
-
-    monkeypatch.setattr(cv2, "resize", watched)
-    for index in range(500):
-        adaface("low_resolution")(image, 1, 0, index)
-    small, large = sizes[::2], sizes[1::2]
-    assert all(width == height for width, height, _ in small)
-    assert {size[:2] for size in large} == {(112, 112)}
-    sides = np.array([width for width, _, _ in small])
-    assert sides.min() == 22 and sides.max() == 111  # ⌊0.2 · 112⌋ and below 112
-    assert kstest((sides + 0.5) / 112, "uniform", (0.2, 0.8)).pvalue > 1e-3
-    for ways in (small, large):
-        assert np.ptp(np.bincount([way for _, _, way in ways], minlength=5)) < 60
-
-
 def test_photometric_changes_are_pillows_in_random_order(image: np.ndarray) -> None:
     enhance = pytest.importorskip("PIL.ImageEnhance")
     pillow = pytest.importorskip("PIL.Image")
@@ -219,18 +169,6 @@ def test_photometric_changes_are_pillows_in_random_order(image: np.ndarray) -> N
     assert len(set(orders)) == 6
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_both_forms_change_the_same_images(change: str, image: np.ndarray) -> None:
-    for index in range(50):
-        first, second = (
-            Augmentation(**{"flip": 0.0, change: 0.3, "form": form})(image, 4, 1, index)
-            for form in ("facerec", "adaface")
-        )
-        assert np.array_equal(first, image) == np.array_equal(second, image)
-        again = Augmentation(**{"flip": 0.0, change: 0.3, "form": "adaface"})
-        np.testing.assert_array_equal(again(image, 4, 1, index), second)
-
-
 def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> None:
     for index in range(50):
         flipped = Augmentation(flip=0.5)(image, 0, 0, index)
@@ -238,13 +176,6 @@ def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> 
         near = np.abs(both.astype(int) - flipped).mean()
         far = np.abs(both.astype(int) - flipped[:, ::-1]).mean()
         assert near < far
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_probability_outside_its_range_is_refused(change: str, value: float) -> None:
-    with pytest.raises(RecipeError, match=rf"Augmentation\.{change} must be .* found {value}"):
-        only(change, value)
 
 
 def test_sample_numbers_depend_on_all_four_arguments_and_nothing_else() -> None:
@@ -282,20 +213,6 @@ def test_decisions_are_those_of_splitmix64_in_python_integers() -> None:
         assert found[row].tolist() == [(output(state) >> 11) / 2**53 for state in states]
 
 
-def test_decisions_are_uniform_and_unrelated() -> None:
-    """Over indices, changes, epochs and seeds; the bounds are five standard deviations."""
-    n = 20_000
-    for others in (np.arange(n), np.arange(n) * 2**20):
-        numbers = np.hstack([decision_numbers(*key, others) for key in [(0, 0), (0, 1), (1, 0)]])
-        assert len(np.unique(numbers)) == numbers.size and 0 <= numbers.min() < numbers.max() < 1
-        expected = n / 16
-        counts = np.stack([np.histogram(column, 16, (0, 1))[0] for column in numbers.T])
-        assert (((counts - expected) ** 2 / expected).sum(axis=1) < 15 + 5 * np.sqrt(30)).all()
-        lagged = np.hstack([numbers[:-1], numbers[1:]])
-        correlations = np.corrcoef(lagged, rowvar=False) - np.eye(lagged.shape[1])
-        assert np.abs(correlations).max() < 5 / np.sqrt(n)
-
-
 @pytest.mark.parametrize("form", ["facerec", "adaface"])
 def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray, form: Any) -> None:
     everything = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5, form)
@@ -306,10 +223,3 @@ def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray, form: Any) ->
         changed = image.copy()
         batch(k, changed)
         np.testing.assert_array_equal(changed, expected)
-
-
-def test_neighbouring_samples_are_uncorrelated() -> None:
-    first = np.array([sample_generator(0, 0, index).random() for index in range(4000)])
-    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.06
-    assert abs(first.mean() - 0.5) < 0.025
-    assert len(np.unique(first)) == 4000

@@ -30,7 +30,6 @@ from facerec.records.dataset import (
 from facerec.records.decode import decode_image
 from facerec.records.image_record import ImageRecord
 from facerec.records.image_record import pack as pack_record
-from facerec.records.images import FolderImages
 from facerec.records.layout import write_image_records
 from facerec.records.make import make_records
 from facerec.records.recordio import RecordWriter
@@ -183,16 +182,6 @@ def test_data_sets_pickle_small(kind: str, pack: Path, folder: Path) -> None:
     np.testing.assert_array_equal(copy.labels, labels)
 
 
-def test_pin_memory_moves_every_tensor(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = open_dataset(Data(pack), seed=0).__getitems__(BatchRequest(0, np.arange(3)))
-    pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
-    copy = batch.pin_memory()
-    assert [id(tensor) for tensor in pinned] == [
-        id(copy.images), id(copy.labels), id(copy.indices)
-    ]  # fmt: skip
-
-
 # Damaged samples
 
 
@@ -232,13 +221,6 @@ def test_replacements_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     assert len({replacement(epoch, [2]) for epoch in range(20)}) > 5
 
 
-def test_skip_gives_up_when_all_is_damaged(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", [(0, "a/a.jpg", b"text"), (1, "b/b.jpg", b"text")])
-    dataset = open_dataset(Data(tmp_path, on_error="skip"), seed=0)
-    with pytest.raises(DatasetError, match=r"train\.rec, key 1.*no replacement.*neither a JPEG"):
-        dataset.__getitems__(BatchRequest(0, np.arange(2)))
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_broken_pack_under_both_policies(shared_data: Path, seed: int) -> None:
     path = shared_data / "records" / "broken" / "corrupt_jpeg.rec"
@@ -275,39 +257,6 @@ def test_real_faces(shared_data: Path) -> None:
 # Labels and classes
 
 
-def test_a_label_beyond_property_is_refused(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items())
-    (tmp_path / "property").write_text(f"{CLASSES - 1},112,112\n")
-    dataset = open_dataset(Data(tmp_path), seed=0)
-    last = len(dataset) - 1
-    sentence = rf"train\.rec, key {last + 1}, offset \d+: label 5 .* range for 5 classes"
-    for act in (
-        lambda: dataset[last],
-        lambda: dataset.__getitems__(BatchRequest(0, np.array([0, last]))),
-    ):
-        with pytest.raises(FacerecError, match=sentence):
-            act()
-    with pytest.raises(RecordError, match="label 5"):
-        _ = dataset.labels
-    lenient = open_dataset(Data(tmp_path, on_error="skip"), seed=0)
-    assert lenient.labels.tolist() == [*np.repeat(np.arange(5), PER_CLASS), *[-1] * PER_CLASS]
-    batch = lenient.__getitems__(BatchRequest(0, np.arange(len(lenient))))
-    assert len(batch.skipped) == PER_CLASS and int(batch.labels.max()) == 4
-    assert len(Subset(lenient, classes=range(5))) == 5 * PER_CLASS
-
-
-def test_more_classes_than_labels_can_number_are_refused(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items(), num_classes=CLASSES)
-    (tmp_path / "property").write_text("1000000000,112,112\n")
-    with pytest.raises(RecordError, match=r"property, line 1: found \(1000000000"):
-        RecordDataset(tmp_path)
-
-
-def test_classes_without_images_are_allowed(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items(), num_classes=CLASSES + 3)
-    assert open_dataset(Data(tmp_path), seed=0).num_classes == CLASSES + 3
-
-
 def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
     write_image_records(tmp_path / "train", items())
     (tmp_path / "property").unlink()
@@ -320,42 +269,11 @@ def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
     )
 
 
-def test_a_label_index_is_refused_where_there_are_no_records(tmp_path: Path) -> None:
-    (tmp_path / "ann").mkdir()
-    cv2.imwrite(str(tmp_path / "ann" / "1.png"), np.zeros((112, 112, 3), np.uint8))
-    with pytest.raises(FacerecError, match=r"data\.label_index 0 .* no record file; leave"):
-        open_dataset(Data(tmp_path, label_index=0), seed=0)
-
-
 def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
     path = shared_data / "records" / "benz_train.rec"
     with pytest.raises(FacerecError, match="label_index"):
         open_dataset(Data(path), seed=0)
     assert open_dataset(Data(path, label_index=0), seed=0).labels.tolist() == [4] * 12
-
-
-def test_a_label_index_beyond_the_labels_is_no_other_label(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items(), num_classes=CLASSES)
-    assert open_dataset(Data(tmp_path, label_index=0), seed=0).sample(1)[1] == 0
-    dataset = open_dataset(Data(tmp_path, label_index=1), seed=0)
-    for read in (lambda: dataset.labels, lambda: dataset.sample(1), lambda: dataset[1]):
-        with pytest.raises(RecordError, match=r"train\.rec, key \d.*label_index 1 "):
-            read()
-
-
-def test_a_verification_pack_is_no_training_set(tmp_path: Path, shared_data: Path) -> None:
-    for data in (Data(path := shared_data / "lfw_small" / "small_py3.bin"), Data(path, "records")):
-        with pytest.raises(RecordError, match=r"small_py3\.bin: .*verification pack.*\.rec"):
-            open_dataset(data, seed=0)
-
-
-def test_class_names_beside_the_records(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items())
-    (tmp_path / "classes.txt").write_text("".join(f"id{i}\n" for i in range(CLASSES)))
-    assert open_dataset(Data(tmp_path), seed=0).class_names == [f"id{i}" for i in range(CLASSES)]
-    (tmp_path / "classes.txt").write_text("id0\nid1\n")
-    with pytest.raises(DatasetError, match=r"classes\.txt: names 2 classes .* have 6"):
-        open_dataset(Data(tmp_path), seed=0)
 
 
 # Names in any Unicode form
@@ -404,25 +322,6 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
         assert len(open_dataset(Data(tmp_path / "set", exclude=leave), seed=0)) == len(whole) - 1
 
 
-def test_twins_among_the_classes_of_records_are_both_left_out(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items())
-    names = ["Jose\u0301", "Jos\xe9", *ACCENTED[2:]]
-    (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
-    (tmp_path / "list").write_text("subject_id\nJos\xe9\n")
-    assert len(open_dataset(Data(tmp_path, exclude=tmp_path / "list"), seed=0)) == 4 * PER_CLASS
-    (tmp_path / "list").write_text("Jose\u0301\n")
-    assert len(open_dataset(Data(tmp_path, identities=tmp_path / "list"), seed=0)) == 2 * PER_CLASS
-
-
-def test_two_folders_of_one_name_are_told(tmp_path: Path) -> None:
-    for name in ("Jose\u0301", "Jos\xe9", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"{len(name)}.jpg").write_bytes(jpeg(0))
-    if len(list(tmp_path.iterdir())) == 3:  # on a Mac they are one folder
-        with pytest.raises(DatasetError, match="'José' names two identity folders"):
-            FolderDataset(tmp_path)
-
-
 # Subsets
 
 
@@ -451,23 +350,6 @@ def test_subset_by_indices_keeps_their_order(pack: Path) -> None:
     assert kept.labels.tolist() == [5, 0] and kept.num_classes == CLASSES
     nested = Subset(subset, classes=[1])
     assert [nested.where(i) for i in range(2)] == [dataset.where(28), dataset.where(29)]
-
-
-@pytest.mark.parametrize(
-    ("choice", "sentence"),
-    [
-        ({"classes": [1, 6]}, "class 6, but the data set has 6"),
-        ({"classes": [-1]}, "class -1"),
-        ({"indices": [30]}, "sample 30, but the data set has 30"),
-        ({"indices": [3, 4, 3]}, "sample 3 2 times"),
-        ({"indices": []}, "without any sample"),
-        ({"classes": []}, "without any sample"),
-        ({"indices": [0.5]}, "integers"),
-    ],
-)
-def test_bad_subsets_are_refused(choice: dict, sentence: str, pack: Path) -> None:
-    with pytest.raises(DatasetError, match=sentence):
-        Subset(open_dataset(Data(pack), seed=0), **choice)
 
 
 def test_identities_from_a_file(tmp_path: Path, pack: Path, folder: Path) -> None:
@@ -527,34 +409,6 @@ def test_what_is_no_image_of_a_person_is_counted(
     assert note in make_records(tmp_path, tmp_path_factory.mktemp("out")).notes
 
 
-def test_bad_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there is no such folder"):
-        FolderDataset(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match="has no identity folders"):
-        FolderDataset(tmp_path)
-    (tmp_path / "a").mkdir()
-    with pytest.raises(DatasetError, match=r"no identity folders with images .*1 empty folder"):
-        FolderDataset(tmp_path)
-    (tmp_path / "a" / "b").mkdir()
-    (tmp_path / "a" / "b" / "1.jpg").write_bytes(jpeg(0))
-    with pytest.raises(DatasetError, match=r"/a/b: a folder inside the identity folder a"):
-        FolderDataset(tmp_path)
-
-
-def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "a").mkdir(parents=True)
-    (root / "a" / "1.jpg").write_bytes(jpeg(0))
-    (root / "b").symlink_to(root / "a")
-    linked = tmp_path / "linked"
-    linked.symlink_to(root)
-    assert len(FolderDataset(linked)) == 2
-    (tmp_path / "secret.jpg").write_bytes(jpeg(1))
-    (root / "a" / "2.jpg").symlink_to("../../secret.jpg")
-    with pytest.raises(DatasetError, match=r"/a/2\.jpg: a symbolic link that leads out of"):
-        FolderDataset(root)
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_a_pipe_among_the_images_is_counted_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
@@ -564,40 +418,6 @@ def test_a_pipe_among_the_images_is_counted_and_not_waited_for(tmp_path: Path) -
     os.mkfifo(tmp_path / "a" / "2.jpg")
     dataset = FolderDataset(tmp_path)
     assert len(dataset) == 2 and "1 pipe passed over" in dataset.notes[0]
-
-
-def test_a_link_in_a_circle_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.jpg").symlink_to("1.jpg")
-    with pytest.raises(DatasetError, match=r"/a/1\.jpg: a symbolic link .* circle"):
-        FolderDataset(tmp_path)
-    with pytest.raises(DatasetError, match=r"/a/1\.jpg: a symbolic link .* circle"):
-        FolderImages(tmp_path)
-    with pytest.raises(ImageError, match=r"a/1\.jpg: the image cannot be read"):
-        FolderImages(tmp_path, ["a/1.jpg"]).encoded(0)
-
-
-def test_a_bad_image_in_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name, data in [("1.jpg", jpeg(0)), ("2.jpg", jpeg(1, size=96)), ("3.png", b"notes")]:
-        (tmp_path / "a" / name).write_bytes(data)
-    dataset = open_dataset(Data(tmp_path), seed=0)
-    with pytest.raises(ImageError, match=r"/a/2\.jpg: the image is 96×96 .* 112×112 is needed"):
-        dataset[1]
-    with pytest.raises(ImageError, match=r"/a/3\.png: neither a JPEG nor a PNG"):
-        dataset[2]
-    (tmp_path / "a" / "1.jpg").unlink()
-    with pytest.raises(DatasetError, match=r"/a/1\.jpg: cannot be read \(No such file"):
-        dataset[0]
-
-
-def test_nothing_at_the_path(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"nowhere: there is no such file or folder"):
-        open_dataset(Data(tmp_path / "nowhere"), seed=0)
-    with pytest.raises(RecordError, match=r"no \.rec file"):
-        open_dataset(Data(tmp_path, layout="records"), seed=0)
-    with pytest.raises(DatasetError, match="no identity folders"):
-        open_dataset(Data(tmp_path), seed=0)
 
 
 # Records beside the plain ones
@@ -622,9 +442,3 @@ def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
     cut = RecordDataset(tmp_path, num_classes=2)
     with pytest.raises(RecordError, match=r"train\.rec, key 2, offset \d+: the record claims"):
         cut[2]
-
-
-def test_remarks_on_the_records_reach_the_data_set(shared_data: Path) -> None:
-    dataset = RecordDataset(shared_data / "records" / "cgzzt_val.rec")  # has no index
-    assert any(".idx" in note for note in dataset.notes)
-    assert Subset(dataset, indices=[0]).notes == dataset.notes

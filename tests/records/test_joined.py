@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.errors import DatasetError, FacerecError, RecipeError
-from facerec.recipe import check, from_dict, to_dict
+from facerec.errors import DatasetError
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     BatchLoader,
@@ -223,18 +221,6 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
     assert open_dataset(everybody, seed=0).num_classes == 4
 
 
-def test_damage_in_a_further_set(two: tuple[Path, Path], tmp_path: Path) -> None:
-    bad = write(tmp_path / "bad", [2, 2], first=30, bad=(1,))
-    data = Data(two[0], also=(Part(bad),), on_error="skip")
-    joined = open_dataset(data, seed=0)
-    batch = joined.__getitems__(BatchRequest(0, np.arange(len(joined))))
-    assert [item.index for item in batch.skipped] == [7]
-    assert batch.skipped[0].where.startswith(f"{bad}/train.rec, key 2, ")
-    assert batch.labels.tolist() == joined.labels[batch.indices.numpy()].tolist()
-    with pytest.raises(FacerecError, match=r"bad/train\.rec, key 2"):
-        open_dataset(replace(data, on_error="error"), seed=0)[7]
-
-
 def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
     data = Data(two[0], also=(Part(two[1], weight=0.5), Part(two[0], weight=2.0)))
     joined = open_dataset(data, seed=0)
@@ -243,34 +229,6 @@ def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
     assert open_dataset(Data(two[0]), seed=0).weights is None
     subset = Subset(joined, indices=[12, 3, 8])
     assert subset.weights is not None and subset.weights.tolist() == [2.0, 1.0, 0.5]
-
-
-def test_remarks_of_all_sets(two: tuple[Path, Path]) -> None:
-    for path in two:
-        (path / "property").write_text("5,112,112\n99\n")
-    notes = open_dataset(Data(two[0], also=(Part(two[1]),)), seed=0).notes
-    assert [note.split(":")[0] for note in notes] == [str(path / "property") for path in two]
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_bad_weights_are_refused(weight: float) -> None:
-    with pytest.raises(RecipeError, match=r"Part\.weight must be above 0"):
-        Part(Path("a"), weight=weight)
-    with pytest.raises(RecipeError, match=r"data\.also\[0\]: Part\.weight must be above 0"):
-        check(Data, {"path": "a", "also": [{"path": "b", "weight": weight}]}, "recipe.json", "data")
-
-
-def test_parts_survive_json() -> None:
-    data = Data(Path("a"), also=(Part(Path("b"), 2.0, True, Path("c")), Part(Path("d"))))
-    assert from_dict(Data, json.loads(json.dumps(to_dict(data))), "recipe.json") == data
-
-
-def test_a_missing_part_is_named(two: tuple[Path, Path]) -> None:
-    data = Data(two[0], also=(Part(two[1]), Part(Path("nowhere"))))
-    with pytest.raises(
-        DatasetError, match=r"nowhere: there is no such .*; check data\.also\[1\]\.path"
-    ):
-        open_dataset(data, seed=0)
 
 
 # People with few images
@@ -282,38 +240,6 @@ def test_people_with_few_images_are_left_out(two: tuple[Path, Path], least: int)
     counts = [count for count in (2, 3, 1) if count >= least]
     assert dataset.labels.tolist() == np.repeat(np.arange(len(counts)), counts).tolist()
     assert dataset.num_classes == len(counts)
-
-
-def test_images_of_all_sets_count(two: tuple[Path, Path]) -> None:
-    data = Data(two[0], also=(Part(two[1], shared_classes=True),), min_images=3)
-    dataset = open_dataset(data, seed=0)  # 2 + 1, 3 + 4 and 1 images of the three
-    assert np.bincount(dataset.labels).tolist() == [3, 7]
-
-
-def test_people_are_counted_among_those_to_keep(two: tuple[Path, Path], tmp_path: Path) -> None:
-    keep = tmp_path / "keep.txt"
-    keep.write_text("0\n2\n")
-    dataset = open_dataset(Data(two[0], identities=keep, min_images=2), seed=0)
-    assert dataset.labels.tolist() == [0, 0]
-
-
-def test_labels_are_read_once_and_in_view(two: tuple[Path, Path]) -> None:
-    for also, images in (((), 6), ((Part(two[1]),), 11)):
-        seen: list[tuple[str, int, int]] = []
-        data = Data(two[0], also=also, min_images=2)
-        dataset = open_dataset(data, 0, progress=lambda *now, seen=seen: seen.append(now))
-        assert sum(total for _, _, total in seen) == images  # each set at once
-        read = len(seen)
-        assert len(dataset.labels) == len(dataset) and len(seen) == read
-
-
-def test_nobody_is_left(two: tuple[Path, Path]) -> None:
-    with pytest.raises(
-        DatasetError, match=r"/a: nobody has 4 images, the most are 3; lower data\.min_images"
-    ):
-        open_dataset(Data(two[0], min_images=4), seed=0)
-    with pytest.raises(RecipeError, match=r"Data\.min_images must be at least 1 .* found 0"):
-        Data(two[0], min_images=0)
 
 
 # Visits beyond the first

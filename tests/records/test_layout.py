@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -206,23 +201,6 @@ def test_property(tmp_path):
     assert records.labels(on_error="skip").tolist() == [0, 0, 1, -1]
 
 
-def test_finding_the_file(tmp_path):
-    with pytest.raises(RecordError, match=r"has no \.rec file"):
-        open_image_records(tmp_path)
-    with pytest.raises(RecordError, match="no such record file"):
-        open_image_records(tmp_path / "x.rec")
-    write(tmp_path, [image(0.0, 0)], "b.rec")
-    assert open_image_records(tmp_path).path.name == "b.rec"
-    write(tmp_path, [image(0.0, 0)], "a.rec")
-    with pytest.raises(RecordError, match=r"2 record files \(a\.rec, b\.rec\)"):
-        open_image_records(tmp_path)
-    write(tmp_path, [image(0.0, 0)])
-    assert open_image_records(tmp_path).path.name == "train.rec"
-    (tmp_path / "train.rec").write_bytes(b"")
-    with pytest.raises(RecordError, match="is empty"):
-        open_image_records(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
 def test_broken_files_open_and_fail_where_they_are_broken(shared_data, name):
     records = open_image_records(shared_data / f"records/broken/{name}.rec")
@@ -266,31 +244,6 @@ def test_headers_stop_at_the_end_of_the_file(tmp_path):
     headers = _read_headers(RecordFile(path), np.array([0, 32]))
     assert headers.plain.tolist() == [True, False]
     assert headers.scalar[0] == 3.0
-
-
-@pytest.mark.integration
-def test_pickling_and_other_processes(tmp_path):
-    write(tmp_path, HEADER + IMAGES + IDENTITIES)
-    records = open_image_records(tmp_path)
-    labels = records.labels().tolist()
-    again = pickle.loads(pickle.dumps(records))
-    assert again.labels().tolist() == labels
-    # In a process of its own: one that other tests have filled with threads cannot fork safely.
-    code = """
-import json, multiprocessing, sys
-from facerec.records.layout import open_image_records
-if __name__ == "__main__":
-    records = open_image_records(sys.argv[1])
-    for method in ("fork", "spawn"):
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            print(json.dumps(pool.map(records.read_class, range(4))))
-"""
-    script = tmp_path / "other_processes.py"
-    script.write_text(code)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [labels, labels]
 
 
 # -- the float32 trap ----------------------------------------------------------------------------
@@ -407,13 +360,3 @@ def test_what_the_writer_refuses(tmp_path, items, words):
     with pytest.raises(RecordError, match=rf"train\.rec.*{words}"):
         write_image_records(tmp_path / "train", items, num_classes=9)
     assert snapshot(tmp_path) == {"property": b"old"}
-
-
-def test_errors_of_the_source_pass_unchanged(tmp_path):
-    def source():
-        yield ITEMS[0]
-        raise PermissionError(13, "no", "face.jpg")
-
-    with pytest.raises(PermissionError, match=r"face\.jpg"):
-        write_image_records(tmp_path / "train", source())
-    assert snapshot(tmp_path) == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import pickle
 import struct
 import tempfile
 from pathlib import Path
@@ -19,13 +18,11 @@ from hypothesis import strategies as st
 from facerec.errors import RecordError
 from facerec.records.recordio import (
     MAGIC,
-    MAX_PAYLOAD,
     RecordFile,
     RecordWriter,
     encode_record,
     read_index,
     rebuild_index,
-    write_index,
 )
 
 SHARED_FILES = [
@@ -279,15 +276,6 @@ def test_salvage_goes_on_at_whole_or_first_parts(tmp_path):
     assert [(d.start, d.stop) for d in file.damages] == [(12, 40)]
 
 
-def test_too_long_payload_is_refused_by_length_alone(tmp_path):
-    class Long(bytes):
-        def __len__(self) -> int:
-            return MAX_PAYLOAD + 1
-
-    with pytest.raises(RecordError, match="536,870,912 bytes"):
-        encode_record(Long())
-
-
 # -- processes -----------------------------------------------------------------------------------
 
 
@@ -304,13 +292,6 @@ def test_other_processes_read_the_same_bytes(tmp_path, method):
         assert pool.apply(_read_all, (file,)) == content
 
 
-def test_pickles_hold_no_map(tmp_path):
-    file = record_file(tmp_path, encode_record(bytes(100_000)))
-    payloads(file)
-    assert len(pickle.dumps(file)) < 1000
-    assert payloads(pickle.loads(pickle.dumps(file))) == [bytes(100_000)]
-
-
 def test_a_file_that_changes_is_refused(tmp_path):
     file = record_file(tmp_path, encode_record(b"content"))
     file.path.write_bytes(b"")
@@ -319,12 +300,6 @@ def test_a_file_that_changes_is_refused(tmp_path):
     with pytest.raises(RecordError, match="no such record file"):
         RecordFile(tmp_path / "other.rec")
     assert payloads(record_file(tmp_path, b"")) == []
-
-
-def test_an_index_is_no_record_file(tmp_path: Path) -> None:
-    (tmp_path / "train.idx").write_bytes(b"0\t0\n")
-    with pytest.raises(RecordError, match=r"train\.idx: an index"):
-        RecordFile(tmp_path / "train.idx")
 
 
 # -- index ---------------------------------------------------------------------------------------
@@ -369,30 +344,6 @@ def test_index_errors(tmp_path, text, words):
         read_text_index(tmp_path, text, size=100)
 
 
-def test_index_line_numbers_across_blocks(tmp_path):
-    count = 200_000
-    lines = [f"{key}\t{key * 40}" for key in range(count)]
-    index = read_text_index(tmp_path, "\n".join(lines).encode())
-    assert (index.keys == np.arange(count)).all()
-    assert (index.offsets == np.arange(count) * 40).all()
-    lines[150_000] = "150000 6000000"
-    with pytest.raises(RecordError, match="line 150001: expected two integers"):
-        read_text_index(tmp_path, "\n".join(lines).encode())
-
-
-@settings(deadline=None)
-@given(st.one_of(st.binary(max_size=60), st.text("0123\t\n", max_size=40).map(str.encode)))
-def test_any_index_gives_numbers_or_a_record_error(text):
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            index = read_text_index(Path(folder), text, size=4000)
-        except RecordError as problem:
-            assert "a.idx, line " in str(problem)
-        else:
-            assert ((index.offsets % 4 == 0) & (index.offsets <= 3992)).all()
-            assert len(np.unique(index.keys)) == len(index)
-
-
 def test_a_million_records_open_without_touching_them(tmp_path):
     count, step = 1_000_000, 3000
     path = tmp_path / "sparse.rec"
@@ -410,46 +361,3 @@ def test_a_million_records_open_without_touching_them(tmp_path):
 
 
 # -- writer --------------------------------------------------------------------------------------
-
-
-def test_default_keys_and_the_index(tmp_path):
-    with RecordWriter(tmp_path / "new/a.rec") as writer:
-        assert [writer.write(b"12345"), writer.write(b""), writer.write(b"x", 9)] == [0, 16, 24]
-        writer.write(b"y")
-    assert (tmp_path / "new/a.idx").read_text() == "0\t0\n1\t16\n9\t24\n10\t36\n"
-    index = read_index(tmp_path / "new/a.idx", 48)
-    write_index(tmp_path / "again.idx", index)
-    assert (tmp_path / "again.idx").read_bytes() == (tmp_path / "new/a.idx").read_bytes()
-
-
-@pytest.mark.parametrize("problem", [KeyboardInterrupt(), FileNotFoundError(2, "gone", "x.jpg")])
-def test_failure_leaves_what_was_there(tmp_path, problem):
-    with RecordWriter(tmp_path / "a.rec") as writer:
-        writer.write(b"old")
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(type(problem)) as caught, RecordWriter(tmp_path / "a.rec") as writer:
-        writer.write(b"new")
-        raise problem
-    assert caught.value is problem
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-
-def test_writer_refuses_keys_that_occur_twice(tmp_path):
-    with pytest.raises(RecordError, match="records 0 and 2 have the same key 4"):  # noqa: SIM117
-        with RecordWriter(tmp_path / "a.rec") as writer:
-            for key in (4, 5, 4):
-                writer.write(b"", key)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RecordError, match="key -1"), RecordWriter(tmp_path / "a.rec") as writer:
-        writer.write(b"", -1)
-
-
-def test_a_full_disk_is_worded(tmp_path, monkeypatch):
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(RecordError, match=r"a\.rec: the disk is full"):  # noqa: SIM117
-        with RecordWriter(tmp_path / "a.rec") as writer:
-            monkeypatch.setattr(writer, "_file", type("Full", (), {"write": full})())
-            writer.write(b"x")
-    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -36,27 +35,6 @@ def test_index_by_ids(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as exit_:
         main([str(train)])
     assert exit_.value.code == 2 and "an older index is kept here" in capsys.readouterr().err
-
-
-def test_a_full_disk_leaves_the_old_index_in_place(
-    train: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    resource = pytest.importorskip("resource")
-
-    def files() -> dict[str, bytes]:
-        paths = (path for path in train.parent.iterdir() if path.is_file())
-        return {path.name: path.read_bytes() for path in paths if path.suffix != ".lock"}
-
-    before = files()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
-    try:
-        with pytest.raises(SystemExit) as exit_:
-            main([str(train)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert exit_.value.code == 2 and "cannot be written" in capsys.readouterr().err
-    assert files() == before and "train.idx" in before
 
 
 def test_index_in_file_order_where_ids_say_nothing(tmp_path: Path) -> None:
@@ -102,21 +80,6 @@ def test_whole_images_of_a_damaged_insightface_file_are_read_again(
     saved = open_dataset(Data(whole), 0)
     assert [saved.sample(i) for i in range(len(saved))] == left
     assert saved.ids.tolist() == [str(i + 1) for i in range(6) if i not in lost]
-
-
-def test_an_undamaged_insightface_file_is_copied_whole(train: Path, tmp_path: Path) -> None:
-    main([str(train), "--out", str(tmp_path / "copy.rec")])
-    for suffix in (".rec", ".idx"):
-        copy = (tmp_path / "copy.rec").with_suffix(suffix)
-        assert copy.read_bytes() == train.with_suffix(suffix).read_bytes()
-
-
-def test_refusals(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copy(train, tmp_path / "there.rec")
-    for out, sentence in (("there.rec", "is there already"), ("x.dat", "not called X.rec")):
-        with pytest.raises(SystemExit):
-            main([str(train), "--out", str(tmp_path / out)])
-        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"0\t0\n1\t64\n" * 40])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import tarfile
 from collections.abc import Sequence
@@ -14,15 +13,12 @@ import numpy as np
 import pytest
 
 from facerec.commands.embed import open_source
-from facerec.errors import DatasetError, FacerecError, RecordError
+from facerec.errors import DatasetError, RecordError
 from facerec.records.dataset import (
     BatchLoader,
     BatchRequest,
     FaceDataset,
-    FolderDataset,
-    RecordDataset,
 )
-from facerec.records.layout import write_image_records
 from facerec.records.tar_shards import INDEX, TarDataset
 from facerec.records.training_set import Data, Part, open_dataset
 
@@ -116,14 +112,6 @@ def test_labels_are_numbers_or_names(
     assert dataset.num_classes == max(wanted) + 1
 
 
-def test_cls_comes_before_json_and_json_before_txt(tmp_path: Path) -> None:
-    for order in ("txt json cls jpg", "jpg cls txt json"):
-        values = {"txt": b"2", "json": b'{"label": 1}', "cls": b"0", "jpg": jpeg(0)}
-        content = [(f"k.{field}", values[field]) for field in order.split()]
-        write(tmp_path / "t.tar", [*content, *sample("other", 1, 5)])
-        assert TarDataset(tmp_path / "t.tar").labels.tolist() == [0, 5]
-
-
 def test_shards_may_repeat_keys(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / f"s-{number}.tar", sample("k", number, number))
@@ -144,17 +132,6 @@ def test_a_changed_shard_is_indexed_again(tmp_path: Path) -> None:
     for damage in (b"", b"PK", (tmp_path / ("t.tar" + INDEX)).read_bytes()[:-40]):
         (tmp_path / ("t.tar" + INDEX)).write_bytes(damage)
         assert contents(TarDataset(path)) == contents(again)
-
-
-def test_a_folder_that_takes_no_index_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise DatasetError("no right to write")
-
-    monkeypatch.setattr("facerec.records.tar_shards.atomic_path", refuse)
-    dataset = TarDataset(write(tmp_path / "t.tar", sample("a", 0, 0)))
-    assert len(dataset) == 1 and "no right to write" in dataset.notes[0]
 
 
 def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
@@ -308,16 +285,6 @@ def test_real_samples_with_two_dots(shared_data: Path, tmp_path: Path) -> None:
     assert len(dataset) == 14 and dataset.num_classes == 5 and not dataset.notes
 
 
-def test_a_folder_of_people_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "anna").mkdir()
-    (tmp_path / "anna" / "0.jpg").write_bytes(jpeg(0))
-    write(tmp_path / "backup.tar", sample("a", 0, 0))
-    assert isinstance(open_dataset(Data(tmp_path), 0), FolderDataset)
-    assert isinstance(open_dataset(Data(tmp_path, layout="webdataset"), 0), TarDataset)
-    with pytest.raises(FacerecError, match=r"gone-1\.tar"):
-        open_dataset(Data(tmp_path / "gone-{1..3}.tar"), 0)
-
-
 class Batches:
     def __iter__(self):  # type: ignore[no-untyped-def]
         for start in (6, 0, 3):
@@ -335,22 +302,3 @@ def test_workers_read_what_this_process_reads(tmp_path: Path, start_method: str)
     shared = BatchLoader(dataset, Batches(), workers=2, start_method=start_method)  # type: ignore[arg-type]
     for (images, labels), batch in zip(alone, shared, strict=True):
         assert (batch.images == images).all() and (batch.labels == labels).all()
-
-
-def test_labels_as_json_numbers_and_texts_agree(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "t.tar",
-        [*sample("a", 0, json.dumps({"label": "12"}), "json"), *sample("b", 1, "12", "txt")],
-    )
-    assert TarDataset(path).labels.tolist() == [12, 12]
-
-
-def test_an_archive_beside_records_does_not_stand_for_them(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", [(0, "a/0.jpg", jpeg(7))])
-    write(tmp_path / "originals.tar", sample("0", 0, 0))
-    assert isinstance(open_dataset(Data(tmp_path), seed=0), RecordDataset)
-    source = open_source(records=tmp_path)
-    assert source.description["kind"] == "records"
-    assert source.images.encoded(0) == jpeg(7)
-    by_name = Data(tmp_path, layout="webdataset")
-    assert isinstance(open_dataset(by_name, seed=0), TarDataset)

@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from facerec.devices import exact_products
 from facerec.errors import MissingExtraError
 
 BLOCK = 8192
@@ -32,24 +30,19 @@ def nearest(
     Returns:
         ``(n, count)`` in no order, and ``(n,)``: no other product is higher.
     """
-    gallery, queries = torch.from_numpy(templates), torch.from_numpy(probes)
-    best = torch.full((len(probes), count), -torch.inf)
-    rows = torch.full((len(probes), count), -1, dtype=torch.int64)
-    with exact_products() as threads:
-        torch.set_num_threads(threads)
-        for start in range(0, len(templates), BLOCK):
-            # Templates in rows: so it is a fifth faster than the other way round.
-            scores = gallery[start : start + BLOCK] @ queries.T
-            # Most blocks have nobody better for many probes.
-            better = torch.nonzero(scores.amax(dim=0) > best[:, -1])[:, 0]
-            if not len(better):
-                continue
-            top, position = scores.T[better].topk(min(count, len(scores)), dim=1)
-            merged = torch.cat([best[better], top], dim=1)
-            known = torch.cat([rows[better], position + start], dim=1)
-            top, position = merged.topk(count, dim=1)
-            best[better], rows[better] = top, known.gather(1, position)
-    return rows.numpy(), best[:, -1].numpy()
+    best = np.full((len(probes), count), -np.inf, np.float32)
+    rows = np.full((len(probes), count), -1, np.int64)
+    for start in range(0, len(templates), BLOCK):
+        scores = templates[start : start + BLOCK] @ probes.T
+        worst = best.min(axis=1)
+        # Most blocks have nobody better for many probes, and few for the others.
+        for probe in np.flatnonzero(scores.max(axis=0) > worst):
+            better = np.flatnonzero(scores[:, probe] > worst[probe])
+            merged = np.concatenate([best[probe], scores[better, probe]])
+            known = np.concatenate([rows[probe], start + better])
+            top = np.argpartition(merged, -count)[-count:]
+            best[probe], rows[probe] = merged[top], known[top]
+    return rows, best.min(axis=1)
 
 
 class FaissIndex:

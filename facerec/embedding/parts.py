@@ -180,20 +180,16 @@ class EmbeddingsWriter:
 
     def _compare(self, file: Path, job: dict[str, Any]) -> None:
         try:
-            before = parse_json(read_file(file))
-        except (OSError, ValueError) as problem:
+            changed = differences(parse_json(read_file(file)), job)
+        except (OSError, ValueError, AttributeError) as problem:
             raise DatasetError(
                 f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
                 "command again"
             ) from problem
-        if changed := differences(before, job):
-            shown = ", ".join(
-                f"{name} ({_shown(before, name)} there, {_shown(job, name)} now)"
-                for name in changed[:4]
-            )
+        if changed:
             raise DatasetError(
-                f"{self.folder}: holds parts of a job that differs in {shown}; run that command "
-                "again, choose another output file, or remove the folder"
+                f"{self.folder}: holds parts of a job that differs in {', '.join(changed[:4])}; "
+                "run that command again, choose another output file, or remove the folder"
             )
 
 
@@ -215,9 +211,3 @@ def _fingerprint(ids: npt.NDArray[np.str_]) -> str:
     for name in ids.tolist():
         digest.update(os.fsencode(name) + b"\0")
     return digest.hexdigest()
-
-
-def _shown(tree: Any, dotted: str) -> str:
-    for name in dotted.split("."):
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return str(tree)[:40]

@@ -379,13 +379,13 @@ def test_a_kill_while_parts_are_joined_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"flip": False}, r"differs in flip \(True there, False now\); run that command again"),
-        ({"batch_size": 4}, r"batch_size \(2 there, 4 now\)"),
+        ({"flip": False}, r"differs in flip; run that command again"),
+        ({"batch_size": 4}, "batch_size"),
         (
             {"model": {"sha256": "cd"}},
-            r"model\.sha256 \(ab there, cd now\), model\.device \(cuda there, None now\)",
+            r"model\.sha256, model\.device",
         ),
-        ({"align": {"method": "yunet"}}, r"align \(None there, \{'method': 'yunet'\} now\)"),
+        ({"align": {"method": "yunet"}}, "align"),
     ],
 )
 def test_parts_of_another_job_are_refused(
@@ -398,9 +398,9 @@ def test_parts_of_another_job_are_refused(
     assert str(error.value).startswith(f"{path}.parts: ")
     other = toy(COUNT).ids
     assert other is not None
-    with pytest.raises(DatasetError, match=r"differs in ids .* there, .* now"):
+    with pytest.raises(DatasetError, match="differs in ids"):
         EmbeddingsWriter(path, other[::-1], NOTE).begin()
-    with pytest.raises(DatasetError, match=r"differs in images \(53 there, 50 now\), ids"):
+    with pytest.raises(DatasetError, match="differs in images, ids"):
         EmbeddingsWriter(path, other[:50], NOTE).begin()
 
 

@@ -268,13 +268,11 @@ def _find_record_file(path: Path) -> Path:
     if (path / "train.rec").is_file():
         return path / "train.rec"
     files = sorted(path.glob("*.rec"))
-    if not files:
-        raise RecordError(f"{path}: the folder has no .rec file; name the folder that has one")
-    if len(files) > 1:
+    if len(files) != 1:
         names = ", ".join(file.name for file in files[:10]) + ", …" * (len(files) > 10)
         raise RecordError(
-            f"{path}: the folder has {len(files)} record files ({names}) and none is train.rec; "
-            "name the file"
+            f"{path}: the folder has {len(files)} record files{names and f' ({names})'} and none "
+            "is train.rec; name the file"
         )
     return files[0]
 

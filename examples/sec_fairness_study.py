@@ -1,6 +1,6 @@
 """Does SEC change what norms and error rates have to do with groups?
 
-    facerec synthesize --out faces
+    facerec demo --data-only --out faces
     python examples/sec_fairness_study.py demo --data faces --bench faces/lfw.bin \
         --attributes faces/attributes.csv --group group --seeds 0 1 2 --out study
 
@@ -26,6 +26,7 @@ from facerec.embedding import Embeddings, embed_images, load_model
 from facerec.fairness.attributes import Attributes, join, read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.baseline import READING, BaselineComparison, Change, RunPair, compare_runs
+from facerec.fairness.result import Settings
 from facerec.recipe import load_recipe
 from facerec.report.words import limits, number
 from facerec.training import Recipe
@@ -68,7 +69,6 @@ def study(
     seeds: list[int],
     out: Path,
     targets: tuple[str, ...],
-    permutations: int = 9999,
     replicates: int = 2000,
 ) -> tuple[list[str], BaselineComparison]:
     """Train, audit and compare both arms; return what each audit found, and the changes."""
@@ -80,9 +80,7 @@ def study(
             audited = audit(
                 embeddings,
                 attributes,
-                targets=targets,
-                permutations=permutations,
-                replicates=replicates,
+                settings=Settings(targets=targets, replicates=replicates),
                 source=f"seed {seed} {arm}",
             )
             embedded[seed, arm] = embeddings

@@ -37,11 +37,8 @@ Compat = Literal["insightface"]
 ClusterMetric = Literal["nmi", "f1"]
 """Of k-means on all queries, so that no single query has one."""
 
-Fusion = Literal["unit", "raw"]
-"""Embeddings whose mean is a template."""
-
-IndexKind = Literal["auto", "exact", "flat", "ivf", "hnsw"]
-"""How a gallery is searched; all but ``exact`` by FAISS."""
+IndexKind = Literal["auto", "exact", "faiss"]
+"""How a gallery is searched."""
 
 Template = Literal["one", "mean"]
 """Of a person in a search of an audit: the first image, or the mean of all but the probe."""

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import tyro
-from numpy.typing import NDArray
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.errors import DatasetError, MetricError
-from facerec.files import atomic_path, check_file_name
+from facerec.files import check_file_name
 from facerec.large_arrays import take
-from facerec.limits import Limits
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.report import words
-from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Table, text_table
+from facerec.report.table import Cell, text_table
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
-    from facerec.galleries.cleaning import Cleaning
     from facerec.records.dataset import FaceDataset
-    from facerec.report.page import Page
-
-_SHOWN = 60
-"""Proposals of a kind on a page."""
 
 KINDS = {
     "wrong_label": ("wrong label", "images whose label is probably not that of the person"),
@@ -49,10 +42,7 @@ def clean(
     out: Path,
     model: Path | None = None,
     embeddings: Path | None = None,
-    scores: Path | None = None,
     page: Path | None = None,
-    images: bool = False,
-    limit: Annotated[float, Limits(0.0, 1.0, below=True)] = 0.5,
     across: bool = True,
     flip: bool = True,
     on_error: Literal["error", "skip"] = "error",
@@ -71,11 +61,8 @@ def clean(
         out: The .csv file of proposals to write.
         model: A model to embed the images with: a run folder, a .safetensors, .pth or .onnx file.
         embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
-        scores: Also write of every image how probable it is that it does not belong under its
-            label, and its cosines to its own and to the nearest other label, into this .csv file.
-        page: Also write the proposals as a page, .html.
-        images: Show the faces on that page; it then holds personal data.
-        limit: Probability from which on a fault is proposed.
+        page: Also write a page that shows the faces of the surest proposals, .html; it then holds
+            personal data.
         across: Look for duplicates among images of different labels too: a comparison of all pairs,
             whose time grows with the square of their number.
         flip: With --model, sum the embeddings of each image and its mirror image.
@@ -89,11 +76,7 @@ def clean(
 
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
-    if images and page is None:
-        raise DatasetError("--images are shown on a page; name one with --page FILE.html")
-    for file in (out, scores):
-        if file is not None:
-            check_file_name(file, DatasetError)
+    check_file_name(out, DatasetError)
     if model is None:
         refuse_network_flags(network, flip, None, None)
     dataset: FaceDataset | None = None
@@ -105,8 +88,8 @@ def clean(
                     f"{source}: holds embeddings already; leave out --model and --embeddings, or "
                     "name the records"
                 )
-            if images:
-                raise DatasetError(f"{source}: holds no faces to show; leave out --images")
+            if page is not None:
+                raise DatasetError(f"{source}: holds no faces to show; leave out --page")
             embedded = read_embeddings(source)
             if embedded.subjects is None:
                 raise DatasetError(
@@ -148,7 +131,6 @@ def clean(
                 embedded.vectors,
                 labels,
                 names,
-                limit=limit,
                 across=across,
                 device=network.device,
                 progress=progress,
@@ -156,16 +138,64 @@ def clean(
         except MetricError as problem:
             raise DatasetError(f"{source}: {problem}") from problem
     write_proposals(out, cleaning.proposals)
-    _report(cleaning, embedded, console)
+    verdict = f"{len(cleaning.rows):,} images of {cleaning.classes:,} labels"
+    console.print(verdict, style="bold")
+    if left := len(embedded.vectors) - len(cleaning.rows):
+        lost = words.counted(left, "image")
+        console.print(f"{lost} without an embedding or a label: no part taken", style="yellow")
+    counts = Counter(str(item.kind) for item in cleaning.proposals)
+    rows = [(name, f"{counts[kind]:,}", meaning) for kind, (name, meaning) in KINDS.items()]
+    table = text_table("proposals", ("kind", "proposed", "what"), rows, words=("what",))
+    console.print(table.terminal())
+    for headings, listed in proposal_tables(cleaning.proposals, 5).values():
+        console.print(text_table("", headings, listed, words=headings[:-1]).terminal())
     console.print(f"proposals: {out}")
-    if scores is not None:
-        _write_scores(scores, cleaning, labels, names)
-        console.print(f"scores: {scores}")
     if page is not None:
-        text = contact_sheet(cleaning, str(source), dataset if images else None).render()
-        with atomic_path(page, private=images) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
+
+        assert dataset is not None
+        first: dict[str, str] = {}  # stands for its label where no image is named
+        for name, label in zip(dataset.titles.tolist(), labels.tolist(), strict=True):
+            first.setdefault(label, name)
+        sheet = proposal_tables(cleaning.proposals, SHOWN, faces_of(dataset), first)
+        write_contact_sheet(page, "Cleaning a set", f"{source}: {verdict}.", sheet)
         console.print(f"page: {page}")
+
+
+def proposal_tables(
+    proposals: Sequence[Proposal],
+    most: int,
+    face: Callable[[str], str] = lambda name: "",
+    first: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]]:
+    """Return headings and rows of the surest proposals of each kind that there is.
+
+    Args:
+        proposals: the surest of each kind first.
+        most: of a kind.
+        face: image → picture.
+        first: label → the image that stands for it.
+    """
+    tables: dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]] = {}
+    for kind, (name, _) in KINDS.items():
+        rows: list[Sequence[Cell | str]] = []
+        for item in [each for each in proposals if each.kind == kind][:most]:
+            image, label = item.image_id or "all", item.label
+            other = item.other_id or item.proposed_label or "none: leave out"
+            shown = item.other_id or first.get(item.proposed_label, "")
+            pictures = face(item.image_id or first.get(label, "")), face(first.get(label, ""))
+            rows.append(
+                (
+                    Cell(image, picture=pictures[0]),
+                    Cell(label, picture=pictures[1]),
+                    Cell(other, picture=face(shown)),
+                    f"{item.score:.4f}",
+                )
+            )
+        heading = "the one that stays" if kind == "duplicate" else "proposed label"
+        if rows:
+            tables[name] = ((name, "label", heading, "score"), rows)
+    return tables
 
 
 def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:
@@ -201,119 +231,6 @@ def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embedd
         ids=dataset.ids,
         failures={},
     )
-
-
-def _report(cleaning: Cleaning, embeddings: Embeddings, console: Console) -> None:
-    """Print how much of what is proposed."""
-    left = len(embeddings.vectors) - cleaning.images
-    console.print(f"{cleaning.images:,} images of {cleaning.classes:,} labels", style="bold")
-    if left:
-        console.print(
-            f"{left:,} images have no embedding or no label and take no part", style="yellow"
-        )
-    console.print(summary(cleaning).terminal())
-    console.print(examples(cleaning.proposals).terminal())
-
-
-def _write_scores(
-    path: Path, cleaning: Cleaning, labels: NDArray[np.str_], ids: NDArray[np.str_]
-) -> None:
-    header = "image_id", "label", "probability", "own_cosine", "other_cosine"
-    columns = (
-        ids[cleaning.rows].tolist(),
-        labels[cleaning.rows].tolist(),
-        cleaning.probability.tolist(),
-        [None if np.isnan(value) else value for value in cleaning.wrong.own.tolist()],
-        cleaning.wrong.other.tolist(),
-    )
-    save_csv(path, header, zip(*columns, strict=True), DatasetError)
-
-
-def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
-    """Return a page of the surest proposals of each kind, with the faces of a data set if given."""
-    from facerec.report.page import Page, Section
-    from facerec.verification.page import face_picture
-
-    index_of = {} if dataset is None else dataset.samples_by_name()
-    first: dict[str, str] = {}
-    if dataset is not None:
-        labels = dataset.label_names().tolist()
-        for name, label in zip(dataset.titles.tolist(), labels, strict=True):
-            first.setdefault(label, name)
-
-    def face(image: str, text: str, small: str = "") -> Cell:
-        if dataset is None or image not in index_of:
-            return Cell(text, small)
-        return Cell(text, small, face_picture(dataset.encoded, index_of[image]))
-
-    headings = "image", "label", "proposed label", "score"
-    sections = []
-    for kind, (name, meaning) in KINDS.items():
-        chosen = [item for item in cleaning.proposals if item.kind == kind]
-        rows = [
-            (
-                face(item.image_id or first.get(item.label, ""), item.image_id or "all"),
-                face(first.get(item.label, ""), item.label),
-                face(
-                    item.other_id or first.get(item.proposed_label, ""),
-                    item.proposed_label or "none: leave out",
-                    f"{item.other_id} stays" if item.other_id else "",
-                ),
-                f"{item.score:.4f}",
-            )
-            for item in chosen[:_SHOWN]
-        ]
-        if rows:
-            shown = f"the surest {_SHOWN} of {len(chosen):,}" if len(chosen) > _SHOWN else "all"
-            table = text_table(f"{name}: {shown}", headings, rows, words=headings[:3])
-            lead = f"{meaning}: {words.counted(len(chosen), 'proposal')}."
-            sections.append(Section(name, [table], lead))
-    faces = (
-        "" if dataset is None else "This page shows faces of real people: keep it as you keep them."
-    )
-    proposals = words.counted(len(cleaning.proposals), "proposal")
-    verdict = f"{proposals} for {cleaning.images:,} images"
-    lead = (
-        f"{source}: {cleaning.images:,} images of {cleaning.classes:,} labels. Nothing was changed."
-        " Faces stand for their labels where no image is named; a label's is its first image."
-    )
-    return Page("Cleaning a set", verdict, lead, [], [summary(cleaning)], sections, banner=faces)
-
-
-def summary(cleaning: Cleaning) -> Table[Any]:
-    """Return how many proposals there are of each kind."""
-    counts = Counter(str(item.kind) for item in cleaning.proposals)
-    shares = {
-        "wrong_label": words.percent(cleaning.wrong.share),
-        "mixture": words.percent(cleaning.mixtures.share),
-        "merge": words.percent(cleaning.twins.share),
-    }
-    rows = [
-        (name, f"{counts[kind]:,}", shares.get(kind, ""), meaning)
-        for kind, (name, meaning) in KINDS.items()
-    ]
-    headings = "kind", "proposed", "share estimated", "what"
-    remark = "shares: of images, of labels and of labels, estimated without a threshold"
-    return text_table("proposals", headings, rows, words=("what",), remarks=[remark])
-
-
-def examples(proposals: Sequence[Proposal]) -> Table[Any]:
-    """Return the five surest proposals of every kind."""
-    chosen: list[Proposal] = []
-    for kind in KINDS:
-        chosen += [item for item in proposals if item.kind == kind][:5]
-    rows = [
-        (
-            KINDS[item.kind][0],
-            item.image_id or "all",
-            item.label,
-            item.proposed_label or "none: leave out",
-            f"{item.score:.4f}",
-        )
-        for item in chosen
-    ]
-    headings = "kind", "image", "label", "proposed label", "score"
-    return text_table("the surest of each kind", headings, rows, words=("image", "proposed label"))
 
 
 main = partial(run_command, clean)

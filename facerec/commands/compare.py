@@ -48,8 +48,8 @@ def compare(
 
     Args:
         recipe: the comparison, such as compare/sec_on_margins.
-        data: images to take in place of the recipe's; of the recipe's layout, or a record file or
-            its folder where the recipe's faces are generated.
+        data: images to take in place of the recipe's: a record file or its folder, or a folder of
+            class/image.jpg or with a list images.csv.
         features: an embeddings file of a frozen network, with the class of every image (.npz of
             facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
             becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
@@ -114,8 +114,7 @@ def _plan(
     if data is not None and features is not None:
         raise RecipeError("give --data with images or --features, not both")
     if data is not None:
-        own = plan.data if isinstance(plan.data, ImageData) else ImageData(data)
-        plan = replace(plan, data=replace(own, path=data))
+        plan = replace(plan, data=ImageData(data))
     if features is not None:
         plan = on_features(plan, FeatureData(features, second_views))
     elif second_views is not None:

@@ -28,7 +28,7 @@ def convert(
             folder for images/ and pairs.txt in LFW's grammar, or pairs.csv where that does not fit.
         bench: name (lfw, cfp_fp, agedb_30, …) or pack file (.bin, .npz).
         pairs: pair list, or the folder of lists for CFP and RFW.
-        format: form of the pair list: lfw, xqlfw, calfw, cplfw, sllfw, cfp-ff, cfp-fp, agedb, rfw,
+        format: form of the pair list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw,
             flat, parquet, bin or npz; a suffix such as .mat or .parquet says enough.
         images: folder that image paths are relative to; by default where the list lies.
         data: folder of the packs for --bench; then FACEREC_DATA and data/ are looked at.

@@ -10,7 +10,6 @@ import tyro
 
 from facerec.commands.cli import Console, refuse_unused, run_command
 from facerec.commands.gallery_images import DEFAULT, Embedder
-from facerec.defaults import Fusion
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.names import same_name
 from facerec.report import words
@@ -30,7 +29,6 @@ def enroll(
     gallery: Path,
     images: tyro.conf.Positional[Path | None] = None,
     subjects: Path | None = None,
-    fusion: Fusion | None = None,
     flip: bool | None = None,
     impostors: Path | None = None,
     delete: tuple[str, ...] = (),
@@ -40,16 +38,15 @@ def enroll(
 ) -> None:
     """Enrol people in a gallery file, which is made if it is not there; or delete people from it.
 
-    A person's template is the mean of all their images; images of somebody who is enrolled already
-    join theirs. The file knows model and preprocessing and takes no embeddings of others. It also
-    holds how high strangers score, from which facerec identify finds the threshold for an FPIR.
+    A person's template is the mean of all their images, which count alike; images of somebody who
+    is enrolled already join theirs. The file knows model and preprocessing and takes no embeddings
+    of others. It also holds how high strangers score, from which facerec identify finds the
+    threshold for an FPIR.
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
         images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
-        fusion: of a new gallery: unit, the default, lets every image of a person count alike, raw
-            lets those with long embeddings count more.
         flip: add mirror images; by default as the gallery has it, and yes in a new one.
         impostors: images of people who will not be in the gallery, as a folder or embeddings: their
             scores tell which threshold has which FPIR. Without it, the gallery's own people stand
@@ -60,7 +57,8 @@ def enroll(
         embedder: how images become embeddings.
     """
     from facerec.embedding.file import is_embeddings
-    from facerec.galleries.gallery import Gallery, Space
+    from facerec.galleries.gallery import Gallery
+    from facerec.galleries.space import Space
 
     if images is None and not delete and impostors is None and export is None:
         raise FacerecError("there is nothing to do: name images, or people to --delete")
@@ -75,14 +73,9 @@ def enroll(
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
-        opened = read_gallery(gallery, console) if gallery.exists() else None
+        opened = Gallery.read(gallery) if gallery.exists() else None
         if opened is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
-        if opened is not None and fusion not in (None, opened.fusion):
-            raise DatasetError(
-                f"{gallery}: its templates are means of {opened.fusion} embeddings, not of "
-                f"{fusion} ones; leave out --fusion, or enrol everybody in a new gallery"
-            )
         for name in dict.fromkeys(map(same_name, delete)):
             assert opened is not None
             opened.delete(name)
@@ -94,7 +87,7 @@ def enroll(
             space = None if opened is None else opened.space
             embeddings = embedder.read(images, mirrored, subjects, console, space)
             if opened is None:
-                opened = Gallery(Space.of(embeddings), fusion or "unit")
+                opened = Gallery(Space.of(embeddings))
             enrolled = opened.enroll(embeddings, where=str(images))
             del embeddings
         assert opened is not None
@@ -117,32 +110,13 @@ def enroll(
     images_in = words.counted(int(opened.images.sum()), "image")
     console.print(
         f"gallery {gallery}: {_people(len(opened))} with {images_in}, "
-        f"{opened.space.embedding_size} dimensions, mean of {opened.fusion} embeddings",
+        f"{opened.space.embedding_size} dimensions",
         style="bold",
     )
     if len(opened):
         print_thresholds(opened.calibration, len(opened), console)
     if export is not None:
         console.print(f"templates: {export}")
-
-
-def read_gallery(path: Path, console: Console) -> Gallery:
-    """Return a gallery, and say whom its file holds twice.
-
-    Raises:
-        DatasetError: the file is missing, damaged, or no gallery.
-    """
-    from facerec.galleries.gallery import Gallery
-
-    gallery = Gallery.read(path)
-    if gallery.twins:
-        console.print(
-            f"note: {path} holds {_people(len(gallery.twins))} twice, under two Unicode forms of "
-            f"one name ({', '.join(gallery.twins)}); the two count as one, and the file has one "
-            "when facerec enroll writes it next: enrol more images, or --delete the name",
-            style="yellow",
-        )
-    return gallery
 
 
 def _calibrate(

@@ -18,7 +18,7 @@ from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
-    from facerec.galleries.gallery import Space
+    from facerec.galleries.space import Space
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Embedder(Network):
         """
         from facerec.embedding.extraction import embed_images
         from facerec.embedding.file import is_embeddings, read_embeddings
-        from facerec.galleries.gallery import Space
+        from facerec.galleries.space import Space
 
         if is_embeddings(images):
             if self.model is None:

@@ -11,7 +11,7 @@ import tyro
 
 import facerec
 from facerec.commands.cli import Console, run_command
-from facerec.commands.enroll import fpir_words, read_gallery
+from facerec.commands.enroll import fpir_words
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
@@ -54,8 +54,8 @@ def identify(
             of few people, candidates are listed and nobody is named.
         threshold: cosine from which on somebody is identified.
         candidates: how many are listed for each image.
-        index: exact looks at everybody; flat, ivf and hnsw take FAISS, which is built first and
-            pays for many probes on millions of people; ivf and hnsw may miss somebody.
+        index: exact looks at everybody; faiss takes an index, which is built first, pays for many
+            probes on millions of people, and may miss somebody.
         out: write all answers to this .csv file, one row a candidate.
         json: write all answers to this file.
         embedder: how images become embeddings.
@@ -64,8 +64,10 @@ def identify(
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     if out is not None:
         check_file_name(out)
+    from facerec.galleries.gallery import Gallery
+
     console = Console(highlight=False, soft_wrap=True)
-    enrolled = read_gallery(gallery, console)
+    enrolled = Gallery.read(gallery)
     people = words.counted(len(enrolled), "person", "people")
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
     if not len(enrolled):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,18 +20,20 @@ from facerec.commands.models import print_embeddings, print_model, print_notes
 from facerec.commands.networks import NETWORK, Network, refuse_network_flags
 from facerec.defaults import OVERLAP_SHARE
 from facerec.embedding.align import parse_align
-from facerec.errors import DatasetError, FacerecError
+from facerec.errors import DatasetError
 from facerec.limits import ProperShare
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report import words
 from facerec.report.progress import progress_bar
+from facerec.report.table import Cell, text_table
 from facerec.shards import is_pattern
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
-    from facerec.galleries.overlap_report import Picture
+    from facerec.galleries.contact_sheet import Face
+    from facerec.galleries.overlap import Overlap, Side
 
 _SHOWN = 20
 
@@ -52,7 +55,6 @@ def overlap(
     model: Path | None = None,
     csv: Path | None = None,
     page: Path | None = None,
-    images: bool = False,
     share: ProperShare = OVERLAP_SHARE,
     flip: bool = True,
     align: str | None = None,
@@ -73,8 +75,7 @@ def overlap(
             need none.
         csv: write the list that facerec train --data.exclude leaves out, and beside it
             NAME.overlap.json, by which facerec verify knows of the overlap.
-        page: write an HTML page of the proposals.
-        images: show on the page, of each proposal, the two images that are most alike; it then
+        page: write an HTML page that shows of each proposal the two images that are most alike; it
             holds photos of people.
         share: of the list, how many may be false in expectation, between 0 and 1.
         flip: sum the raw embeddings of each image and its mirror image.
@@ -87,17 +88,8 @@ def overlap(
     from facerec.embedding.extraction import embed_images
     from facerec.embedding.file import read_embeddings
     from facerec.galleries.overlap import find_overlap
-    from facerec.galleries.overlap_report import (
-        ASSUMED,
-        proposals_table,
-        summary,
-        write_exclusions,
-        write_facts,
-        write_page,
-    )
+    from facerec.galleries.overlap_report import summary, write_exclusions, write_facts
 
-    if images and page is None:
-        raise FacerecError("--images shows pictures on the page; give --page too")
     if model is None:
         refuse_network_flags(network, flip, align, None)
     console = Console(highlight=False, soft_wrap=True)
@@ -113,7 +105,7 @@ def overlap(
             print_embeddings(path, embeddings, console)
             known = embeddings.note.get("source")
             source = dict(known) if isinstance(known, Mapping) else {}
-            return OpenSet(embeddings, _images_of(source, on_error) if images else None, source)
+            return OpenSet(embeddings, _images_of(source, on_error) if page else None, source)
         kind = kind_of(path)
         if model is None:
             raise DatasetError(
@@ -156,14 +148,15 @@ def overlap(
         lost = f", {side.failures:,} not acquired" if side.failures else ""
         held = words.counted(len(side.rows), "image"), words.counted(len(side), "subject")
         console.print(f"{name}: {held[0]} of {held[1]}{lost}")
+    table = text_table("", *_table(result, names, _SHOWN))
     if result.matches:
-        table = proposals_table(result, names, most=_SHOWN)
         console.print(table.terminal())
-        for remark in table.remarks:
-            console.print(remark, style="dim italic")
     console.print(f"{summary(result, names)}.", style="bold")
-    for sentence in ASSUMED:
-        console.print(f"assumed: {sentence}", style="dim italic")
+    console.print(
+        "Relatives, doubles and one person under two names are proposed too, and are not among "
+        "those expected to be false: look before you leave anybody out.",
+        style="dim italic",
+    )
     sources = [{"path": str(path), **each.source} for path, each in ((a, first), (b, second))]
     given = sys.argv[1:]
     command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
@@ -173,16 +166,45 @@ def overlap(
         write_exclusions(csv, result)
         console.print(f"list: {csv}, facts: {facts}")
     if page is not None:
-        pictures = (_pictures(first), _pictures(second)) if images else (None, None)
-        for path, picture in zip((a, b), pictures, strict=True):
-            if images and picture is None:
+        from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
+
+        faces = faces_of(first.images), faces_of(second.images)
+        for path, each in ((a, first), (b, second)):
+            if each.images is None:
                 console.print(
                     f"note: {path} does not say where its images are, so none are shown",
                     style="yellow",
                 )
-        with progress_bar(console, "pictures") as show:
-            write_page(page, result, names, sources, command, pictures, show)
+        title = f"Overlap of {names[0]} and {names[1]}"
+        proposals = {"People in both": _table(result, names, SHOWN, faces)}
+        write_contact_sheet(page, title, f"{summary(result, names)}.", proposals)
         console.print(f"page: {page}")
+
+
+def _table(
+    overlap: Overlap,
+    names: tuple[str, str],
+    most: int,
+    faces: Sequence[Face] = (lambda name: "", lambda name: ""),
+) -> tuple[Sequence[str], list[Sequence[Cell | str]]]:
+    """Return headings and rows of the proposals, the surest first."""
+
+    def cell(side: Side, subject: int, image: int, face: Face) -> Cell:
+        count = words.counted(int(side.images[subject]), "image")
+        return Cell(str(side.names[subject]), count, face(str(side.ids[image])))
+
+    rows: list[Sequence[Cell | str]] = [
+        (
+            cell(overlap.a, match.subject, match.images[0], faces[0]),
+            cell(overlap.b, match.other, match.images[1], faces[1]),
+            f"{match.cosine:.3f}",
+            f"1e{match.log_p / math.log(10):.0f}",
+            f"{match.expected_false:.2g}",
+        )
+        for match in overlap.matches[:most]
+    ]
+    first, second = f"subject of {names[0]}", f"probably in {names[1]} as"
+    return (first, second, "cosine", "p", "expected false so far"), rows
 
 
 def holds_embeddings(path: Path) -> bool:
@@ -229,21 +251,6 @@ def _images_of(source: Mapping[str, Any], on_error: Literal["error", "skip"]) ->
 def _open(kind: str, path: Path, on_error: Literal["error", "skip"]) -> Source:
     chosen: dict[str, Any] = {kind: str(path) if kind == "bench" else path}
     return open_source(**chosen, on_error=on_error)
-
-
-def _pictures(opened: OpenSet) -> Picture | None:
-    from facerec.verification.page import face_picture
-
-    images, ids = opened.images, opened.embeddings.ids
-    if images is None or ids is None:
-        return None
-    indices = {name: index for index, name in enumerate(images.ids.tolist())}
-
-    def picture(row: int) -> str:
-        index = indices.get(str(ids[row]))
-        return "" if index is None else face_picture(images.encoded, index)
-
-    return picture
 
 
 main = partial(run_command, overlap)

@@ -84,23 +84,13 @@ def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
         dataset = open_dataset(recipe.data, recipe.seed, progress)
     known = None if console is None else dataset.identities
     if console is not None and known is not None and known < dataset.num_classes:
-        console.print(f"note: {_nobody(recipe, dataset.num_classes, known)}", style="yellow")
+        console.print(
+            f"note: {dataset.num_classes - known:,} of {dataset.num_classes:,} classes have no "
+            "image and cost a centre each; --data.min-images 2 does without them and without "
+            "people of one image",
+            style="yellow",
+        )
     return dataset
-
-
-def _nobody(recipe: Recipe, classes: int, known: int) -> str:
-    """Say how many classes have no image, what they cost, and how to be rid of them."""
-    from facerec.training.plan import optimizer_state  # which takes time to import
-
-    empty = classes - known
-    count = empty * recipe.head.centers_per_class * recipe.backbone.embedding_size
-    size = 4 * count + optimizer_state(recipe.optimizer).size(count)
-    cost = f", and their centres take {size / 1e6:,.1f} MB with the optimizer's state"
-    return (
-        f"{empty:,} of {classes:,} classes have no image{cost if recipe.margin else ''}"
-        "; facerec make-records --unpack and make-records write a set without them, "
-        "--data.min-images 2 does without them and without people of one image"
-    )
 
 
 def open_targets(

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-import shlex
-import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,12 +56,10 @@ def train_recipe(
     name: str,
     options: Options,
     console: Console | None,
-    arguments: Sequence[str] = (),
 ) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    The run has this name unless ``options`` has one; no console prints nothing. Of ``arguments`` of
-    a command line the command is made that goes on with a run which was stopped.
+    The run has this name unless ``options`` has one; no console prints nothing.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
@@ -79,7 +73,7 @@ def train_recipe(
         # What holds on to the process group is gone before the group is.
         with launched(options.device) as processes:
             speaker = console if processes.is_main else None
-            folder, stopped = _train(recipe, name, options, speaker, processes, arguments)
+            folder, stopped = _train(recipe, name, options, speaker, processes)
     except SystemExit as stop:
         if stop.code:
             raise
@@ -95,7 +89,6 @@ def _train(
     options: Options,
     console: Console | None,
     processes: Processes,
-    arguments: Sequence[str],
 ) -> tuple[Path | None, bool]:
     """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
     from facerec.training import checkpoint
@@ -167,7 +160,7 @@ def _train(
     except (KeyboardInterrupt, SystemExit) as stop:
         if console is not None:
             why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
-            _tell_stop(console, why, begun, trainer, processes, arguments)
+            _tell_stop(console, why, begun, trainer, options)
         raise
     shares = processes.gather_objects(trainer.skipped)
     if not trainer.interrupted:
@@ -180,16 +173,13 @@ def _train(
     if options.max_steps is not None and learner.step >= options.max_steps:
         why = "--max-steps"
     if console is not None:
-        _tell_stop(console, why, folder, trainer, processes, arguments)
+        _tell_stop(console, why, folder, trainer, options)
     return None, asked == SIGINT
 
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
     """Yield what is about to be trained, as the settings really are."""
     import torch
-
-    from facerec.training.finetuning import Finetune
-    from facerec.training.sampler import Shuffle
 
     learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
     count = sum(p.numel() for p in learner.backbone.parameters())
@@ -200,18 +190,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     known = words.counted(dataset.identities or 0, "identity", "identities")
     people = words.counted(dataset.num_classes, "class") if dataset.identities is None else known
     yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}{further}"
-    if recipe.sampling != Shuffle():
-        yield "sampling", str(recipe.sampling)
-    if recipe.head.centers_per_class > 1 and recipe.margin is not None:
-        yield "head", f"{recipe.head.centers_per_class} centres for each class"
-    (_, rate), *later = recipe.head.rates
-    if recipe.margin is not None and (later or rate < 1):
-        changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
-        yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from learner.start.rows() if learner.start else ()
-    if recipe.finetune != Finetune():
-        yield "finetune", str(recipe.finetune)
     yield "margin", str(recipe.margin or "none")
     yield "norm penalty", str(penalty)
     if learner.targets is not None and recipe.distillation is not None:
@@ -222,24 +202,9 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
             f"{words.counted(of[1], 'picture')} an image, {learner.targets.path.parent}",
         )
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
-    sizes: Counter[float] = Counter()
-    head = learner.head
-    for group in learner.optimizer.param_groups:
-        for parameter in group["params"]:
-            numbers = parameter.numel()
-            if head is not None and parameter is head.weight:  # each process has a share
-                numbers = head.num_classes * head.centers_per_class * head.embedding_size
-            sizes[group["weight_decay"]] += numbers
-    for decay, size in sizes.items():
-        yield "", f"{size:,} parameters with weight decay {decay:g}"
-    own = {id(parameter) for parameter in learner.backbone.parameters()}
-    groups = [g for g in learner.optimizer.param_groups if id(g["params"][0]) in own]
-    factors = sorted(group["rate_factor"] for group in groups) or [1.0]
-    if factors[0] != 1 or factors[-1] != 1:
-        ends = dict.fromkeys(f"{factor:.3g}" for factor in (factors[0], factors[-1]))
-        yield "", f"backbone at {' to '.join(ends)} of this rate"
-    if recipe.ema is not None:
-        yield "model", f"moving average of the weights, {recipe.ema:g}"
+    for name in ("sampling", "head", "finetune", "ema"):
+        if (value := getattr(recipe, name)) != getattr(Recipe(), name):
+            yield name, str(value)
     yield (
         "steps",
         f"{learner.total_steps:,} of {recipe.batch_size} images, "
@@ -255,10 +220,9 @@ def _tell_stop(
     why: str,
     folder: Path | None,
     trainer: Trainer | None,
-    processes: Processes,
-    arguments: Sequence[str],
+    options: Options,
 ) -> None:
-    """Say what is saved of a run that was stopped, and the command that goes on with it."""
+    """Say what is saved of a run that was stopped, and how to go on with it."""
     from facerec.training import checkpoint
 
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
@@ -271,28 +235,10 @@ def _tell_stop(
         saved = "nothing is saved"
     if folder is None or not (folder / "recipe.json").is_file():
         then = "the same command starts again"
-    elif not arguments:
-        then = f"the run is {folder}"
     else:
-        then = f"go on with: {_going_on(shlex.join(arguments), why, folder, processes)}"
+        named = "" if options.name else f"--name {folder.name} "
+        then = f"go on with the same command and {named}--resume"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
-
-
-def _going_on(arguments: str, why: str, folder: Path, processes: Processes) -> str:
-    """Return the command that goes on with a run which one with these arguments has started."""
-    program, script = "facerec train", shlex.quote(sys.argv[0])
-    if Path(script).name == "__main__.py":
-        program = "python -m facerec train"
-    elif script.endswith(".py"):
-        program = f"python {script}"
-    if processes.world_size > 1:
-        ranks = processes.on_this_machine
-        program = f"torchrun --standalone --nproc-per-node {ranks} {script}"
-    arguments = arguments.replace(" --resume", "")
-    if why == "--max-steps":
-        arguments = re.sub(r" --max[-_]steps[ =]\S+", "", arguments)
-    named = "" if re.search(r" --name[ =]", arguments) else f" --name {shlex.quote(folder.name)}"
-    return f"{program} {arguments}{named} --resume"
 
 
 def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
@@ -310,8 +256,7 @@ def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> No
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    name, given, arguments = recipe_argument("train", words)
+    name, given, arguments = recipe_argument("train", argv)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
@@ -331,6 +276,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             profile_recipe(recipe, options.device, options.profile_steps, Console())
             return
-        train_recipe(recipe, name, options, Console(), words)
+        train_recipe(recipe, name, options, Console())
 
     run_command(train, arguments)

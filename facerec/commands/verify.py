@@ -54,7 +54,7 @@ class Benches(Flags):
     pairs: Path | None = None
     """A pair list in place of --bench, or the folder of lists for CFP and RFW."""
     format: str | None = None
-    """Form of the pair list: lfw, xqlfw, calfw, cplfw, sllfw, cfp-ff, cfp-fp, agedb, rfw, flat,
+    """Form of the pair list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw, flat,
     parquet; a suffix such as .mat or .parquet says enough."""
     images: Path | None = None
     """Folder that the paths of --pairs are relative to."""
@@ -333,7 +333,7 @@ def _verify_templates(
             )
             results[name] = replace(result, **facts)
         if bench.probes is not None:
-            verified.searches.append(replace(identify(pooled.vectors, bench), name=name, **facts))
+            verified.searches.append(replace(identify(pooled.vectors, bench, name=name), **facts))
     return results
 
 

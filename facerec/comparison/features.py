@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from facerec.comparison.image_sets import ImageSet, refuse_bench_name
+from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench_name
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
@@ -151,7 +151,7 @@ def open_features(config: FeatureData) -> FeatureSet:
             f"{path}: none of its {len(named):,} images has both a class and features that are "
             "finite and not all 0; embed them again"
         )
-    names = _ordered(first.subjects[kept])
+    names = ordered(set(first.subjects[kept].tolist()))
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)
     rows = _Rows(path, first.ids[kept])
@@ -179,22 +179,20 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
             f"{path}: {second.vectors.shape[1]} features an image where {first_path} has "
             f"{first.vectors.shape[1]}; both views must come from one network"
         )
-    row_of = {name: row for row, name in enumerate(second.ids.tolist())}
-    missing = [name for name in first.ids.tolist() if name not in row_of]
-    if missing:
+    rows = pd.Index(second.ids).get_indexer(pd.Index(first.ids))
+    if (rows < 0).any():
+        missing = first.ids[rows < 0]
         raise DatasetError(
             f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
-            f"view, the first is {missing[0]!r}; embed the same images for both files"
+            f"view, the first is {str(missing[0])!r}; embed the same images for both files"
         )
-    rows = [row_of[name] for name in first.ids.tolist()]
     if first.subjects is not None and second.subjects is not None:
-        classes = zip(first.ids, second.subjects[rows], first.subjects, strict=True)
-        for image, here, there in classes:
-            if here != there:
-                raise DatasetError(
-                    f"{path}: image {str(image)!r} is of class {str(here)!r}, but "
-                    f"{str(there)!r} in {first_path}; embed the same images for both files"
-                )
+        other = np.flatnonzero(second.subjects[rows] != first.subjects)
+        if len(other):
+            raise DatasetError(
+                f"{path}: image {str(first.ids[other[0]])!r} is of another class than in "
+                f"{first_path}; embed the same images for both files"
+            )
     return second.vectors[rows]
 
 
@@ -202,12 +200,3 @@ def _has_direction(vectors: Features) -> NDArray[np.bool_]:
     """Tell which rows are finite and not zero, ``(N,)``."""
     known = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
     return np.asarray(known, np.bool_)
-
-
-def _ordered(subjects: NDArray[np.str_]) -> list[str]:
-    names: list[str] = np.unique(subjects).tolist()
-    try:
-        # Tables turn whole numbers into 1.0, 2.0, … where one of them is missing.
-        return sorted(names, key=Decimal)
-    except ArithmeticError:
-        return names

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from facerec.comparison.protocol import METRICS, UNTRAINED
-from facerec.comparison.summary import HEADLINE, NORM_SPREAD, Summary, kept_scores
+from facerec.comparison.summary import HEADLINE, Summary, kept_scores
 from facerec.comparison.tables import percent
-from facerec.report import words
 from facerec.report.figures import (
     COLOURS,
     SMALL,
@@ -143,43 +142,4 @@ def learning_figure(summary: Summary) -> Figure | None:
     most = " to ".join(f"{100 * share:g}" for share in _BAND)
     note(axes, f"lines: means over seeds and folds; bands: {most} % of them")
     legend(figure, shown)
-    return figure
-
-
-def gain_figure(summary: Summary) -> Figure | None:
-    """Draw each pair's gain over its reduction of norm variance; None without any."""
-    rows: dict[str, tuple[Any, Any]] = {}
-    for arm in summary.arms.index:
-        gain, spread = summary.headline(arm), summary.row(arm, *NORM_SPREAD)
-        if gain is not None and spread is not None and not math.isnan(gain.difference):
-            rows[arm] = gain, spread
-    if not rows:
-        return None
-    figure, axes = new_figure(_WIDTH, 4.2)
-    families = list(dict.fromkeys(summary.arms.family[arm] for arm in rows))
-    shown = dict(zip(families, styles(families), strict=True))
-    axes.axhline(0, color="0.2", linewidth=0.9)
-    axes.axvline(0, color="0.2", linewidth=0.9)
-    for arm, (gain, spread) in rows.items():
-        style = shown[summary.arms.family[arm]]
-        x, y = -spread.difference, 100 * gain.difference
-        ends = ("low", "high")
-        across = [-spread[f"difference_over_seeds_{end}"] for end in ends]
-        along = [100 * gain[f"difference_joint_{end}"] for end in ends]
-        axes.plot(across, [y, y], color=style.colour, lw=1)
-        axes.plot([x, x], along, color=style.colour, lw=1)
-        axes.plot(x, y, style.marker, color=style.colour, markersize=6.5)
-    axes.set_xlabel(
-        "reduction of norm variance, base − arm, variance over squared mean", fontsize=9
-    )
-    axes.set_ylabel(f"gain in concatenated test {_METRIC}, points", fontsize=9)
-    rank = summary.gain
-    text = (
-        f"no rank correlation: {rank.remark}"
-        if rank.value is None
-        else f"Spearman’s ρ = {words.number(rank.value, '.2f')} "
-        f"{words.limits(rank.interval, form='.2f')}, {rank.total} families of arms resampled"
-    )
-    note(axes, f"{text}; whiskers: {percent(summary)} intervals")
-    legend(figure, list(shown.values()))
     return figure

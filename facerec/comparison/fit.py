@@ -315,7 +315,7 @@ class Trainer:
                 weighted = torch.stack([term.loss for term in terms])
                 loss = loss + weighted.sum()
                 penalties.append(weighted.detach())
-                centers = [term.center for term in terms]
+                centers = [term.figures["center"] for term in terms]
 
             def update(loss: Tensor = loss) -> None:
                 optimizer.zero_grad(set_to_none=True)

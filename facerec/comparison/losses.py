@@ -303,10 +303,8 @@ class LossModule(nn.Module):
             labels: their classes, ``(N,)``, int64 in [0, C).
 
         Raises:
-            TrainingError: shapes or types are wrong, or a label lies outside [0, C). On CUDA the
-                last is a device-side assertion, which does not make the host wait.
+            TrainingError: a loss of one's own fails, or returns no scalar with a gradient.
         """
-        self._check(embeddings, labels)
         own = next(self.parameters(), embeddings)
         with torch.autocast(embeddings.device.type, enabled=False), self._explained():
             loss = self.formula(
@@ -341,27 +339,6 @@ class LossModule(nn.Module):
                 f"{self.config.kind}: its formula fails in {frame.filename}, line "
                 f"{frame.lineno} ({type(error).__name__}: {message_line(error)}); mend it"
             ) from error
-
-    def _check(self, embeddings: Tensor, labels: Tensor) -> None:
-        size, (classes, width, _) = len(labels), self.shape
-        if embeddings.shape != (size, width) or not size:
-            raise TrainingError(
-                f"the loss got embeddings of shape {tuple(embeddings.shape)} with {size} labels; "
-                f"it needs at least one, ({size or 'N'}, {width})"
-            )
-        if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise TrainingError(
-                f"the loss got labels of type {labels.dtype} and shape {tuple(labels.shape)}; it "
-                "needs a vector of int64"
-            )
-        outside = (labels < 0) | (labels >= classes)
-        if labels.is_cuda:
-            torch._assert_async(~outside.any(), f"a label lies outside [0, {classes})")
-        elif outside.any():
-            raise TrainingError(
-                f"label {int(labels[outside][0])} lies outside [0, {classes}), the classes of the "
-                "loss; number the classes of the training fold from 0"
-            )
 
 
 def create_loss(config: Loss, num_classes: int, embedding_size: int, seed: int) -> LossModule:

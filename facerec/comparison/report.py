@@ -13,21 +13,19 @@ from typing import Any
 
 import pandas as pd
 
-from facerec.comparison.figures import arm_figure, gain_figure, learning_figure
+from facerec.comparison.figures import arm_figure, learning_figure
 from facerec.comparison.harness import Results
 from facerec.comparison.protocol import UNTRAINED
 from facerec.comparison.significance import least_p
-from facerec.comparison.summary import SCHEMA, Summary, summarize
+from facerec.comparison.summary import HEADLINE, SCHEMA, Summary, summarize
 from facerec.comparison.tables import (
-    ends,
+    difference_cell,
     headline_table,
     norm_table,
     origin_table,
     pair_table,
     paired_trial_table,
-    percent,
     plus_minus,
-    points,
     setting_table,
     to_latex,
 )
@@ -38,7 +36,7 @@ from facerec.report import documents
 from facerec.report.csv_tables import to_csv
 from facerec.report.figures import Drawings
 from facerec.report.page import Block, FindingLine, Folded, Listed, Page, Section, Terms, Text
-from facerec.report.words import counted, p_value
+from facerec.report.words import counted, limits, number, p_value
 
 PAGE = "report.html"
 
@@ -153,7 +151,7 @@ def answers(summary: Summary, most: int | None = None) -> list[FindingLine]:
     pairs = summary.pairs
     spoken = pairs if most is None or len(pairs) <= most else []
     lines = [_pair_answer(summary, pair) for pair in spoken]
-    return [*_claims(summary), *lines, *_ranking(summary)]
+    return [*_claims(summary), *lines, *_ranking(summary), *_gain(summary)]
 
 
 def sentence_of(line: FindingLine) -> str:
@@ -193,27 +191,20 @@ def _pair_answer(summary: Summary, pair: Any) -> FindingLine:
     row = summary.headline(pair.Index)
     if pair.unpaired or row is None:
         return FindingLine(figure, "no difference can be computed", detail=pair.unpaired)
-    estimate = f"{points(row.difference)} points of concatenated MAP@R"
-    over = "joint" if not math.isnan(row.difference_joint_low) else "over_seeds"
-    interval = ends(row, f"difference_{over}", 100, "+.2f")
-    if not interval:
-        detail = "n=1: one seed tells nothing of the spread over trainings"
-        return FindingLine(figure, estimate, conclusion=pair.conclusion, detail=detail)
-    low, high = (row[f"difference_{over}_{end}"] for end in ("low", "high"))
-    side = "lies above 0" if low > 0 else "lies below 0" if high < 0 else "includes 0"
-    detail = f"the {percent(summary)} interval {side}"
-    if pair.equal:
-        detail += "; equal in every run"
-    elif not math.isnan(pair.smallest):
-        detail += f"; 80 % power from {100 * pair.smallest:.2f} on"
-    n, pairs = counted(int(pair.seeds), "seed"), counted(int(pair.claim_pairs), "pair")
+    cell = difference_cell(summary, pair.Index, *HEADLINE)
+    basis, detail = f"n = {counted(int(pair.seeds), 'seed')}", "one seed has no interval and no p"
+    if pair.seeds > 1:
+        pairs = counted(int(pair.claim_pairs), "pair")
+        basis += f"; p = {p_value(row.p)}, adjusted for {pairs} {p_value(row.p_holm)}"
+        known = not math.isnan(pair.smallest)
+        detail = f"80 % power from {100 * pair.smallest:.2f} on" if known else ""
     return FindingLine(
         figure,
-        estimate,
-        interval,
+        f"{cell.text} points of concatenated MAP@R",
+        cell.small if pair.seeds > 1 else "",
         conclusion=pair.conclusion,
-        detail=detail,
-        basis=f"n = {n}; p = {p_value(row.p)}, adjusted for {pairs} {p_value(row.p_holm)}",
+        detail="equal in every run" if pair.equal else detail,
+        basis=basis,
     )
 
 
@@ -223,16 +214,24 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
         return
     first = max(rows, key=lambda arm: rows[arm]["mean"])
     others = [arm for arm in meeting_best(rows) if arm != first]
-    detail = (
-        "n=1: one seed tells nothing of the spread over trainings"
-        if rows[first].n == 1
-        else f"the intervals over seeds of {', '.join(others)} meet its own"
-        if others
-        else "no other arm's interval over seeds meets its own"
+    yield FindingLine(
+        "Highest concatenated MAP@R",
+        f"{first} {plus_minus(rows[first])} %",
+        detail=f"the intervals over seeds of {', '.join(others) or 'no other arm'} meet its own",
+        basis=f"n = {counted(int(rows[first].n), 'seed')}",
     )
-    estimate = f"{first} {plus_minus(rows[first])} %"
-    basis = f"n = {counted(int(rows[first].n), 'seed')}"
-    yield FindingLine("Highest concatenated MAP@R", estimate, detail=detail, basis=basis)
+
+
+def _gain(summary: Summary) -> Iterator[FindingLine]:
+    """Say whether pairs that lose more norm variance gain more."""
+    rank = summary.gain
+    if rank.value is not None and rank.interval is not None:
+        yield FindingLine(
+            "Gain in MAP@R against reduction of norm variance",
+            f"Spearman's ρ {number(rank.value, '.2f')}",
+            limits(rank.interval, form=".2f"),
+            basis=f"{rank.total} families of arms resampled",
+        )
 
 
 def meeting_best(rows: dict[str, Any]) -> list[str]:
@@ -281,19 +280,14 @@ def _notes(summary: Summary) -> list[str]:
 
 def _little_learned(summary: Summary) -> Iterator[str]:
     """Yield notes on arms whose training never beat the network before it."""
-    counts = []
     for arm in summary.results.arms:
         best = [fit.epoch for run in arm.runs for fit in run.fits]
         if untrained := best.count(0):
-            counts.append(
-                f"{arm.arm.name}: in {untrained} of {counted(len(best), 'final training')}"
+            yield (
+                f"{arm.arm.name}: in {untrained} of {counted(len(best), 'final training')} no "
+                "epoch scored higher in validation than the network before training, which was "
+                "kept; let training last longer, with more patience."
             )
-    if counts:
-        yield (
-            f"{'; '.join(counts)} no epoch scored higher in validation than the network before "
-            "training, which was kept; such scores say little of a loss. Let training last "
-            "longer, with more patience."
-        )
     rows = [row for arm in summary.arms.index if (row := summary.headline(arm)) is not None]
     before = summary.headline(UNTRAINED)
     if before is not None and rows and before["mean"] > max(row["mean"] for row in rows):
@@ -351,15 +345,7 @@ def _sections(summary: Summary, drawings: Drawings) -> Iterator[Section]:
     if summary.pairs:
         trials = paired_trial_table(summary)
         yield Section("Differences", [pair_table(summary), *([trials] if trials else [])])
-    gain = summary.gain
-    said = "" if gain.value is None else f"Spearman's ρ = {gain.value:.2f}. "
-    scatter = drawings.draw(
-        "norm_variance",
-        gain_figure(summary),
-        f"Gain over reduction of norm variance. {said}",
-        "Whether pairs that lose more norm variance gain more; equal colours are one family.",
-    )
-    yield Section("Norms and speed", [norm_table(summary), *scatter])
+    yield Section("Norms and speed", [norm_table(summary)])
     curves = drawings.draw(
         "learning",
         learning_figure(summary),

@@ -205,14 +205,9 @@ def paired_trial_table(summary: Summary) -> Table[Texts] | None:
 
 def origin_table(summary: Summary) -> Table[Texts]:
     """Return the common protocol, and where the figures come from."""
-    manifest = summary.results.manifest
     names = ("command", "versions", "device", "data", "comparison_sha256", "split_sha256", "seeds")
-    facts = {
-        **to_dict(summary.comparison.protocol),
-        "test classes": len(manifest["split"]["test"]),
-        **{name: manifest[name] for name in names},
-        "report": provenance_of(None),
-    }
+    manifest = {name: summary.results.manifest[name] for name in names}
+    facts = {**to_dict(summary.comparison.protocol), **manifest, "report": provenance_of(None)}
     return facts_table("Protocol and origin", {k: words.setting(v) for k, v in facts.items()})
 
 

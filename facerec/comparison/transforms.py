@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from torch import Tensor
 from facerec.backbones import Preprocessing, normalize
 from facerec.comparison.image_sets import ImageSet
 from facerec.errors import ImageError, RecipeError
-from facerec.limits import Checked, Count, Number, Positive, Share
+from facerec.limits import Checked, Count, Number, Positive
 from facerec.records.augment import Augmentation, sample_generator
 
 Image = NDArray[np.uint8]
@@ -33,46 +32,15 @@ _OCCURRENCE = 1 << 40
 """Added to the position of an image for each time that a batch holds it already."""
 
 
-class Transform(ABC):
-    """What happens to a decoded image before the trunk.
-
-    Attributes:
-        size: height and width of what comes out, in pixels.
-    """
-
-    size: int
-
-    @abstractmethod
-    def prepare(self, image: Image, where: str) -> Image:
-        """Return what every use of the image begins with; it never varies, so it can be kept.
-
-        Raises:
-            ImageError: an image that the transform cannot take; ``where`` begins the sentence.
-        """
-
-    @abstractmethod
-    def train(self, prepared: Image, seed: int, epoch: int, index: int) -> Image:
-        """Return a random variant, uint8 ``(size, size, 3)``, the same for the same numbers.
-
-        Args:
-            prepared: from `prepare`; stays as it is.
-            seed: ≥ 0.
-            epoch: counted from 0.
-            index: of the sample, ≥ 0.
-        """
-
-    @abstractmethod
-    def evaluate(self, prepared: Image) -> Image:
-        """Return the variant that is scored, uint8 ``(size, size, 3)``."""
-
-    @abstractmethod
-    def normalize(self, images: Tensor) -> Tensor:
-        """Turn uint8 RGB ``(B, size, size, 3)`` into float32 ``(B, 3, size, size)``."""
-
-
 @dataclass(frozen=True)
-class FaceTransform(Checked, Transform):
-    """Aligned faces, which stay where they are."""
+class FaceTransform(Checked):
+    """Aligned faces, which stay where they are.
+
+    `prepare` returns what every use of an image begins with, which never varies; `train` a random
+    variant, uint8 ``(size, size, 3)``, that depends on seed, epoch and index alone; `evaluate` the
+    variant that is scored; `normalize` turns uint8 RGB ``(B, size, size, 3)`` into float32
+    ``(B, 3, size, size)``.
+    """
 
     size: Count = 112
     """Height and width of what the trunk sees, in pixels."""
@@ -94,7 +62,7 @@ class FaceTransform(Checked, Transform):
         return image if self.shrink == 1 else _scale(image, self.size, self.size)
 
     def train(self, prepared: Image, seed: int, epoch: int, index: int) -> Image:
-        """Change the face; see `Transform.train`."""
+        """Return the face, changed."""
         return self.augmentation(prepared, seed, epoch, index)
 
     def evaluate(self, prepared: Image) -> Image:
@@ -102,57 +70,40 @@ class FaceTransform(Checked, Transform):
         return prepared
 
     def normalize(self, images: Tensor) -> Tensor:
-        """See `Transform.normalize`."""
+        """Turn a batch into what the trunk takes."""
         return normalize(images, self.preprocessing)
 
 
 @dataclass(frozen=True)
-class SideCrop(Checked):
-    """Crops by the length of their side, as the Reality Check's text says."""
+class Crop(Checked):
+    """How large random crops are; either way aspect and place are drawn too.
 
-    smallest: Positive = 40.0
-    """Smallest side of a crop in pixels: the square root of its area."""
-    largest: Positive = 256.0
-    """Largest side."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.smallest > self.largest:
-            raise RecipeError(
-                f"crop sides from {self.smallest:g} to {self.largest:g} pixels are no range"
-            )
-
-    def draw_area(self, image_area: int, generator: np.random.Generator) -> float:
-        """Return the area of a crop in pixels; its side is uniform."""
-        return float(generator.uniform(self.smallest, self.largest)) ** 2
-
-
-@dataclass(frozen=True)
-class AreaCrop(Checked):
-    """Crops by their share of the image's area, as torchvision and the published code do.
-
-    Of 256×256 pixels a share of 0.16 is a side of 102 pixels, where the text says 40.
+    The Reality Check's text gives the length of a crop's side, 40 to 256 pixels; its code, as
+    torchvision, the share of the image's area, 0.16 to 1, which of 256×256 pixels is a side of 102.
     """
 
-    smallest: Share = 0.16
-    """Smallest share."""
-    largest: Share = 1.0
-    """Largest share."""
+    smallest: Positive = 40.0
+    """Smallest side in pixels, or share of the area."""
+    largest: Positive = 256.0
+    """Largest one."""
+    of: Literal["side", "area"] = "side"
+    """What is uniform: the side, which is the square root of the area, or the share of the area."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.smallest > self.largest:
+        if self.smallest > self.largest or (self.of == "area" and self.largest > 1):
             raise RecipeError(
-                f"crops of {self.smallest:g} to {self.largest:g} of the area are no range"
+                f"crops from {self.smallest:g} to {self.largest:g} of the {self.of} are no range"
             )
 
     def draw_area(self, image_area: int, generator: np.random.Generator) -> float:
-        """Return the area of a crop in pixels; its share is uniform."""
-        return image_area * float(generator.uniform(self.smallest, self.largest))
+        """Return the area of a crop in pixels."""
+        drawn = float(generator.uniform(self.smallest, self.largest))
+        return drawn**2 if self.of == "side" else image_area * drawn
 
 
 @dataclass(frozen=True)
-class CropTransform(Checked, Transform):
+class CropTransform(Checked):
     """Photos of things: the shorter side to 256 pixels, a random crop to 227, a flip.
 
     The defaults are those of *A Metric Learning Reality Check* (ECCV 2020), section 3.1; scored is
@@ -164,7 +115,7 @@ class CropTransform(Checked, Transform):
     """Shorter side of the whole image, in pixels."""
     size: Count = 227
     """Height and width of what the trunk sees, in pixels."""
-    crop: SideCrop | AreaCrop = field(default_factory=SideCrop)
+    crop: Crop = field(default_factory=Crop)
     """How large the random crops are."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of random changes after the crop."""
@@ -189,7 +140,7 @@ class CropTransform(Checked, Transform):
         return _scale(image, *((longer, self.resize) if height > width else (self.resize, longer)))
 
     def train(self, prepared: Image, seed: int, epoch: int, index: int) -> Image:
-        """Crop, scale, change; see `Transform.train`."""
+        """Crop, scale, change."""
         generator = sample_generator(seed, epoch, index, _CROP_STREAM)
         height, width = prepared.shape[:2]
         box = _random_box(height, width, self.crop, generator)
@@ -202,7 +153,7 @@ class CropTransform(Checked, Transform):
         return prepared[top : top + self.size, left : left + self.size]
 
     def normalize(self, images: Tensor) -> Tensor:
-        """See `Transform.normalize`."""
+        """Turn a batch into what the trunk takes."""
         x = normalize(images, Preprocessing("rgb", 0.0, 1.0))
         mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         x = x.sub_(mean).div_(std)
@@ -210,7 +161,7 @@ class CropTransform(Checked, Transform):
 
 
 def _random_box(
-    height: int, width: int, crop: SideCrop | AreaCrop, generator: np.random.Generator
+    height: int, width: int, crop: Crop, generator: np.random.Generator
 ) -> tuple[slice, slice]:
     """Draw a box, as torchvision's ``RandomResizedCrop``: area, aspect log-uniform, place.
 
@@ -241,6 +192,9 @@ def _scale(image: Image, height: int, width: int) -> Image:
         ),
         np.uint8,
     )
+
+
+Transform = FaceTransform | CropTransform
 
 
 class BatchReader:
@@ -294,7 +248,7 @@ class BatchReader:
             yield torch.from_numpy(np.stack(variants))
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Turn a batch into what the trunk takes; see `Transform.normalize`."""
+        """Turn a batch into what the trunk takes."""
         return self.transform.normalize(images)
 
     def _prepared(self, position: int) -> Image:

@@ -313,17 +313,13 @@ def _load(trunk: nn.Module, path: Path, name: str) -> None:
     shapes = [tensor.shape for tensor in inside.values()][: len(own)]
     if not own.keys() & inside.keys() and shapes == [tensor.shape for tensor in own.values()]:
         tensors = dict(zip(own, inside.values(), strict=False))  # the classifier comes last
-    expected = {n: tuple(t.shape) for n, t in trunk.state_dict().items()}
-    given = {n: tuple(t.shape) for n, t in tensors.items()}
-    wrong = [n for n in {**expected, **given} if expected.get(n) != given.get(n)]
-    if wrong:
-        first = wrong[0]
+    try:
+        trunk.load_state_dict(tensors)
+    except RuntimeError as error:
         raise ModelError(
-            f"{path}: {len(wrong)} tensors are not those of {name}, the first is {first!r} (shape "
-            f"{expected.get(first, 'none')} in the trunk, {given.get(first, 'none')} in the "
-            "file); the weights belong to another architecture"
-        )
+            f"{path}: the weights are not those of {name} "
+            f"({' '.join(str(error).split()[:40])}); they belong to another architecture"
+        ) from error
     for tensor_name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {tensor_name!r} holds NaN or infinity")
-    trunk.load_state_dict(tensors)

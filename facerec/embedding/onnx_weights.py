@@ -71,56 +71,44 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
             that the embeddings differ.
         MissingExtraError: onnx or onnxruntime is not installed.
     """
-    advice = "give the architecture, width and embedding size that it was exported from"
-    if any(tensor.dtype == "uint8" for tensor in file.inputs):
-        raise ModelError(
-            f"{file.where}: it takes uint8 pixels, with which its weights cannot be proved; give "
-            "the float32 file of the same model, such as model.onnx of a bundle"
+
+    def refusal(problem: str) -> ModelError:
+        return ModelError(
+            f"{file.where}: {problem}; give the architecture, width and embedding size that it was "
+            "exported from"
         )
+
     waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
+    backbone.eval()
     try:
-        layers = _layers(file)
-    except (ValueError, TypeError, IndexError) as error:  # a node breaks the rules of ONNX
+        for layer in _layers(file):
+            waiting[_key(layer.kind, layer.weight)].append(layer)
+        with torch.no_grad():
+            for module, norm in _modules(backbone):
+                weight = module.get_parameter("weight")
+                key = _key(_kind(module), weight)
+                if not waiting[key] and not isinstance(module, _BatchNorm):
+                    raise refusal(f"it has too few layers like {_words(key)}")
+                # A batch norm that is not there is folded into the layer behind it.
+                layer = waiting[key].popleft() if waiting[key] else _Layer(NORM, weight)
+                if not _fill(module, norm, layer):
+                    raise refusal(f"the backbone has no bias behind its {_words(key)}, it has")
+    # A node breaks the rules of ONNX, or its tensors do not belong together.
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
         raise ModelError(
             f"{file.where}: its layers cannot be read ({message_line(error)}); export the model "
             "again"
         ) from error
-    for layer in layers:
-        waiting[_key(layer.kind, layer.weight)].append(layer)
-    backbone.eval()
-    with torch.no_grad():
-        for module, norm in _modules(backbone):
-            weight = module.get_parameter("weight")
-            key = _key(_kind(module), weight)
-            if waiting[key]:
-                layer = waiting[key].popleft()
-            elif isinstance(module, _BatchNorm):  # folded into the layer behind it
-                layer = _Layer(NORM, weight)
-            else:
-                raise ModelError(f"{file.where}: has too few layers like {_words(key)}; {advice}")
-            try:
-                complete = _fill(module, norm, layer)
-            except (RuntimeError, ValueError) as error:
-                raise ModelError(
-                    f"{file.where}: the tensors of its {_words(key)} do not belong together "
-                    f"({message_line(error)}); export the model again"
-                ) from error
-            if not complete:
-                raise ModelError(
-                    f"{file.where}: the backbone has no bias behind its {_words(key)}, the file "
-                    f"has; {advice}"
-                )
-    left = [key for key, unused in waiting.items() for _ in unused]
-    if left:
-        raise ModelError(
-            f"{file.where}: {len(left)} of its layers are not in this backbone, first one like "
-            f"{_words(left[0])}; {advice}"
-        )
+    for key, unused in waiting.items():
+        if unused:
+            raise refusal(
+                f"{len(unused)} of its layers like {_words(key)} are not in this backbone"
+            )
     difference = _difference(backbone, file)
     if not difference <= TOLERANCE:
-        raise ModelError(
-            f"{file.where}: with its weights this backbone gives other embeddings (they differ by "
-            f"{difference:.2g} of their length), so its layers are joined in another way; {advice}"
+        raise refusal(
+            f"with its weights this backbone gives other embeddings (they differ by "
+            f"{difference:.2g} of their length), so its layers are joined in another way"
         )
 
 

@@ -236,7 +236,8 @@ def _batches(path: Path, file: Any, numbered: bool) -> Iterator[Any]:
             f"…, found {shown}"
         )
     subjects = [name for name in SUBJECTS if name in header][:1]
-    more = [name for name in ("norm", "failure") if name in header]
+    own = NOTE_KEY in (file.schema_arrow.metadata or {})
+    more = [name for name in ("norm", "failure") if own and name in header]
     columns = [*ids, *subjects, *lists, *numbers, *more]
     yield from file.iter_batches(batch_size=_BATCH, columns=columns)
 
@@ -248,8 +249,9 @@ def _embeddings(path: Path, batch: Any) -> tuple[npt.NDArray[np.bool_], Matrix]:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused later
         name = next((name for name in VECTORS if name in batch.schema.names), None)
         if name is None:
-            names = [name for name in batch.schema.names if name[1:].isdigit()]
-            arrays = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
+            count = sum(name[1:].isdigit() for name in batch.schema.names)
+            columns = (batch.column(f"e{k}") for k in range(count))  # in whatever order they lie
+            arrays = [column.to_numpy(zero_copy_only=False) for column in columns]
             vectors = np.stack([array.astype(np.float32) for array in arrays], axis=1)
             present = np.ones(len(vectors), bool)
         else:

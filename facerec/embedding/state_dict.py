@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.embedding.onnx_file import first_line, printable
+from facerec.embedding.onnx_file import first_line
 from facerec.errors import ModelError
 from facerec.files import open_file
 
@@ -46,8 +46,6 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             tensors that have names.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file of weights")
     check_readable(path)
     code: list[str] = []
     try:
@@ -57,32 +55,28 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             content = _load(path, code)
     except ModelError:
         raise
-    # torch names no errors, and a damaged pickle ends in nearly all that Python has.
+    # torch names no errors, and a damaged pickle ends in nearly all that Python has. What it says
+    # of weights_only is advice to load the file in a way that may run code.
     except Exception as error:
+        names = code or re.findall(r"GLOBAL (\S+)", str(error))
+        reason = f"it names {', '.join(names)}, which is code and no number" if names else ""
+        if not reason and "eights_only" not in str(error).replace(" ", "_"):
+            reason = first_line(error)
         raise ModelError(
-            f"{path}: not a state dict that loads without running code ({_reason(error, code)}); "
-            "save the model's state_dict() alone"
+            f"{path}: not a state dict that loads without running code "
+            f"({reason or 'its pickle is damaged or asks for more than tensors'}); save the "
+            "model's state_dict() alone"
         ) from error
     tensors = dict(_flat(content)) if isinstance(content, dict) else {}
-    if not tensors and code:
-        raise ModelError(
-            f"{path}: a whole model or other objects, which do not load without running code "
-            f"({_named(code)}); save the model's state_dict() alone"
-        )
     if not tensors:
-        kind = "dict" if isinstance(content, dict) else type(content).__name__
-        names = [name for name in content if isinstance(name, str)] if kind == "dict" else []
-        found = f"a {kind} ({printable(', '.join(names)) or 'no names'})"
+        found = f"a whole model or other objects ({', '.join(code)})" if code else ""
         raise ModelError(
-            f"{path}: a state dict maps names to tensors, found {found}; save the model's "
-            "state_dict() alone"
+            f"{path}: a state dict maps names to tensors, found "
+            f"{found or 'a ' + type(content).__name__}; save the model's state_dict() alone"
         )
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise ModelError(
-                f"{path}: tensor '{printable(name)}' is no plain array of numbers "
-                f"({tensor.device.type}, {tensor.layout}); save the weights as they were trained"
-            )
+            raise ModelError(f"{path}: tensor {name[:80]!r} is no plain array of numbers")
     return _from_adaface(
         {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
     )
@@ -148,9 +142,8 @@ def own_names(
         averages = [prefix for prefix in best if re.search(r"(^|[._])ema[._]", prefix)]
         if len(averages) != 1:
             raise ModelError(
-                f"{where}: holds the network more than once, as "
-                f"{' and '.join(repr(printable(prefix)) for prefix in best[:3])}; save the one "
-                "that is meant alone"
+                f"{where}: holds the network more than once, as {best[0]!r} and {best[1]!r}; save "
+                "the one that is meant alone"
             )
         best = averages
     prefix = best[0]
@@ -250,26 +243,9 @@ def _check_archive(path: Path) -> None:
             f"{path}: a TorchScript program, which is code and no state dict; save the "
             "state_dict() of the model that it was made from"
         )
-    size = path.stat().st_size
-    if (
-        any(member.compress_type != zipfile.ZIP_STORED for member in members)
-        or sum(member.file_size for member in members) > size
-    ):
+    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    if not stored or sum(member.file_size for member in members) > path.stat().st_size:
         raise ModelError(
             f"{path}: its parts are compressed or overlap, which torch.save never writes; save "
             "the weights again"
         )
-
-
-def _named(code: Iterable[str]) -> str:
-    return f"it names {printable(', '.join(sorted(code)))}, which is code and no number"
-
-
-def _reason(error: Exception, code: list[str]) -> str:
-    """Say what is wrong without torch's advice to load the file in a way that may run code."""
-    text = str(error)
-    if names := code or re.findall(r"GLOBAL (\S+)", text):
-        return _named(names)
-    if "weights_only" in text or "Weights only" in text:
-        return "its pickle is damaged or asks for more than tensors"
-    return first_line(error)

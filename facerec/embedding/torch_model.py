@@ -346,17 +346,8 @@ def _read_safetensors(
             if note is None:
                 return None
             config, preprocessing, recipe = _parse_note(path, note)
-            # Names, types and shapes are compared before any weights are read.
-            names = list(file.keys())
-            layout = {}
-            for name in names:
-                header = file.get_slice(name)
-                kind = {"F32": "float32", "I64": "int64"}.get(
-                    header.get_dtype(), header.get_dtype()
-                )
-                layout[name] = (kind, tuple(header.get_shape()))
-            _compare(str(path), _architecture(config), _expected(config), layout)
-            tensors = {name: file.get_tensor(name) for name in names}
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        _compare(str(path), _architecture(config), _expected(config), _layout(tensors))
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{path}: not a whole .safetensors file ({message_line(error)}); copy or save it again"
@@ -425,27 +416,16 @@ def _layout(tensors: dict[str, Tensor]) -> Layout:
 
 def _compare(where: str, architecture: str, expected: Layout, actual: Layout) -> None:
     """Name the first tensor in which ``actual`` is not what the architecture has."""
-    for name, wanted in expected.items():
-        if name not in actual:
+    for name in (*expected, *actual):
+        wanted, found = expected.get(name), actual.get(name)
+        if wanted != found:
+            problem = "is missing" if found is None else "is not part of it"
+            if wanted and found:
+                problem = f"must be {wanted[0]} {wanted[1]}, found {found[0]} {found[1]}"
             raise ModelError(
-                f"{where}: tensor {name!r} of {architecture} is missing; the weights belong to "
+                f"{where}: tensor {name!r} of {architecture} {problem}; the weights belong to "
                 "another architecture"
             )
-        if actual[name] != wanted:
-            raise ModelError(
-                f"{where}: tensor {name!r} of {architecture} must be {_words(wanted)}, found "
-                f"{_words(actual[name])}; the weights belong to another architecture"
-            )
-    for name in actual:
-        if name not in expected:
-            raise ModelError(
-                f"{where}: tensor {name!r} is not part of {architecture}; the weights belong to "
-                "another architecture"
-            )
-
-
-def _words(entry: tuple[str, tuple[int, ...]]) -> str:
-    return f"{entry[0]} {entry[1]}"
 
 
 def _check_finite(path: Path, tensors: dict[str, Tensor]) -> None:

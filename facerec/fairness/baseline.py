@@ -73,19 +73,6 @@ class RunPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedChange(Estimate):
-    """Change of one figure, treated less baseline, in both runs of a seed.
-
-    The interval is over subjects, both runs taken as given.
-    """
-
-    seed: int
-    baseline: float | None
-    """None where the data cannot tell, see ``remark``."""
-    treated: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change(Estimate):
     """How one figure changes from baseline to treated: the mean over all seeds.
 
@@ -98,7 +85,8 @@ class Change(Estimate):
     """What it may tell: see `READING`."""
     groups: tuple[str, str] | None
     """X and Y of Cliff's delta P(X > Y) − P(X < Y)."""
-    seeds: tuple[SeedChange, ...]
+    seeds: tuple[float | None, ...]
+    """The change of each seed; None where the data cannot tell."""
     baseline: float | None = None
     """Mean over seeds; None if a seed lacks the figure."""
     treated: float | None = None
@@ -126,31 +114,14 @@ class BaselineComparison:
     """All changes from the baseline to its treated twin."""
 
     attribute: str
-    groups: tuple[str, ...]
-    """Groups with a subject."""
     images: int
     """Images with an embedding in all runs and a known subject."""
     left_out: int
     """Other images."""
     subjects: int
-    grouped: int
-    """Those with a group, whom all figures by group are of."""
-    policy: str
-    """Which pairs stand behind the error rates."""
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     """What a reader must know of these runs, one sentence each."""
-
-    def find(self, figure: str, groups: tuple[str, str] | None = None) -> Change:
-        """Return one change.
-
-        Raises:
-            MetricError: there is none.
-        """
-        for change in self.changes:
-            if (change.figure, change.groups) == (figure, groups):
-                return change
-        raise MetricError(f"the comparison has no figure {figure!r} ({groups})")
 
 
 def compare_runs(
@@ -202,12 +173,9 @@ def compare_runs(
     seeds = [run.seed for run in runs]
     return BaselineComparison(
         attribute=attribute,
-        groups=frame.names,
         images=len(frame.rows),
         left_out=frame.left_out,
         subjects=frame.subject_count,
-        grouped=len(np.unique(frame.subject[frame.grouped])),
-        policy=frame.policy,
         changes=tuple(
             _change(key, seeds, [(one[key], other[key]) for one, other in figures]) for key in keys
         ),
@@ -229,8 +197,14 @@ class _Drawn:
     """A figure of one model and its replicates."""
 
     value: float | None
-    replicates: Array | None
-    reason: str | None = None
+    replicates: Array
+    """``(R,)``; empty without a value."""
+    reason: str = ""
+    """Why there is no value."""
+
+    @classmethod
+    def lacking(cls, reason: str) -> _Drawn:
+        return cls(None, np.empty(0), reason)
 
 
 _Figures = Mapping[_Key, _Drawn]
@@ -299,11 +273,8 @@ class _Frame:
         """Keep the pairs of images that take part, unless subjects contradict their label."""
         self.folds: NDArray[np.int64] | None = None
         self.sides, self.same = np.empty((2, 0), np.int64), np.empty(0, bool)
-        self.policy = "every image with every other, within and between groups"
         if pairs is None:
             return
-        if self.impostors == "list":
-            self.policy = "the pairs of the list, within and between groups"
         total = self.left_out + len(self.rows)
         sides = np.stack([pairs.first, pairs.second])
         if sides.size and not 0 <= sides.min() <= sides.max() < total:
@@ -354,7 +325,7 @@ class _Frame:
         one_group = "no comparison: fewer than two groups have a subject"
         key = _Key("η²", "association", subjects=self.subject_count)
         if len(self.names) < 2:
-            return figures | {key: _Drawn(None, None, one_group)}
+            return figures | {key: _Drawn.lacking(one_group)}
         sample = SubjectNorms.from_images(
             norms[self.grouped], self.subject[self.grouped], self.group[self.grouped]
         )
@@ -395,7 +366,7 @@ class _Frame:
                 performance[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
                 few = f"not resolvable with {point.non_mated:,} different pairs"
-                performance[key] = _Drawn(None, None, few)
+                performance[key] = _Drawn.lacking(few)
         return performance
 
     def _errors(
@@ -427,7 +398,7 @@ class _Frame:
             key = _Key(_tpr(point.target), "performance", subjects=self.subject_count)
             if not point.resolvable:
                 few = f"not resolvable with {point.non_mated:,} non-mated pairs"
-                figures[key] = _Drawn(None, None, few)
+                figures[key] = _Drawn.lacking(few)
                 continue
             features = np.zeros((len(subjects), 2))
             for group in at.counts:
@@ -457,7 +428,7 @@ class _Frame:
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
                     why = "; ".join(summary.remarks) if row is None else row.remark
-                    figures[key] = _Drawn(None, None, why)
+                    figures[key] = _Drawn.lacking(why)
                     continue
                 rates = np.stack([group[kind] for group in drawn], axis=-1)
                 figures[key] = _Drawn(row.value, max_over_geomean(rates))
@@ -466,72 +437,41 @@ class _Frame:
 
 def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Drawn]]) -> Change:
     """Compare both models of each seed in one figure, and the mean over seeds."""
-    changes, differences = [], []
-    for number, (one, other) in zip(seeds, sides, strict=True):
-        changes.append(_seed_change(key, number, one, other))
-        differences.append(_difference(one, other))
+    changes = [
+        None if one.value is None or other.value is None else other.value - one.value
+        for one, other in sides
+    ]
     change = partial(
-        Change,
-        figure=key.figure,
-        role=key.role,
-        groups=key.groups,
-        seeds=tuple(changes),
+        Change, figure=key.figure, role=key.role, groups=key.groups, seeds=tuple(changes)
     )
-    lacking = next((c for c in changes if c.value is None), None)
-    if lacking is not None:
-        which = f"seed {lacking.seed}: " if len(seeds) > 1 else ""
-        return change(None, remark=f"{which}{lacking.remark}")
-    values = np.array([c.value for c in changes], np.float64)
+    for number, pair in zip(seeds, sides, strict=True):
+        which = f"seed {number}: " if len(seeds) > 1 else ""
+        reasons = [
+            f"{arm}: {side.reason}"
+            for arm, side in zip(("baseline", "new"), pair, strict=True)
+            if side.value is None
+        ]
+        if reasons:
+            return change(None, remark=f"{which}{'; '.join(reasons)}")
+    values = np.array(changes, np.float64)
     mean = float(values.mean())
     if abs(mean) < 1e-9 * np.abs(values).max():
         mean = 0.0  # of changes that cancel, rounding is left
-    known = [drawn for drawn in differences if drawn is not None]
-    reason = next((c.remark for c in changes if c.remark), None)
-    over_subjects = None
-    if len(known) == len(changes):
-        over_subjects, reason = _interval(np.mean(known, axis=0), key.subjects)
+    with np.errstate(invalid="ignore"):  # both infinite: undefined
+        drawn = [other.replicates - one.replicates for one, other in sides]
+    over_subjects, reason = _interval(np.mean(drawn, axis=0), key.subjects)
     over_seeds = _student(values)
+    before, after = (float(np.mean([pair[arm].value for pair in sides])) for arm in (0, 1))
     return change(
         mean,
         over_subjects if over_seeds is None else _together(mean, over_subjects, over_seeds),
         remark=reason or "",
-        baseline=float(np.mean([c.baseline for c in changes])),
-        treated=float(np.mean([c.treated for c in changes])),
+        baseline=before,
+        treated=after,
         over_subjects=over_subjects,
         over_seeds=over_seeds,
         same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
     )
-
-
-def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange:
-    change, interval, reason = None, None, None
-    if one.value is None or other.value is None:
-        reason = "; ".join(
-            f"{arm}: {side.reason}"
-            for arm, side in (("baseline", one), ("new", other))
-            if side.value is None
-        )
-    else:
-        change = other.value - one.value
-        if (difference := _difference(one, other)) is None:
-            reason = one.reason or other.reason
-        else:
-            interval, reason = _interval(difference, key.subjects)
-    return SeedChange(
-        change,
-        interval,
-        remark=reason or "",
-        seed=seed,
-        baseline=one.value,
-        treated=other.value,
-    )
-
-
-def _difference(one: _Drawn, other: _Drawn) -> Array | None:
-    if one.replicates is None or other.replicates is None:
-        return None
-    with np.errstate(invalid="ignore"):  # both infinite: undefined
-        return other.replicates - one.replicates
 
 
 def _interval(replicates: Array, subjects: int) -> tuple[Interval | None, str | None]:
@@ -577,37 +517,21 @@ def _together(mean: float, over_subjects: Interval | None, over_seeds: Interval)
 
 def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
     """Refuse runs on different images; return the ids of the images."""
-    if not runs:
-        raise MetricError("there is no pair of runs to compare; give at least one")
     seeds = [run.seed for run in runs]
-    if len(set(seeds)) < len(seeds):
-        raise MetricError(f"the seeds {seeds} repeat; give one pair of runs a seed")
-    first: NDArray[np.str_] | None = None
+    if not runs or len(set(seeds)) < len(seeds):
+        raise MetricError(f"the seeds {seeds}: give one pair of runs a seed, and one at least")
+    first = runs[0].baseline.ids
     for run in runs:
         for arm, embeddings in (("baseline", run.baseline), ("treated", run.treated)):
-            where = f"seed {run.seed}, {arm}"
-            if embeddings.ids is None:
-                raise MetricError(f"{where}: the embeddings have no ids, so images cannot be told")
-            if first is None:
-                first, origin = embeddings.ids, where
-            _check_ids(first, embeddings.ids, origin, where)
+            where, ids = f"seed {run.seed}, {arm}", embeddings.ids
+            if ids is None or first is None or not np.array_equal(first, ids):
+                raise MetricError(
+                    f"{where}: the ids of its images are not those of the first baseline; embed "
+                    "the same images in the same order"
+                )
             check_raw(embeddings.norms, where)
     assert first is not None
     return first
-
-
-def _check_ids(first: NDArray[np.str_], ids: NDArray[np.str_], origin: str, where: str) -> None:
-    if len(ids) != len(first):
-        raise MetricError(
-            f"{where}: {len(ids):,} images, but {len(first):,} of {origin}; embed the same images"
-        )
-    different = np.flatnonzero(ids != first)
-    if len(different):
-        row = int(different[0])
-        raise MetricError(
-            f"{where}: image {row} is {ids[row]}, but {first[row]} in {origin} "
-            f"({len(different):,} of {len(ids):,} differ); embed the same images in the same order"
-        )
 
 
 def _embedded(runs: Sequence[RunPair]) -> NDArray[np.bool_]:
@@ -637,7 +561,7 @@ def _notes_on_seeds(runs: Sequence[RunPair]) -> list[str]:
 def _drawn(values: Array, reason: str) -> _Drawn:
     """Take the figure of the sample apart from its replicates, which follow it."""
     if np.isnan(values[0]):
-        return _Drawn(None, None, reason)
+        return _Drawn.lacking(reason)
     return _Drawn(float(values[0]), values[1:])
 
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import NullFormatter
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
 from facerec.fairness.channels import BINS, NormErrors
-from facerec.fairness.findings import estimate, heading, working_targets
+from facerec.fairness.findings import Of, estimate, head_target, working_targets
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
 from facerec.report.estimate import Estimate
@@ -46,15 +46,15 @@ Named = list[tuple[str, Estimate]]
 def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     """Yield name, figure and caption of each picture that the data have."""
     grouping, rows = audit.groupings[0], audit.rows
-    fmr, fnmr = (heading(rows, grouping, of) for of in ("FMR", "FNMR"))
-    target = fmr or fnmr
     panels: list[tuple[str, Named]] = []
     if audit.norms is not None:
         panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
-    for of, at in (("FMR", fmr or target), ("FNMR", fnmr or target)):
-        if at is not None:
-            found = _named(rows, of, grouping=grouping, target=at)
-            panels.append((f"{of}, threshold for {at}", found))
+    kinds: tuple[Of, Of] = ("FMR", "FNMR")
+    for of in kinds:
+        target = head_target(rows, grouping, of)
+        if target:
+            found = _named(rows, of, grouping=grouping, target=target)
+            panels.append((f"{of}, threshold for {target}", found))
     if panels:
         yield (
             "headline",

@@ -98,6 +98,13 @@ def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
     return chosen
 
 
+def head_target(rows: pd.DataFrame, grouping: str, of: Of) -> str:
+    """Return the target to look at first: that of `heading`, or else the largest one."""
+    found = heading(rows, grouping, of)
+    known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
+    return found or max(known, key=parse_rate, default="")
+
+
 def find(
     rows: pd.DataFrame, groupings: Sequence[str], searched: OneToMany | None = None
 ) -> tuple[Finding, ...]:
@@ -174,7 +181,7 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
             largest = max(ratios.itertuples(), key=lambda row: parse_rate(str(row.target)))
             why = str(largest.remark) or "equal rates cannot be simulated"
         said = f"The data do not tell how {of} differs between groups of {grouping}"
-        yield Finding(said, "insufficient data", why, True)
+        yield Finding(said, "insufficient data", why.removeprefix("insufficient data: "), True)
         return
     ratio = estimate(names.select(rows, figure, grouping=grouping, target=target).iloc[0])
     p = names.number(rows, names.p_of(figure), grouping=grouping, target=target)

@@ -44,21 +44,6 @@ class SubjectNorms:
     subjects: NDArray[np.int64]
     """Subject 0 … G − 1 of each image, ``(N,)``."""
 
-    def __post_init__(self) -> None:
-        sizes = np.bincount(self.groups, minlength=len(self.names))
-        if len(sizes) != len(self.names) or not sizes.all():
-            raise MetricError(
-                f"{self.name}: {len(self.names)} groups are named but subjects are in "
-                f"{np.count_nonzero(sizes)}; leave empty groups out"
-            )
-        if self.norms.shape != self.subjects.shape or not np.isfinite(self.norms).all():
-            raise MetricError(
-                f"{self.name}: every image needs one subject and one finite norm; leave images "
-                "that were not acquired out"
-            )
-        if len(np.unique(self.subjects)) != len(self.groups):
-            raise MetricError(f"{self.name}: a subject has no image; leave such subjects out")
-
     @classmethod
     def from_images(
         cls,
@@ -74,29 +59,10 @@ class SubjectNorms:
             subjects: of images, ``(N,)``, any names or numbers.
             groups: of images, ``(N,)``, any names or numbers.
             name: of the attribute.
-
-        Raises:
-            MetricError: no image, lengths that differ, a norm that is not finite, or a subject in
-                two groups.
         """
         values = np.asarray(norms, dtype=np.float64)
-        known, first, index = np.unique(
-            np.asarray(subjects), return_index=True, return_inverse=True
-        )
+        _, first, index = np.unique(np.asarray(subjects), return_index=True, return_inverse=True)
         names, codes = np.unique(np.asarray(groups), return_inverse=True)
-        lengths = {array.shape for array in (values, index, codes)}
-        if lengths != {(len(values),)} or not len(values):
-            raise MetricError(
-                f"{name}: norms, subjects and groups must be one an image, found "
-                f"shapes {sorted(lengths)}"
-            )
-        torn = np.flatnonzero(codes != codes[first][index])
-        if len(torn):
-            raise MetricError(
-                f"{name}: subject {known[index[torn[0]]]} is in the groups "
-                f"{names[codes[first[index[torn[0]]]]]} and {names[codes[torn[0]]]}; a subject "
-                "has one group"
-            )
         texts = tuple(str(text) for text in names.tolist())
         return cls(name, texts, codes[first], values, index.astype(np.int64))
 

@@ -16,7 +16,7 @@ from facerec.fairness.baseline import READING
 from facerec.fairness.channels import BINS
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import Of, estimate, heading, verdict, working_targets
+from facerec.fairness.findings import Of, estimate, head_target, verdict, working_targets
 from facerec.fairness.result import Audit
 from facerec.report import words
 from facerec.report.estimate import Estimate
@@ -25,6 +25,9 @@ from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.table import Cell, Table, escape_markdown, text_table
 
 SUPPRESSED = "under ten subjects, or else such a group would follow from totals"
+_MOST_PAIRS = 3
+"""Pairs of groups whose δ a page shows."""
+
 _TERMS = {
     "FMR, FNMR": "False matches over non-mated (impostor) pairs, false non-matches over mated "
     "(genuine) pairs; of a group, of pairs within it. A pair matches at or above the threshold.",
@@ -172,17 +175,19 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]
         for target in _heads(audit)
         for of in ("FMR", "FNMR")
     ]
-    return _by_group(audit, "Error rates at the global threshold", columns, groupings, ALL_GROUPS)
+    values = {
+        target: names.number(audit.rows, names.THRESHOLD, target=target) for target in _heads(audit)
+    }
+    told = " and ".join(f"{words.threshold(at)} (FMR {target})" for target, at in values.items())
+    caption = f"Error rates at one threshold for all: {told}"
+    return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
 
 
 def _heads(audit: Audit) -> list[str]:
-    """Return the targets that head the tables: of findings, else the largest with a threshold."""
+    """Return the targets that head the tables."""
     kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    found = [heading(audit.rows, name, of) for name in audit.groupings for of in kinds]
-    heads = list(dict.fromkeys(target for target in found if target is not None))
-    if not heads:
-        heads = list(names.select(audit.rows, names.THRESHOLD).dropna(subset=["value"])["target"])
-    return heads[:2]
+    found = [head_target(audit.rows, name, of) for name in audit.groupings for of in kinds]
+    return list(dict.fromkeys(filter(None, found)))[:2]
 
 
 def _by_group(
@@ -218,20 +223,21 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
         wanted = [(names.ETA2, "")]
         wanted += [(names.DELTA, "")]
         for of in kinds:
-            target = heading(rows, grouping, of) or next(iter(_heads(audit)), "")
+            target = head_target(rows, grouping, of)
             wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
         for figure, target in wanted:
-            for row in names.select(rows, figure, grouping=grouping, target=target).itertuples():
+            found = names.select(rows, figure, grouping=grouping, target=target)
+            # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
+            if len(found) > _MOST_PAIRS:
+                found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
+            for row in found.itertuples():
                 p = names.number(
                     rows, names.p_of(figure), grouping=grouping, group=str(row.group), target=target
                 )
                 where = filter(None, (str(row.group), target and f"at FMR {target}"))
                 lines.append(
                     (
-                        Cell(
-                            figure if len(audit.groupings) == 1 else f"{grouping}: {figure}",
-                            ", ".join(where),
-                        ),
+                        Cell(_name(audit, grouping, figure), ", ".join(where)),
                         _cell_of(estimate(row), ".3g"),
                         words.p_value(p),
                     )
@@ -244,11 +250,13 @@ def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
     lines = []
     for grouping, groups in audit.facts["groups"].items():
         for target in working_targets(audit.rows, grouping):
+            set_at = {"grouping": grouping, "target": target}
+            value = words.threshold(names.number(audit.rows, "FPIR threshold", **set_at))
             for group in [*groups["shown"], EVERYBODY]:
                 where = {"grouping": grouping, "group": group}
                 lines.append(
                     (
-                        Cell(group, f"threshold: FPIR {target}"),
+                        Cell(_name(audit, grouping, group), f"threshold {value}, FPIR {target}"),
                         _with_ratio(audit.rows, "FPIR", {**where, "target": target}),
                         _with_ratio(audit.rows, "FNIR", {**where, "target": target}),
                         _with_ratio(audit.rows, names.RANK_1, where),
@@ -283,6 +291,11 @@ def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell |
         ]
         lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
     return text_table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
+
+
+def _name(audit: Audit, grouping: str, name: str) -> str:
+    """Return a name, after that of the attribute if there are several."""
+    return name if len(audit.groupings) == 1 else f"{grouping}: {name}"
 
 
 def _cell(found: pd.DataFrame) -> Cell:

@@ -187,10 +187,9 @@ def listed_rates(
         One a grouping; an error where it has no mated or no non-mated pair.
 
     Raises:
-        MetricError: arrays that do not fit, a subject in two groups, a target that is no rate or
-            that the calibration lacks, or no mated or no non-mated pair.
+        MetricError: a subject in two groups, a target that is no rate or that the calibration
+            lacks, or no mated or no non-mated pair.
     """
-    _check_pairs(pairs)
     if calibration is None:
         used = pairs.usable
         source = f"this data, {pairs.name}"
@@ -204,20 +203,6 @@ def listed_rates(
         except MetricError as problem:
             results.append(problem)
     return results
-
-
-def _check_pairs(pairs: PairList) -> None:
-    scores, sides, images = pairs.scores, pairs.sides, pairs.subject.size
-    if scores.ndim != 1 or sides.shape != (2, scores.size) or pairs.same.shape != scores.shape:
-        raise MetricError(
-            f"scores, sides and labels of pairs have shapes {scores.shape}, {sides.shape} and "
-            f"{pairs.same.shape}; give one each a pair"
-        )
-    if sides.size and not 0 <= sides.min() <= sides.max() < images:
-        raise MetricError(
-            f"pairs name the images {sides.min()} to {sides.max()}, but {images} images have a "
-            "subject and a group"
-        )
 
 
 class _ListedErrors:
@@ -395,7 +380,7 @@ def _score_once(
             math.inf if math.isnan(point.threshold) else point.threshold for point in points
         ],
         groupings=[one.group[rows] for one in labelled],
-        group_fpr=targets[:1],  # which makes it count by subject within groups
+        count_within=True,
         device=device,
         progress=progress,
     )

@@ -6,8 +6,9 @@ from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.galleries.cleaning import Cleaning, clean_set
-    from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+    from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification
     from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
+    from facerec.galleries.space import Space
     from facerec.galleries.threshold import Calibration, Fpir
 else:
     __getattr__ = lazy_names(__name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -39,24 +37,6 @@ _BY_CHANCE = 0.05
 """Share of different photos among the pairs that are called duplicates, at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class Duplicates:
-    """Images that are there twice, almost to the pixel.
-
-    Attributes:
-        pairs: the image to go and the one that stays, ``(P, 2)``.
-        cosine: of each pair, ``(P,)``.
-        threshold: from which cosine on a pair counts.
-        expected: how many of the pairs of one label within it are different photos, by
-            extrapolation.
-    """
-
-    pairs: Ints
-    cosine: Floats
-    threshold: float
-    expected: float
-
-
 class _ClosePairs:
     """Collects the pairs of images with a score at or above a threshold."""
 
@@ -83,7 +63,7 @@ def duplicates(
     keep_first: Floats | None = None,
     sure: NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
-) -> Duplicates:
+) -> tuple[Ints, Floats]:
     """Find images that are there twice.
 
     The number of pairs of different photos of one subject that are less than an angle apart falls
@@ -100,10 +80,14 @@ def duplicates(
         sure: images whose label is sure enough to read the law from, ``(n,)``; by default all.
         progress: called with the tiles done.
 
+    Returns:
+        of each pair the image to go and the one that stays, ``(P, 2)``, and their cosine, ``(P,)``,
+        descending.
+
     Raises:
         MetricError: there is no pair of images with one label, or with two.
     """
-    threshold, expected = _duplicate_threshold(_cosines_of_one_label(members, sure, device))
+    threshold = _duplicate_threshold(_cosines_of_one_label(members, sure, device))
     sample = Sample(members.unit, members.label, [], by_group=False)
     tiles = Tiles(sample, device, 1024, None, progress)
     kernels = tiles.visit(
@@ -124,8 +108,9 @@ def duplicates(
     once = np.ones(len(order), bool)
     once[1:] = gone[order][1:] != gone[order][:-1]
     chosen = order[once]
+    chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
     pairs = np.stack([gone[chosen], kept[chosen]], axis=1)
-    return Duplicates(pairs, np.minimum(scores[chosen], 1.0), threshold, expected)
+    return pairs, np.minimum(scores[chosen], 1.0)
 
 
 def _cosines_of_one_label(
@@ -140,14 +125,14 @@ def _cosines_of_one_label(
     alone = np.where(unsure, members.classes + numbers, label)
     label = alone if np.unique(alone, return_counts=True)[1].max() > 1 else label
     sample = Sample(members.unit, label, [], by_group=False)
-    none = np.empty((0, sample.rows), np.float32)
+    none = np.empty(0, np.float32)
     tiles = Tiles(sample, device, 1024, None, None)
-    histogram: Ints = count_mated(tiles, sample, none, 0).histogram[-1]
+    histogram: Ints = count_mated(tiles, sample, none, 0).histogram
     return histogram
 
 
-def _duplicate_threshold(histogram: Ints) -> tuple[float, float]:
-    """Return the least cosine of a duplicate, and how many pairs are expected there by chance.
+def _duplicate_threshold(histogram: Ints) -> float:
+    """Return the least cosine of a duplicate.
 
     Args:
         histogram: counts of the cosines of pairs with one label, in the bins of `BIN_EDGES`.
@@ -162,15 +147,15 @@ def _duplicate_threshold(histogram: Ints) -> tuple[float, float]:
     other = within - twice
     near, far = (int(np.flatnonzero(other >= share * other[0])[-1]) for share in _LAW)
     if other[0] < _LEAST or near <= far or not angle[near] > 0 or other[near] >= other[far]:
-        return _IDENTICAL, 0.0
+        return _IDENTICAL
     power = np.log(other[far] / other[near]) / np.log(angle[far] / angle[near])
     # The lower edge of a bin is its widest angle, so that this counts too many rather than too few.
     chance = other[near] * (angle / angle[near]) ** power
     enough = np.flatnonzero((within >= 1) & (chance <= _BY_CHANCE * within))
     enough = enough[enough > near]
     if not enough.size or BIN_EDGES[enough[0]] > _IDENTICAL:
-        return _IDENTICAL, 0.0
-    return float(BIN_EDGES[enough[0]]), float(chance[enough[0]])
+        return _IDENTICAL
+    return float(BIN_EDGES[enough[0]])
 
 
 def _heaped(within: Floats, angle: Floats) -> float:

@@ -14,31 +14,28 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import Fusion, IndexKind
+from facerec.defaults import IndexKind
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelError
-from facerec.files import atomic_path, exclusive, parse_json
+from facerec.errors import DatasetError, MetricError
+from facerec.files import atomic_path, exclusive
+from facerec.galleries.gallery_file import FORMAT, KEPT, export_table, read_gallery
+from facerec.galleries.search import FaissIndex, nearest
+from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir
 from facerec.large_arrays import take
-from facerec.names import same_name, same_names
-from facerec.npz import ArchiveError, read_arrays, write_arrays
+from facerec.names import same_name
+from facerec.npz import write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
 from facerec.statistics.operating_points import Rate
 from facerec.verification.unit_rows import row_norms
-
-FORMAT = "facerec gallery 1"
-
-MAX_BYTES = 64 << 30
-"""Largest total size of the arrays of a gallery file that is read."""
 
 QUERIES = 64
 """Probes that go through the gallery together."""
@@ -55,60 +52,6 @@ _BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""
 
 _GRID = 2.0**24
-
-
-@dataclass(frozen=True)
-class Space:
-    """What embeddings have in common that can be compared: model, preprocessing, flip, size."""
-
-    model: str | None
-    """SHA-256 of the model file; None where it is not known."""
-    preprocessing: Mapping[str, Any] | None
-    """Channels, mean and standard deviation as JSON types; None is not known, or in the graph."""
-    flip: bool | None
-    """Whether mirror images were added; None where it is not known."""
-    embedding_size: int
-    name: str = field(default="", compare=False)
-    """What the model is called."""
-
-    @classmethod
-    def of(cls, source: Embeddings | FaceRecognizer) -> Space:
-        """Return the space of an embeddings file or of what embeds."""
-        if isinstance(source, FaceRecognizer):
-            flip: bool | None = source.flip
-            size, about = source.embedding_size, source.model.describe()
-        else:
-            flip, size = source.flip, source.vectors.shape[1]
-            said = source.note.get("model")
-            about = said if isinstance(said, dict) else {}
-        # As JSON has it, so that a space is equal to itself from a file.
-        preprocessing = json.loads(json.dumps(about.get("preprocessing")))
-        name = about.get("name")
-        return cls(about.get("sha256"), preprocessing, flip, size, str(name or "unknown"))
-
-    def check(self, other: Space, where: str) -> None:
-        """Refuse embeddings of another space.
-
-        Args:
-            other: of the embeddings.
-            where: they come from.
-
-        Raises:
-            ModelError: they were made otherwise.
-        """
-        shown = {
-            "model": lambda space: f"{space.name} ({(space.model or 'no hash')[:12]})",
-            "preprocessing": lambda space: json.dumps(space.preprocessing),
-            "flip": lambda space: f"flip {space.flip}",
-            "embedding_size": lambda space: f"{space.embedding_size} dimensions",
-        }
-        for name, words in shown.items():
-            if getattr(self, name) != getattr(other, name):
-                raise ModelError(
-                    f"{where}: these embeddings have another {name.replace('_', ' ')} than the "
-                    f"gallery, {words(other)} in place of {words(self)}, so they cannot be "
-                    "compared; embed the images with the gallery's model, or enrol everybody anew"
-                )
 
 
 @dataclass(frozen=True)
@@ -222,32 +165,23 @@ class Gallery:
 
     Args:
         space: that all embeddings must be of.
-        fusion: what a template is the mean of. ``unit`` takes embeddings of length 1, so that every
-            image counts alike; a gallery may have one image of a subject from a camera that gives
-            long embeddings and many others that do not. ``raw`` keeps the lengths, which follow the
-            quality of images with models that were not trained to have equal ones.
 
     Attributes:
         subjects: text ``(N,)``, in the order of enrolment.
         templates: float32 ``(N, D)`` of length 1.
         images: how many went into each template, int64 ``(N,)``.
         calibration: what FPIRs are predicted from; None where there is none.
-        twins: names under which the file held two people whose names differ in their Unicode form
-            alone; they are one here, and in a file that is written.
     """
 
-    def __init__(self, space: Space, fusion: Fusion = "unit") -> None:
-        if fusion not in get_args(Fusion):
-            raise DatasetError(f"templates are means of unit or raw embeddings, not {fusion!r}")
-        self.space, self.fusion = space, fusion
+    def __init__(self, space: Space) -> None:
+        self.space = space
         self.subjects: NDArray[np.str_] = np.empty(0, "<U1")
         self.templates: NDArray[np.float32] = np.empty((0, space.embedding_size), np.float32)
         self.images: NDArray[np.int64] = np.empty(0, np.int64)
         # A mean is length · template, so more images can join it.
         self._lengths: NDArray[np.float32] = np.empty(0, np.float32)
         self.calibration: Calibration | None = None
-        self.twins: tuple[str, ...] = ()
-        self._index: Any = None
+        self._index: FaissIndex | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -297,54 +231,46 @@ class Gallery:
             failures.setdefault(str(names[row]), why)
         distinct, subject = np.unique(known[usable], return_inverse=True)
         rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        counts = np.bincount(subject, minlength=distinct.size)
-        gallery_rows = self._rows_of(distinct)
-        first = np.concatenate([[0], np.cumsum(counts)])
+        at = self._rows_of(distinct)
+        there = at >= 0
+        first = np.searchsorted(np.sort(subject), np.arange(distinct.size + 1))
         sums = np.empty((distinct.size, self.space.embedding_size), np.float32)
         for who in range(distinct.size):
             mine = rows[first[who] : first[who + 1]]
-            vectors = embeddings.vectors[mine].astype(np.float64)
-            if self.fusion == "unit":
-                vectors /= lengths[mine, None]
-            total = vectors.sum(axis=0)
-            at = int(gallery_rows[who])
-            if at >= 0:
-                weight = float(self._lengths[at]) * int(self.images[at])
-                total += self.templates[at].astype(np.float64) * weight
+            total = (embeddings.vectors[mine].astype(np.float64) / lengths[mine, None]).sum(axis=0)
+            if there[who]:
+                weight = float(self._lengths[at[who]]) * int(self.images[at[who]])
+                total += self.templates[at[who]].astype(np.float64) * weight
             sums[who] = total
-        norms = row_norms(sums)
+        norms, fresh = row_norms(sums), np.diff(first)
         # Images that point in opposite directions leave nothing but rounding errors.
-        weights = None if self.fusion == "unit" else lengths[usable]
-        lost = ~(norms > 1e-6 * np.bincount(subject, weights, distinct.size))
-        counts += np.where(gallery_rows >= 0, self.images[gallery_rows] if len(self) else 0, 0)
-        for without in np.flatnonzero(lost):
-            for row in rows[first[without] : first[without + 1]]:
-                failures[str(names[row])] = "it and the person's other images add up to nothing"
+        lost = ~(norms > 1e-6 * fresh)
+        for row in rows[np.repeat(lost, fresh)]:
+            failures[str(names[row])] = "it and the person's other images add up to nothing"
         sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
+        counts = fresh.copy()
+        counts[there] += self.images[at[there]]
         means = (norms / counts).astype(np.float32)
-        more, new = (gallery_rows >= 0) & ~lost, (gallery_rows < 0) & ~lost
-        if more.any() or new.any():
-            self._index = None
-        known_rows = gallery_rows[more]
-        self.templates[known_rows], self._lengths[known_rows] = sums[more], means[more]
-        self.images[known_rows] = counts[more]
-        if new.any():
-            # New subjects in the order in which they came.
-            order = np.argsort(rows[first[:-1]][new], kind="stable")
-            chosen = np.flatnonzero(new)[order]
-            added = sums if np.array_equal(chosen, np.arange(len(sums))) else sums[chosen]
-            self.subjects = np.concatenate([self.subjects, distinct[chosen]])
-            self.templates = (
-                np.concatenate([self.templates, added]) if len(self.templates) else added
-            )
-            self._lengths = np.concatenate([self._lengths, means[chosen]])
-            self.images = np.concatenate([self.images, counts[chosen]])
+        self._index = None
+        more = there & ~lost
+        self.templates[at[more]], self._lengths[at[more]] = sums[more], means[more]
+        self.images[at[more]] = counts[more]
+        # New subjects in the order in which they came.
+        new = np.flatnonzero(~there & ~lost)
+        new = new[np.argsort(rows[first[new]], kind="stable")]
+        if new.size:
+            added = sums if np.array_equal(new, np.arange(len(sums))) else sums[new]
+            whole = np.concatenate([self.templates, added]) if len(self) else added
+            self.templates = whole
+            self.subjects = np.concatenate([self.subjects, distinct[new]])
+            self._lengths = np.concatenate([self._lengths, means[new]])
+            self.images = np.concatenate([self.images, counts[new]])
         asked = np.unique(known[known != ""])
         absent = asked[self._rows_of(asked) < 0]
         return Enrolment(
-            tuple(self.subjects[len(self.subjects) - int(new.sum()) :].tolist()),
+            tuple(distinct[new].tolist()),
             tuple(distinct[more].tolist()),
-            int(sum(np.diff(first)[~lost])),
+            int(fresh[~lost].sum()),
             failures,
             tuple(absent.tolist()),
         )
@@ -382,32 +308,6 @@ class Gallery:
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = None
 
-    def _join_twins(self) -> None:
-        """Make one of people whose names are one, as if they had been enrolled so.
-
-        Raises:
-            ValueError: their templates add up to nothing.
-        """
-        names = same_names(self.subjects)
-        if names is self.subjects:  # all were composed
-            return
-        self.subjects = names
-        _, firsts, of = np.unique(self.subjects, return_index=True, return_inverse=True)
-        first = firsts[of.reshape(-1)]
-        again = np.flatnonzero(first != np.arange(len(self)))
-        self.twins = tuple(np.unique(self.subjects[again]).tolist())
-        for row in again[::-1].tolist():
-            both = [int(first[row]), row]
-            weights = self._lengths[both].astype(np.float64) * self.images[both]
-            total = weights @ self.templates[both].astype(np.float64)
-            length = float(np.linalg.norm(total))
-            if not length > 1e-6 * weights.sum():
-                raise ValueError(f"the two of the name {self.subjects[row]!r} add up to nothing")
-            self.templates[both[0]] = total / length
-            self.images[both[0]] += self.images[row]
-            self._lengths[both[0]] = length / self.images[both[0]]
-            self._remove(row)
-
     def _rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
         if not len(self) or not subjects.size:
@@ -432,9 +332,9 @@ class Gallery:
         Args:
             vectors: probes, ``(n, D)``, of any length.
             count: k, how many to return.
-            index: ``exact`` looks at every template. ``flat``, ``ivf`` and ``hnsw`` let FAISS
-                choose candidates, which are then scored as the others are; the last two may miss
-                somebody. ``auto`` is exact up to two million templates, and ``ivf`` beyond.
+            index: ``exact`` looks at every template. ``faiss`` lets an index choose candidates,
+                which are then scored as the others are, and may miss somebody. ``auto`` is exact up
+                to two million templates, and ``faiss`` beyond.
             progress: called after each batch of probes.
 
         Returns:
@@ -454,7 +354,7 @@ class Gallery:
         if not len(self):
             raise MetricError("the gallery is empty, so nobody can be found; enrol people first")
         if index == "auto":
-            index = "ivf" if len(self) > LARGE else "exact"
+            index = "faiss" if len(self) > LARGE else "exact"
         count = min(count, len(self))
         rows = np.full((len(probes), count), -1, np.int64)
         scores = np.full((len(probes), count), np.nan, np.float32)
@@ -478,9 +378,9 @@ class Gallery:
         listed = min(len(self), count + max(8, count))
         single = units.astype(np.float32)
         if kind == "exact":
-            candidates, bounds = _nearest(self.templates, single, listed)
+            candidates, bounds = nearest(self.templates, single, listed)
         else:
-            candidates, bounds = self.index(kind).search(single, listed)
+            candidates, bounds = self._faiss().search(single, listed)
         rows = np.empty((len(units), count), np.int64)
         scores = np.empty((len(units), count), np.float32)
         # How far a float32 product of unit vectors can be off, twice.
@@ -513,19 +413,13 @@ class Gallery:
         products = np.einsum("d,nd->n", unit, self.templates[rows].astype(np.float64))
         return (np.rint(products * _GRID) / _GRID).astype(np.float32)
 
-    def index(self, kind: IndexKind) -> Any:
-        """Return a FAISS index of the templates, built when it is first asked for.
+    def _faiss(self) -> FaissIndex:
+        """Return an index of the templates, in memory alone, built again after every change.
 
-        It lives in memory alone and is built again after every change, so that nothing of a deleted
-        subject stays in its centres or its graph.
-
-        Raises:
-            MissingExtraError: FAISS is not installed.
+        So nothing of a deleted subject stays in its centres.
         """
-        from facerec.galleries.index import FaissIndex
-
-        if self._index is None or self._index.kind != kind:
-            self._index = FaissIndex(self.templates, kind)
+        if self._index is None:
+            self._index = FaissIndex(self.templates)
         return self._index
 
     def identify(
@@ -693,26 +587,17 @@ class Gallery:
         Raises:
             DatasetError: it cannot be written.
         """
+        calibration = None if self.calibration is None else self.calibration.note
+        note = {"format": FORMAT, "space": asdict(self.space), "calibration": calibration}
         arrays: dict[str, NDArray[Any]] = {
-            "note": np.array(
-                json.dumps(
-                    {
-                        "format": FORMAT,
-                        "space": asdict(self.space),
-                        "fusion": self.fusion,
-                        "calibration": None if self.calibration is None else self.calibration.note,
-                    },
-                    allow_nan=False,
-                )
-            ),
+            "note": np.array(json.dumps({**note, "fusion": "unit"}, allow_nan=False)),
             "subjects": self.subjects,
             "templates": self.templates,
             "lengths": self._lengths,
             "images": self.images,
         }
         if self.calibration is not None:
-            calibration = self.calibration
-            arrays |= {f"calibration_{name}": getattr(calibration, name) for name in _KEPT}
+            arrays |= {f"calibration_{name}": getattr(self.calibration, name) for name in KEPT}
         with atomic_path(path, DatasetError, private=True) as temporary:
             write_arrays(temporary, arrays)
 
@@ -723,159 +608,21 @@ class Gallery:
         Raises:
             DatasetError: the file is missing, damaged, or no gallery.
         """
-        path = Path(path)
-        names = ["note", "subjects", "templates", "lengths", "images"]
-        optional = [f"calibration_{name}" for name in _KEPT]
-        try:
-            size = path.stat().st_size
-            arrays, _ = read_arrays(path, size, {*names, *optional}, MAX_BYTES)
-        except OSError as problem:
-            raise DatasetError(
-                f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
-                "path, or enrol people first"
-            ) from problem
-        except ArchiveError as problem:
-            raise DatasetError(
-                f"{path}: no whole gallery file ({problem}); give the file that facerec enroll "
-                "wrote, or enrol everybody anew"
-            ) from problem
-        try:
-            return cls._from_arrays(arrays)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            MetricError,
-            DatasetError,
-        ) as error:
-            raise DatasetError(
-                f"{path}: no gallery that this facerec can read ({str(error)[:200]}); enrol "
-                "everybody anew with facerec enroll"
-            ) from error
-
-    @classmethod
-    def _from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Gallery:
-        note = parse_json(str(arrays["note"][()]))
-        if note["format"] != FORMAT:
-            raise ValueError(f"its format is {str(note['format'])[:60]!r}")
-        gallery = cls(_known_space(note["space"]), note["fusion"])
+        arrays, space, calibration = read_gallery(Path(path))
+        gallery = cls(space)
         gallery.subjects, gallery.templates = arrays["subjects"], arrays["templates"]
         gallery._lengths, gallery.images = arrays["lengths"], arrays["images"]
-        count = len(gallery.subjects)
-        kinds = (gallery.templates.dtype, gallery._lengths.dtype, gallery.images.dtype)
-        if (
-            gallery.subjects.dtype.kind != "U"
-            or kinds != (np.float32, np.float32, np.int64)
-            or gallery.templates.shape != (count, gallery.space.embedding_size)
-            or any(
-                a.shape != (count,) for a in (gallery.subjects, gallery._lengths, gallery.images)
-            )
-        ):
-            raise ValueError("its arrays do not fit together")
-        # Templates were unit vectors when they were written.
-        if not np.allclose(row_norms(gallery.templates), 1, atol=1e-5):
-            raise ValueError("a template is not of length 1")
-        if np.unique(gallery.subjects).size != count:
-            raise ValueError("somebody is in it twice")
-        if note["calibration"] is not None:
-            kept = {name: arrays[f"calibration_{name}"] for name in _KEPT}
-            _check_calibration(kept, note["calibration"])
-            calibration = Calibration(**kept, note=note["calibration"])
-            entries = calibration.entry_subjects
-            if not np.array_equal(entries, np.arange(min(entries.size, count))):
-                raise ValueError("its calibration has other entries")
-            gallery.calibration = calibration
-        gallery._join_twins()
+        gallery.calibration = calibration
         return gallery
 
     def export(self, path: str | Path) -> None:
-        """Write the templates as Parquet, one row a subject, for a database to load.
-
-        Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read
-        the table as embeddings), ``images`` int64, ``embedding`` list of float32 of length 1, so
-        that inner product and cosine are one. The file's metadata has the embedding space.
+        """Write the templates as Parquet, one row a subject, for a database; see `export_table`.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
             DatasetError: the file cannot be written.
         """
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as problem:
-            raise MissingExtraError(
-                f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
-            ) from problem
-        about = {"space": asdict(self.space), "fusion": self.fusion}
-        schema = pa.schema(
-            [
-                ("image_id", pa.string()),
-                ("subject_id", pa.string()),
-                ("images", pa.int64()),
-                ("embedding", pa.list_(pa.float32())),
-            ],
-            metadata={"facerec_gallery": json.dumps(about)},
-        )
-        size = self.space.embedding_size
-        with (
-            atomic_path(path, DatasetError, private=True) as temporary,
-            pq.ParquetWriter(temporary, schema) as writer,
-        ):
-            for start in range(0, len(self), _BLOCK):
-                block = slice(start, min(start + _BLOCK, len(self)))
-                rows = block.stop - block.start
-                names = pa.array(self.subjects[block].tolist(), pa.string())
-                offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size)
-                values = pa.array(self.templates[block].reshape(-1))
-                vectors = pa.ListArray.from_arrays(offsets, values)
-                images = pa.array(self.images[block])
-                table = pa.Table.from_arrays([names, names, images, vectors], schema=schema)
-                writer.write_table(table)
-
-
-_KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
-"""Arrays of a calibration that a gallery file holds."""
-
-
-def _known_space(fields: Mapping[str, Any]) -> Space:
-    """Return the space that a file names.
-
-    Raises:
-        TypeError: a field is missing, unknown, or of another type.
-    """
-    space = Space(**fields)
-    sound = (
-        isinstance(space.model, str | None)
-        and isinstance(space.preprocessing, Mapping | None)
-        and isinstance(space.flip, bool | None)
-        and type(space.embedding_size) is int
-        and isinstance(space.name, str)
-    )
-    if not sound:
-        raise TypeError("its space has a field of another type")
-    return space
-
-
-def _check_calibration(arrays: Mapping[str, NDArray[Any]], note: object) -> None:
-    """Refuse what no gallery writes, beside shapes, which `Calibration` looks at.
-
-    Raises:
-        ValueError: numbers of another type or out of their range, or scores that do not descend.
-    """
-    scores, entries = arrays["scores"], arrays["entries"]
-    kinds = [arrays[name].dtype for name in _KEPT]
-    if (
-        kinds != [np.float32, *[np.int64] * 3]
-        or scores.shape != entries.shape
-        or scores.ndim != 2
-        or not isinstance(note, dict)
-        or bool((entries < -1).any())
-        or not np.array_equal(entries == -1, np.isneginf(scores))
-        or bool(np.isposinf(scores).any())
-        or not bool((scores[:, :-1] >= scores[:, 1:]).all())
-    ):
-        raise ValueError("its calibration is no table of the highest scores and their entries")
+        export_table(Path(path), self.subjects, self.images, self.templates, self.space)
 
 
 def _renumbered(calibration: Calibration, row: int) -> Calibration | None:
@@ -899,32 +646,3 @@ def _names(embeddings: Embeddings, subjects: Names | None, where: str) -> NDArra
 
 def _longest(names: NDArray[np.str_]) -> int:
     return int(np.char.str_len(names).max()) if names.size else 0
-
-
-def _nearest(
-    templates: NDArray[np.float32], probes: NDArray[np.float32], count: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the rows with the highest float32 products, and the lowest of those products.
-
-    Args:
-        templates: ``(N, D)``.
-        probes: ``(n, D)``.
-        count: how many, no more than N.
-
-    Returns:
-        ``(n, count)`` in no order, and ``(n,)``: no other product is higher.
-    """
-    best = np.full((len(probes), count), -np.inf, np.float32)
-    rows = np.full((len(probes), count), -1, np.int64)
-    for start in range(0, len(templates), _BLOCK):
-        block = templates[start : start + _BLOCK]
-        scores = block @ probes.T
-        worst = best.min(axis=1)
-        # Most blocks have nobody better for many probes, and few for the others.
-        for probe in np.flatnonzero(scores.max(axis=0) > worst):
-            better = np.flatnonzero(scores[:, probe] > worst[probe])
-            merged = np.concatenate([best[probe], scores[better, probe]])
-            known = np.concatenate([rows[probe], start + better])
-            top = np.argpartition(merged, -count)[-count:]
-            best[probe], rows[probe] = merged[top], known[top]
-    return rows, best.min(axis=1)

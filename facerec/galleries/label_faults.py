@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from facerec.devices import exact_products
 from facerec.errors import MetricError
 from facerec.galleries.faults import (
-    ROUNDS,
-    Fault,
     Floats,
     Ints,
     features_of,
     log_ratio,
-    settle,
-    two_groups,
+    probability_of,
+    share_beyond,
 )
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
@@ -30,48 +27,19 @@ _LEAST_OF_A_SUBJECT = 3
 
 _TILE = 2048
 
-
-@dataclass(frozen=True, eq=False)
-class WrongLabels(Fault):
-    """Images whose label is probably wrong.
-
-    Attributes:
-        own: cosine of each image to the robust mean of the others of its class, ``(n,)``; NaN if
-            there are none.
-        other: cosine to the nearest mean of another class, ``(n,)``.
-        nearest: that class, ``(n,)``.
-        inside: the part of `probability` that falls to that class rather than to somebody who is
-            not in the set, if both are equally likely beforehand, ``(n,)``.
-    """
-
-    own: Floats = field(default_factory=lambda: np.empty(0))
-    other: Floats = field(default_factory=lambda: np.empty(0))
-    nearest: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    inside: Floats = field(default_factory=lambda: np.empty(0))
+_ROUNDS = 6
+"""Of estimating means and wrong labels from each other."""
 
 
-@dataclass(frozen=True, eq=False)
-class Twins(Fault):
-    """Classes that are probably the same subject as another one.
+class WrongLabels(NamedTuple):
+    """How probable it is that each image has a wrong label."""
 
-    Attributes:
-        partner: the nearest other class of each, ``(C,)``.
-        cosine: of the two means, ``(C,)``.
-    """
-
-    partner: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    cosine: Floats = field(default_factory=lambda: np.empty(0))
-
-
-@dataclass(frozen=True, eq=False)
-class Mixtures(Fault):
-    """Classes that are probably two subjects.
-
-    Attributes:
-        second: which images belong to the smaller half of their class, ``(n,)``, of all classes.
-    """
-
-    second: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    probability: Floats
+    """``(n,)``."""
+    nearest: Ints
+    """The nearest other class, ``(n,)``."""
+    at_home: NDArray[np.bool_]
+    """Whether that is more probably the right one than that the subject is not in the set."""
 
 
 class Means(NamedTuple):
@@ -179,10 +147,7 @@ def nearest_classes(
 
 
 def wrong_labels(
-    members: Members,
-    device: torch.device,
-    rounds: int = ROUNDS,
-    progress: Progress | None = None,
+    members: Members, device: torch.device, progress: Progress | None = None
 ) -> WrongLabels:
     """Find images whose label is wrong.
 
@@ -190,24 +155,21 @@ def wrong_labels(
     their weights the probabilities that they are right, and the largest to another class. As wrong
     ones are taken: the same images under the label of a random other one, with their own subject in
     the set, and without.
+
+    Raises:
+        MetricError: too few images of too few classes to compare.
     """
-    count = len(members.label)
-    generator = np.random.default_rng(0)
-    weights, shares = np.ones(count), np.full(2, 0.025)
-    for turn in range(rounds):
+    count, mine = len(members.label), members.label
+    theirs = np.random.default_rng(0).integers(1, max(count, 2), count)
+    theirs = (np.arange(count) + theirs) % count
+    probability, share = np.zeros(count), 0.0
+    for turn in range(_ROUNDS):
+        weights = 1 - probability
         sums, lengths, centers, masses = members.means(weights)
-        usable = masses > 0.5
+        doing = f"looking for wrong labels, {turn + 1} of {_ROUNDS}"
         other, nearest = nearest_classes(
-            members.unit,
-            members.label,
-            centers,
-            usable,
-            device,
-            progress,
-            f"looking for wrong labels, {turn + 1} of {rounds}",
+            members.unit, mine, centers, masses > 0.5, device, progress, doing
         )
-        mine = members.label
-        theirs = (np.arange(count) + generator.integers(1, max(count, 2), count)) % count
         own, strange, squared = _left_out(members, sums, lengths, weights, theirs)
         mass = masses[mine] - weights
         known = (mass > 0.3) & (squared > 1e-6)
@@ -217,43 +179,22 @@ def wrong_labels(
                 "wrong labels are found by comparison, which takes two classes with two images "
                 "each at least; add images"
             )
-        if turn == 0:
-            weights = np.where(own > np.quantile(strange[borrowed], 0.99), 1.0, 0.05)
-            # Half of the wrong ones lie below the median of strangers, and hardly a right one; so
-            # many there cannot be (Storey, JRSS B 64, 2002), give or take two standard errors.
-            low = np.count_nonzero(own[known] < np.median(strange[borrowed]))
-            most = min(2 * (low + 2 * np.sqrt(low) + 1) / known.sum(), 0.9)
-            shares = np.full(2, max(low, 1) / known.sum())
+        if turn == 0:  # what does not look right is no example of what does
+            share = share_beyond(-own[known], -strange[borrowed])
+            probability = np.where(own > np.quantile(strange[borrowed], 0.99), 0.0, 0.475)
+        last = turn == _ROUNDS - 1
+        sound = np.maximum(1 - (1 if last else 2) * probability[known], 1e-6)
         features = features_of((own, other), mass)
         inside = features_of((strange, np.maximum(own, other)), mass[theirs])[borrowed]
         outside = features_of((strange, other), mass[theirs])[borrowed]
-        # What is hardly more right than wrong would draw the slopes to itself, round after round.
-        trust = weights if turn == rounds - 1 else np.maximum(2 * weights - 1, 1e-6)
-        posterior, shares = two_groups(
-            features[known],
-            trust[known],
-            [(inside, trust[borrowed]), (outside, trust[borrowed])],
-            shares,
-            most=most,
+        ratio = np.logaddexp(
+            *(log_ratio(features[known], planted, features, sound) for planted in (inside, outside))
         )
-        weights = np.full(count, 1 - shares.sum())
-        weights[known] = posterior[:, 0]
-    # Whether its subject is in the set is asked apart: where few images are wrong, the shares of
-    # both kinds are guesses.
-    trust = weights[borrowed]
+        probability = np.where(known, expit(ratio - np.log(2) + logit(share)), share)
+    # Whether its subject is in the set is asked apart, of the likeness to another class alone.
     of_other = [1, 2, 4]
-    at_home = log_ratio(
-        outside[:, of_other], trust, inside[:, of_other], trust, features[:, of_other]
-    )
-    probability = 1 - weights
-    return WrongLabels(
-        probability,
-        float(shares.sum()),
-        own=np.where(known, own, np.nan),
-        other=other,
-        nearest=nearest,
-        inside=np.where(known, probability * expit(at_home), 0.0),
-    )
+    at_home = log_ratio(outside[:, of_other], inside[:, of_other], features[:, of_other]) > 0
+    return WrongLabels(probability, nearest, known & at_home)
 
 
 def _left_out(
@@ -293,86 +234,83 @@ def _left_out(
     return np.clip(own, -1, 1), np.clip(strange, -1, 1), squared
 
 
-def twins(members: Members, device: torch.device, progress: Progress | None = None) -> Twins:
+def twins(
+    members: Members, device: torch.device, progress: Progress | None = None
+) -> tuple[Floats, Ints]:
     """Find classes of one subject.
 
     The statistic of a class is the largest cosine of its mean to that of another class. What it is
     for a subject with two classes is seen by splitting every class at random: one half meets the
     other halves of all classes, with and without that of its own.
+
+    Returns:
+        of each class the probability that it is its nearest one's, and that one, ``(C,)`` each.
     """
     generator = np.random.default_rng(0)
     count = members.classes
-    everyone = np.ones(len(members.label))
     sizes = np.bincount(members.label, minlength=count).astype(float)
     numbers = np.arange(count)
-
     first = np.zeros(len(members.label))
     for number in range(count):
         rows = members.of(number)
         first[generator.permutation(rows)[: len(rows) // 2]] = 1
     (_, _, left, left_size), (_, _, right, right_size) = map(members.means, (first, 1 - first))
-    whole = members.means(everyone).directions
-    name = "looking for subjects with two labels"
-    cosine, partner = nearest_classes(
-        whole, numbers, whole, sizes > 0, device, progress, f"{name}, 1 of 2"
-    )
-    other, nearest = nearest_classes(
-        left, numbers, right, right_size > 0, device, progress, f"{name}, 2 of 2"
-    )
+    whole = members.means(np.ones(len(members.label))).directions
+    doing = "looking for subjects with two labels"
+    cosine, partner = nearest_classes(whole, numbers, whole, sizes > 0, device, progress, doing)
+    other, nearest = nearest_classes(left, numbers, right, right_size > 0, device, progress, doing)
     split = (left_size > 0) & (right_size > 0)
     if count < 2 or split.sum() < 2:
-        return Twins(np.zeros(count), 0.0, partner=partner, cosine=cosine)
+        return np.zeros(count), partner
     same = np.clip(np.einsum("cd,cd->c", left, right, dtype=np.float64), -1, 1)
 
     def harmonic(a: Floats, b: Floats) -> Floats:
         return 1 / (1 / np.maximum(a, 0.5) + 1 / np.maximum(b, 0.5))
 
     apart = features_of((other,), harmonic(left_size, right_size[nearest]))[split]
-    close = np.maximum(same, other)
     mate = np.where(same >= other, numbers, nearest)
+    close = np.maximum(same, other)
     together = features_of((close,), harmonic(left_size, right_size[mate]))[split]
     asked = features_of((cosine,), harmonic(sizes, sizes[partner]))
-    posterior, share = settle(apart, together, np.flatnonzero(split), asked)
-    return Twins(posterior, share, partner=partner, cosine=cosine)
+    return probability_of(apart, together, asked, np.flatnonzero(split)), partner
 
 
-def mixtures(members: Members, progress: Progress | None = None) -> Mixtures:
+def mixtures(
+    members: Members, progress: Progress | None = None
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Find classes of two subjects.
 
     Each class is split where it falls apart best. The statistics are the cosine of the two means,
     and the mean cosine within that half which holds together less. As faulty are taken the halves
     of two classes of nearly one size thrown together, and split in the same way.
+
+    Returns:
+        the probability of each class, ``(C,)``, and which images are in the smaller half of theirs,
+        ``(n,)``.
     """
     generator = np.random.default_rng(0)
-    count = members.classes
-    sizes = np.diff(members.starts)
+    sizes, probability = np.diff(members.starts), np.zeros(members.classes)
     second = np.zeros(len(members.label), bool)
     large = np.flatnonzero(sizes >= 2 * _LEAST_OF_A_SUBJECT)
     # Neighbours in this order are of nearly one size, and have nothing else in common.
     large = large[np.lexsort((generator.random(len(large)), sizes[large]))]
     if len(large) < 2:
-        return Mixtures(np.zeros(count), 0.0, second=second)
+        return probability, second
     observed, planted = np.empty((len(large), 2)), np.empty((len(large), 2))
     for index, number in enumerate(large.tolist()):
-        rows = members.of(number)
-        half, observed[index] = _split(members.unit[rows])
-        second[rows] = half
-        other = members.of(int(large[index - 1]))
-        pooled = np.concatenate(
-            [
-                generator.permutation(rows)[: -(-len(rows) // 2)],
-                generator.permutation(other)[: len(other) // 2],
-            ]
+        rows, other = members.of(number), members.of(int(large[index - 1]))
+        second[rows], observed[index] = _split(members.unit[rows])
+        halves = (
+            generator.permutation(rows)[: -(-len(rows) // 2)],
+            generator.permutation(other)[: len(other) // 2],
         )
-        _, planted[index] = _split(members.unit[pooled])
+        _, planted[index] = _split(members.unit[np.concatenate(halves)])
         if progress is not None:
             progress("looking for mixtures", index + 1, len(large))
-    posterior, share = settle(observed[:, :1], planted[:, :1], np.arange(len(large)))
     # What does not hold together is no second subject, but several wrong labels.
     holds = observed[:, 1] > np.quantile(planted[:, 1], 0.05)
-    probability = np.zeros(count)
-    probability[large] = np.where(holds, posterior, 0.0)
-    return Mixtures(probability, share, second=second)
+    probability[large] = np.where(holds, probability_of(observed[:, :1], planted[:, :1]), 0.0)
+    return probability, second
 
 
 def _split(unit: NDArray[np.float32]) -> tuple[NDArray[np.bool_], Floats]:

@@ -1,8 +1,7 @@
 """A page: what was found first, then sections of blocks, provenance last.
 
-A page needs nothing but itself: its policy admits the one style sheet and at most one script, each
-by its hash, and pictures that are data URIs; nothing that a name smuggles in could run or restyle
-it. All texts are escaped.
+A page needs nothing but itself: its policy admits the one style sheet, by its hash, and pictures
+that are data URIs; nothing that a name smuggles in could run or restyle it. All texts are escaped.
 """
 
 from __future__ import annotations
@@ -76,14 +75,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Heading:
-    """A heading within a section."""
-
-    text: str
-    kind: ClassVar[str] = "heading"
-
-
-@dataclass(frozen=True)
 class Listed:
     """Sentences, each of its own; notes are set off, as a reader must know them."""
 
@@ -117,20 +108,7 @@ class Folded:
     kind: ClassVar[str] = "folded"
 
 
-@dataclass(frozen=True)
-class Widget:
-    """What a script moves; a page has one at most, and can be read without it."""
-
-    html: Markup
-    script: str
-    data: Mapping[str, Any]
-    """What the script reads from the element ``widget-data``."""
-    kind: ClassVar[str] = "widget"
-
-
-Block: TypeAlias = (
-    "Table[Any] | Drawing | Text | Heading | Listed | Terms | Beside | Folded | Widget"
-)
+Block: TypeAlias = "Table[Any] | Drawing | Text | Listed | Terms | Beside | Folded"
 
 
 @dataclass(frozen=True)
@@ -169,15 +147,10 @@ class Page:
             trim_blocks=True,
         )
         style = files(_HERE).joinpath("pages", "page.css").read_text(encoding="utf-8")
-        blocks = (block for section in self.sections for block in section.blocks)
-        widget = next((block for block in blocks if isinstance(block, Widget)), None)
         return environment.get_template("page.html.j2").render(
             page=self,
             style=Markup(style),
             style_hash=_hash(style),
-            widget=widget,
-            script=None if widget is None else Markup(widget.script),
-            script_hash="" if widget is None else _hash(widget.script),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,16 +119,6 @@ def counts(estimate: Estimate) -> str:
 def sentence(text: str) -> str:
     """Return a text with a full stop at its end."""
     return text if text.endswith(".") else f"{text}."
-
-
-def assumptions(intervals: Iterable[Interval | None]) -> list[str]:
-    """Return what the method of each interval assumes, once."""
-    assumed = [
-        f"{interval.method}: {interval.assumption}."
-        for interval in intervals
-        if interval is not None and interval.assumption
-    ]
-    return list(dict.fromkeys(assumed))
 
 
 def setting(value: Any) -> str:

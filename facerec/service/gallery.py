@@ -12,7 +12,8 @@ import numpy as np
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import MetricError
-from facerec.galleries.gallery import Gallery, Space
+from facerec.galleries.gallery import Gallery
+from facerec.galleries.space import Space
 from facerec.galleries.threshold import Fpir
 from facerec.service.batching import Vectors
 from facerec.service.limits import Refusal

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,17 +64,6 @@ class StepEqualErrorRate:
     def rate(self) -> float:
         """Middle of the interval."""
         return (self.low + self.high) / 2
-
-
-class DetPoints(NamedTuple):
-    """A DET curve on probit axes: a straight line where both kinds of scores are normal."""
-
-    thresholds: NDArray[np.floating]
-    """Descending, ``(K,)``."""
-    x: NDArray[np.float64]
-    """Φ⁻¹(FMR), ``(K,)``."""
-    y: NDArray[np.float64]
-    """Φ⁻¹(FNMR), ``(K,)``."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +227,15 @@ class RocCurve:
         misses = self.mated - int(self.true_accepts[index])
         return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
 
-    def det_points(self) -> DetPoints:
-        """Return the DET curve on probit axes (Martin et al., Eurospeech 1997).
+    def det_points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return Φ⁻¹ of FMR and FNMR, the DET curve (Martin et al., Eurospeech 1997).
 
-        Rates of exactly 0 and 1 have no place on these axes and are dropped.
+        It is a straight line where both kinds of scores are normal. Rates of exactly 0 and 1 have
+        no place on these axes and are dropped.
         """
         x, y = ndtri(self.fpr), ndtri(self.fnmr)
         inside = np.isfinite(x) & np.isfinite(y)
-        return DetPoints(self.thresholds[inside], x[inside], y[inside])
+        return x[inside], y[inside]
 
 
 def roc_from_counts(

@@ -41,23 +41,14 @@ class DiscardCurve:
         """Error rates among what remains, ``(K,)``; 0 where nothing remains."""
         return self.errors / np.maximum(self.comparisons - self.discarded, 1)
 
-    def area(self, limit: Rate = 1.0, above_best: bool = False) -> float:
-        """Return the area under the steps up to a share discarded (pAUC).
-
-        Args:
-            limit: the share; 1 for the whole curve.
-            above_best: subtract the area under max(0, e₀ − x), which no quality undercuts.
+    def area(self, limit: Rate = 1.0) -> float:
+        """Return the area under the steps up to a share discarded (pAUC), 1 for the whole curve.
 
         Raises:
             MetricError: the limit is no share.
         """
-        end = float(parse_rate(limit))
-        edges = np.minimum(self.discard_rates, end)
-        area = float(self.error_rates[:-1] @ np.diff(edges))
-        if not above_best:
-            return area
-        start = float(self.error_rates[0])
-        return area - (start**2 - max(start - end, 0.0) ** 2) / 2
+        edges = np.minimum(self.discard_rates, float(parse_rate(limit)))
+        return float(self.error_rates[:-1] @ np.diff(edges))
 
 
 def error_versus_discard(errors: ArrayLike, quality: ArrayLike) -> DiscardCurve:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from facerec.errors import RecipeError
 from facerec.limits import Checked, CountOrNone, Positive, Share
 from facerec.training.initialization import require_layer, within
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Freezing:
             require_layer(layer, named, owner, "finetune.freeze_layers")
         self._parameters = [p for name, p in named.items() if self._rests(name)]
         self._modules = [m for name, m in backbone.named_modules() if self._rests(name)]
-        norms = [m for m in backbone.modules() if isinstance(m, _BatchNorm)]
+        norms = [m for m in backbone.modules() if isinstance(m, _BATCH_NORMS)]
         self._norms = norms if config.batch_norm == "frozen" else []
         if config.freeze_steps is None:
             for parameter in self._parameters:

@@ -34,7 +34,7 @@ from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
 from facerec.training.network import CUDA_GRAPHS, FromPixels, compile_mode, compiled
 from facerec.training.nonfinite import NonfiniteGuard
-from facerec.training.optimization import MultiStep, parameter_groups, set_learning_rate
+from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
@@ -152,7 +152,6 @@ class Learner:
         self.sampler = self.sampler_from(0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
-        self.warnings += _length_warnings(recipe, self.total_steps)
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self.state.create_optimizer_state()
@@ -336,25 +335,6 @@ class Learner:
         changing = [buffer for module in modules for buffer in module.buffers()]
         changing += [parameter for term in self.terms for parameter in term.plain]
         return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
-
-
-def _length_warnings(recipe: Recipe, total_steps: int) -> Iterator[str]:
-    """Say what of the schedules lies behind the end of the run."""
-    epochs = f"since the run has {recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
-    if recipe.schedule.warmup_epochs >= recipe.epochs:
-        yield (
-            f"schedule.warmup_epochs {recipe.schedule.warmup_epochs:g} is never over, {epochs}; "
-            "the learning rate only rises"
-        )
-    milestones = recipe.schedule.milestones if isinstance(recipe.schedule, MultiStep) else ()
-    for milestone in milestones:
-        if milestone >= recipe.epochs:
-            yield f"the milestone {milestone:g} of the schedule is never reached, {epochs}"
-    if (recipe.finetune.freeze_steps or 0) >= total_steps:
-        yield (
-            f"what finetune.freeze_steps {recipe.finetune.freeze_steps} freezes never learns, "
-            f"since the run has {total_steps:,} steps"
-        )
 
 
 @torch.no_grad()

@@ -32,8 +32,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     The lock is the kernel's and ends with its process, however that ends. It is POSIX's rather than
     the ``flock`` of `facerec.files.exclusive`, which loader processes would inherit by their fork
-    and keep for seconds after a kill, when torchrun has long started the run again. On a file
-    system without locks what the file says counts, if that process is alive or on another host.
+    and keep for seconds after a kill, when torchrun has long started the run again. A file system
+    without locks keeps nobody out.
 
     Raises:
         CheckpointError: another process trains there, or the file cannot be written.
@@ -74,10 +74,9 @@ def _acquire(folder: Path, path: Path) -> int:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = _read(path)
-            if error.errno not in _NO_LOCKS or _may_live(owner):
+            if error.errno not in _NO_LOCKS:
                 os.close(descriptor)
-                raise _taken(folder, owner) from error
+                raise _taken(folder, _read(path)) from error
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(path.lstat(), os.fstat(descriptor)):
                 return descriptor
@@ -89,22 +88,6 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(json.loads(read_file(path)))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def _may_live(owner: dict[str, Any]) -> bool:
-    """Tell whether a process may still be there; on another host nobody knows."""
-    process = owner.get("process")
-    if not isinstance(process, int) or process < 1 or process == os.getpid():
-        return False
-    if owner.get("host") != socket.gethostname():
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _taken(folder: Path, owner: dict[str, Any]) -> CheckpointError:

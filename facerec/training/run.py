@@ -385,17 +385,8 @@ def _hardware(processes: Processes) -> dict[str, Any]:
 
 def _git_commit() -> str | None:
     """Return the commit of an editable installation, with ``+`` when it has local changes."""
-    here = Path(facerec.__file__).parent
-    command = [
-        "git",
-        "-C",
-        str(here),
-        "describe",
-        "--always",
-        "--dirty=+",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(Path(facerec.__file__).parent), *describe]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -156,21 +156,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
             step = (epoch + 1) * self.steps_per_epoch
 
 
-class _Order(Protocol):
-    """The visits of each epoch; a visit is an image's index, plus the length for each earlier one.
-
-    Attributes:
-        visits: images in an epoch.
-        repeats: whether an image may come more than once in an epoch.
-    """
-
-    visits: int
-    repeats: bool
-
-    def epoch(self, number: int) -> np.ndarray:
-        """Return the visits of an epoch, int64 ``(visits,)``."""
-
-
 def _create_order(
     sampling: Sampling,
     length: int,
@@ -178,7 +163,7 @@ def _create_order(
     seed: int,
     labels: np.ndarray | None,
     weights: np.ndarray | None,
-) -> _Order:
+) -> _Shuffled | _Dealt:
     if isinstance(sampling, Shuffle):
         return _Shuffled(length, seed, sampling.block, weights)
     name = type(sampling).__name__
@@ -202,7 +187,14 @@ def _create_order(
 
 
 class _Shuffled:
-    """All images, as often as their weights say, in random order."""
+    """All images, as often as their weights say, in random order.
+
+    A visit is an image's index, plus the length for each earlier one of the epoch.
+
+    Attributes:
+        visits: images in an epoch.
+        repeats: whether an image may come more than once in an epoch.
+    """
 
     def __init__(self, length: int, seed: int, block: int, weights: np.ndarray | None) -> None:
         self._length, self._seed, self._block = length, seed, block
@@ -217,6 +209,7 @@ class _Shuffled:
         self.visits = weighted if self._groups else length
 
     def epoch(self, number: int) -> np.ndarray:
+        """Return the visits of an epoch, int64 ``(visits,)``."""
         generator = _generator(self._seed, number, _ORDER)
         if not self._block:
             order = generator.permutation(self.visits)

@@ -5,14 +5,13 @@ To add one, write its class here, list it in `TERMS`, and give the recipe a fiel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from facerec.errors import DatasetError
-from facerec.heads.class_sampling import sample_size
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss
 from facerec.heads.norm_regularizer import NormRegularizer, combination_warnings, create_regularizer
@@ -148,26 +147,6 @@ class MarginTerm(Term):
             centers_per_class=recipe.head.centers_per_class,
         )
         return cls(module, recipe)
-
-    def warnings(self, recipe: Recipe) -> Iterator[str]:
-        """Say which sample rates do nothing."""
-        (_, before), *later = recipe.head.rates
-        for epoch, rate in later:
-            pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
-            if epoch >= recipe.epochs:
-                epochs = f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
-                yield f"{pair} never holds, since the run has {epochs}"
-            elif rate == before:
-                yield f"{pair} changes nothing, since that rate holds already"
-            before = rate
-        local = self.module.num_local
-        for rate in sorted({rate for _, rate in recipe.head.rates} - {1.0}):
-            visited = sample_size(rate, local, recipe.batch_size)
-            if visited > max(int(rate * local), 1):
-                yield (
-                    f"at sample rate {rate:g} a process visits {visited:,} of its {local:,} "
-                    f"classes all the same, since a batch of {recipe.batch_size:,} may need so many"
-                )
 
     def begin(self, step: Step) -> None:
         """Draw the classes that take part."""

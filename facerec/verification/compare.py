@@ -18,7 +18,6 @@ from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import SortedScores, sort_scores
-from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS
@@ -109,7 +108,8 @@ def compare(
     """
     if replicates < 1:
         raise MetricError(f"{replicates} replicates; a comparison needs at least one")
-    notes = _check_pairs(first, second)
+    _check_pairs(first, second)
+    notes: list[str] = []
     replicates = min(replicates, max(MIN_REPLICATES, MAX_CELLS // len(first.pairs)))
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
     same = first.pairs.issame[valid]
@@ -274,8 +274,8 @@ def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, 
     return f"{names[0]} ({hashes[0]})", f"{names[1]} ({hashes[1]})"
 
 
-def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[str]:
-    """Refuse results on different pairs; return what could not be checked."""
+def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
+    """Refuse results on different pairs, or on pairs in another order."""
     one, other = first.pairs, second.pairs
     if len(one) != len(other):
         raise MetricError(
@@ -285,14 +285,15 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
     facts: dict[str, list[NDArray[Any]]] = {
         "labelled": [np.where(pairs.issame, "same", "different") for pairs in (one, other)]
     }
-    one_named = (first.items is None) != (second.items is None)
-    if not one_named:
-        sides = {"first": (one.first, other.first), "second": (one.second, other.second)}
-        for side, images in sides.items():
-            facts[f"with the {side} image"] = [
-                rows if result.items is None else result.items[rows]
-                for result, rows in zip((first, second), images, strict=True)
-            ]
+    if first.items is not None and second.items is not None:
+        for side in ("first", "second"):
+            items = first.items[getattr(one, side)], second.items[getattr(other, side)]
+            facts[f"with the {side} image"] = list(items)
+    elif one.subjects is not None and other.subjects is not None:
+        # Numbered by their names, or else as they first occur: equal where the lists are.
+        for side in ("first", "second"):
+            subjects = one.subjects[getattr(one, side)], other.subjects[getattr(other, side)]
+            facts[f"of the {side} subject"] = list(subjects)
     if one.folds is not None and other.folds is not None:
         facts["in fold"] = [one.folds + 1, other.folds + 1]
     for what, (left, right) in facts.items():
@@ -302,40 +303,8 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
             raise MetricError(
                 f"{_both(first, second)}: pair {pair} is {what} {left[pair]} in the first result "
                 f"and {right[pair]} in the second ({unequal.size} of {len(one)} pairs differ so); "
-                "verify both models on the same bench"
+                "verify both models on the same bench, with its pairs in the same order"
             )
-    if first.items is None and second.items is None:
-        moved = _of_other_subjects(one, other)
-        if moved.size:
-            raise MetricError(
-                f"{_both(first, second)}: pair {moved[0]} is of other subjects in the first result "
-                f"than in the second ({moved.size} of {len(one)} pairs differ so); bring the pairs "
-                "of both into the same order"
-            )
-    if one_named:
-        return ["only one result names its images, so only labels and folds were checked"]
-    return []
-
-
-def _of_other_subjects(one: Pairs, other: Pairs) -> NDArray[np.int64]:
-    """Return the pairs whose subjects differ, whatever these are called in each of the two.
-
-    Both are labelled alike. Where subjects of either are not known, there is nothing to tell.
-    """
-    if one.subjects is None or other.subjects is None:
-        return np.empty(0, np.int64)
-    left = one.subjects[np.stack([one.first, one.second])]
-    right = other.subjects[np.stack([other.first, other.second])]
-    # Mated pairs tell who of the one is who of the other; the first such pair counts.
-    mated = one.issame & (left[0] == left[1]) & (right[0] == right[1])
-    mine, theirs = left[0, mated][::-1], right[0, mated][::-1]
-    renamed, back = (np.full(sides.max(initial=-1) + 1, -1) for sides in (left, right))
-    renamed[mine], back[theirs] = theirs, mine
-    expected = renamed[left]
-    known = (expected >= 0).all(axis=0)
-    differs = known & (np.sort(expected, axis=0) != np.sort(right, axis=0)).any(axis=0)
-    differs |= mated & (back[right[0]] != left[0])
-    return np.flatnonzero(differs)
 
 
 def _both(first: VerificationResult, second: VerificationResult) -> str:

@@ -19,7 +19,7 @@ from facerec.progress import Progress
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, records
-from facerec.report.words import counted
+from facerec.report.words import counted, threshold_remark
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
@@ -81,6 +81,7 @@ class TprEstimate:
             finest = f"finest FPR {1 / point.non_mated:.2e}"
             accepted = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}, {finest}")
         unknown = "" if threshold else "too few subjects for an interval"
+        unknown = threshold_remark(point.threshold) or unknown
         if threshold:  # its limits are observed scores, and the point lies between two
             low, high = min(threshold.low, point.threshold), max(threshold.high, point.threshold)
             threshold = replace(threshold, low=low, high=high)

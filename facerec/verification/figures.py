@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         TprEstimate,
         VerificationResult,
     )
-    from facerec.verification.identification import IdentificationResult
 
 Row = dict[str, object]
 
@@ -42,27 +41,6 @@ def comparison_figures(comparison: Comparison) -> pd.DataFrame:
             rows.append(
                 figure_row(f"difference of {row.figure}", change, bench=bench, model="B − A")
             )
-    return tidy(rows)
-
-
-def identification_figures(result: IdentificationResult) -> pd.DataFrame:
-    """Return the figures of 1:N by gallery, and their means where there are several."""
-    rows: list[Row] = []
-    for gallery in result.galleries:
-        keys = {"bench": result.name, "gallery": gallery.name}
-        for point in gallery.points:
-            target = point.point.target
-            rows.append(figure_row("TPIR@FPIR", point.tpir, target, **keys))
-            if point.tpir.value is not None:
-                rows.append(figure_row("realised FPIR", point.fpir, target, **keys))
-                rows.append(_threshold(point.point.threshold, None, target, **keys))
-        rows += [
-            figure_row("rank", rate, str(rank), **keys) for rank, rate in gallery.ranks.items()
-        ]
-    if len(result.galleries) > 1:
-        keys = {"bench": result.name, "gallery": "mean"}
-        rows += [figure_row("TPIR@FPIR", mean, at, **keys) for at, mean in result.tpir.items()]
-        rows += [figure_row("rank", m, str(rank), **keys) for rank, m in result.rank_rates.items()]
     return tidy(rows)
 
 
@@ -102,10 +80,4 @@ def _point(point: TprEstimate) -> Iterator[Row]:
     yield figure_row("TPR@FPR", point.tpr, target)
     if point.tpr.value is not None:
         yield figure_row("realised FPR", point.fpr, target)
-        yield _threshold(point.point.threshold, point.threshold, target)
-
-
-def _threshold(value: float, estimate: Estimate | None, target: str, **keys: object) -> Row:
-    interval = None if estimate is None else estimate.interval
-    remark = words.threshold_remark(value) or ("" if estimate is None else estimate.remark)
-    return figure_row("threshold", Estimate(value, interval, remark=remark), target, **keys)
+        yield figure_row("threshold", point.threshold, target)

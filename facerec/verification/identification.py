@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
+from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED, records
+from facerec.report.tidy import UNRESOLVED, figure_row, records, tidy
+from facerec.report.words import threshold_remark
 from facerec.statistics.clustered import DEPENDENT, fnmr_interval
 from facerec.statistics.identification import (
-    IdentificationPoint,
     Searches,
     cmc,
     count_equal,
@@ -27,8 +28,13 @@ from facerec.statistics.rates import roc_curve
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix
 from facerec.verification.unit_rows import row_norms
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FPIR_TARGETS = ("1e-1", "1e-2", "1e-3")
 RANKS = (1, 5, 10, 20)
+AVERAGED = ("TPIR@FPIR", "rank")
+"""Figures that are averaged over the galleries."""
 
 # Side of a tile of scores: a few MiB of float64.
 _TILE = 1024
@@ -39,42 +45,14 @@ _GRID = 2.0**24
 
 
 @dataclass(frozen=True)
-class TpirEstimate:
-    """TPIR at an FPIR, and the FPIR that its threshold realises; intervals follow subjects."""
-
-    point: IdentificationPoint
-    tpir: Estimate
-    """Its interval allows for the uncertainty of the threshold; no value where the target is not
-    resolvable."""
-    fpir: Estimate
-
-
-@dataclass(frozen=True)
-class GalleryResult:
-    """What the searches of one gallery give."""
-
-    name: str
-    searches: Searches = field(repr=False, compare=False)
-    points: tuple[TpirEstimate, ...]
-    """One a target FPIR; empty if no search is non-mated."""
-    ranks: Mapping[int, Estimate]
-    """Share of mated searches whose mate has a rank or a better one."""
-    failed_probes: int
-    """Probes without a vector, which find nobody."""
-    failed_entries: int
-    """Entries of the gallery without a vector, which are never found."""
-
-
-@dataclass(frozen=True)
 class IdentificationResult:
     """Figures of 1:N, by gallery and averaged over the galleries."""
 
     name: str
-    galleries: tuple[GalleryResult, ...]
-    tpir: Mapping[str, Estimate]
-    """Mean TPIR by target FPIR, as it was written, for targets that every gallery can resolve."""
-    rank_rates: Mapping[int, Estimate]
-    """Mean identification rate by rank."""
+    figures: pd.DataFrame = field(repr=False, compare=False)
+    """A tidy table with the key ``gallery``, ``mean`` for averages; see `facerec.report.tidy`."""
+    galleries: Mapping[str, int]
+    """Entries of each."""
     notes: tuple[str, ...]
     """What a reader must know, one sentence each."""
     flip: bool | None = None
@@ -86,19 +64,9 @@ class IdentificationResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of each gallery, and all figures as rows, as JSON types."""
-        from facerec.verification.figures import identification_figures
-
-        return {
-            "bench": self.name,
-            "galleries": {each.name: each.searches.gallery for each in self.galleries},
-            "figures": records(identification_figures(self)),
-            "flip": self.flip,
-            "align": self.align,
-            "score": self.score,
-            "model": self.model,
-            "source": self.source,
-            "notes": self.notes,
-        }
+        facts = {"bench": self.name, **vars(self), "figures": records(self.figures)}
+        del facts["name"]
+        return dict(plain(facts))
 
 
 def search_gallery(
@@ -195,6 +163,7 @@ def identify(
     vectors: ArrayLike,
     bench: TemplateBench,
     *,
+    name: str | None = None,
     fpir: Sequence[Rate] = FPIR_TARGETS,
     ranks: Sequence[int] = RANKS,
 ) -> IdentificationResult:
@@ -202,7 +171,7 @@ def identify(
 
     A probe whose subject is not in the gallery, but perhaps in the other one, is a non-mated
     search. Rates at a rank are shares of the mated searches. Vectors are those of all templates,
-    ``(T, D)``, as in `TemplateVectors`.
+    ``(T, D)``, as in `TemplateVectors`; ``name`` is that of the result, by default the bench's.
 
     Raises:
         MetricError: the bench has no searches or none is mated, another number of templates, or an
@@ -217,22 +186,20 @@ def identify(
         raise MetricError(
             f"{bench.name}: there are {len(matrix)} vectors for {len(bench.template_ids)} templates"
         )
-    results = tuple(
-        _identify(matrix, bench.probes, gallery, fpir, ranks) for gallery in bench.galleries
-    )
-    open_set = all(result.points for result in results)
-    points = zip(*[result.points for result in results], strict=True) if open_set else ()
-    return IdentificationResult(
-        name=bench.name,
-        galleries=results,
-        tpir={
-            estimates[0].point.target: _mean([estimate.tpir for estimate in estimates])
-            for estimates in points
-            if all(estimate.point.resolvable for estimate in estimates)
-        },
-        rank_rates={rank: _mean([result.ranks[rank] for result in results]) for rank in ranks},
-        notes=tuple(note for result in results for note in _search_notes(bench.name, result)),
-    )
+    name = name or bench.name
+    rows, found, notes = [], [], []
+    for gallery in bench.galleries:
+        estimates, remarks = _identify(matrix, bench.probes, gallery, fpir, ranks)
+        found.append(estimates)
+        notes += [f"{bench.name}, gallery {gallery.name}: {remark}" for remark in remarks]
+        for (figure, target), estimate in estimates.items():
+            rows.append(figure_row(figure, estimate, target, bench=name, gallery=gallery.name))
+    for figure, target in found[0] if len(found) > 1 else ():
+        every = [estimates.get((figure, target), Estimate(None)) for estimates in found]
+        if figure in AVERAGED and all(estimate.value is not None for estimate in every):
+            rows.append(figure_row(figure, _mean(every), target, bench=name, gallery="mean"))
+    sizes = {gallery.name: len(gallery.templates) for gallery in bench.galleries}
+    return IdentificationResult(name, tidy(rows), sizes, tuple(notes))
 
 
 def _identify(
@@ -241,7 +208,8 @@ def _identify(
     gallery: SearchSet,
     fpir: Sequence[Rate],
     ranks: Sequence[int],
-) -> GalleryResult:
+) -> tuple[dict[tuple[str, str], Estimate], list[str]]:
+    """Return the figures of one gallery by name and target, and what a reader must know."""
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
     searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects)
     mated = searches.mated
@@ -250,43 +218,45 @@ def _identify(
         searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
     )
     hits = cmc(closed, max(ranks, default=1))
-
-    def at_fpir(target: Rate) -> TpirEstimate:
+    found: dict[tuple[str, str], Estimate] = {}
+    for target in map(str, fpir if others.size else ()):
         point = tpir_at_fpir(searches, target)
+        if not point.resolvable:
+            said = f"{UNRESOLVED}: {point.non_mated} searches are non-mated"
+            found["TPIR@FPIR", target] = Estimate(None, remark=said)
+            continue
         identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
-        tpir, fpir = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        finest = f"{UNRESOLVED}: {point.non_mated} searches are non-mated"
-        estimate = Estimate(None, remark=finest)
-        if point.resolvable:
-            if tpir.effective is not None and fpir.effective is not None:
-                # A mate beyond the list is not found, however low the threshold.
-                listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
-                roc = roc_curve(listed, searches.best_other[~mated])
-                effective = tpir.effective, fpir.effective
-                both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
-                tpir = replace(both, assumption=DEPENDENT)
-            few = "" if point.reliable else "few errors"
-            estimate = Estimate(point.tpir, tpir, point.hits, point.mated, few)
-        alarmed = Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated)
-        return TpirEstimate(point, estimate, alarmed)
-
-    return GalleryResult(
-        name=gallery.name,
-        searches=searches,
-        points=tuple(at_fpir(target) for target in fpir) if others.size else (),
-        ranks={
-            rank: Estimate(
-                int(hits[rank - 1]) / subjects.size,
-                fnmr_interval(closed.rank <= rank, subjects),
-                int(hits[rank - 1]),
-                subjects.size,
-            )
-            for rank in ranks
-        },
-        failed_probes=int(np.isnan(row_norms(mine)).sum()),
-        failed_entries=int(np.isnan(row_norms(theirs)).sum()),
-    )
+        tpir, realised = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
+        if tpir.effective is not None and realised.effective is not None:
+            # A mate beyond the list is not found, however low the threshold.
+            listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
+            roc = roc_curve(listed, searches.best_other[~mated])
+            effective = tpir.effective, realised.effective
+            both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
+            tpir = replace(both, assumption=DEPENDENT)
+        few = "" if point.reliable else "few errors"
+        found |= {
+            ("TPIR@FPIR", target): Estimate(point.tpir, tpir, point.hits, point.mated, few),
+            ("realised FPIR", target): Estimate(
+                point.fpir_realised, realised, point.false_alarms, point.non_mated
+            ),
+            ("threshold", target): Estimate(
+                point.threshold, remark=threshold_remark(point.threshold)
+            ),
+        }
+    for rank in ranks:
+        count = int(hits[rank - 1])
+        interval = fnmr_interval(closed.rank <= rank, subjects)
+        found["rank", str(rank)] = Estimate(count / subjects.size, interval, count, subjects.size)
+    remarks = [] if others.size else ["every search is mated, so there is no FPIR"]
+    lost = [int(np.isnan(row_norms(side)).sum()) for side in (mine, theirs)]
+    if any(lost):
+        remarks.append(
+            f"{lost[0]} of {len(mine)} probes and {lost[1]} of {len(theirs)} entries have no "
+            "vector; they find nobody and are never found"
+        )
+    return found, remarks
 
 
 def _mean(estimates: Sequence[Estimate]) -> Estimate:
@@ -305,18 +275,6 @@ def _mean(estimates: Sequence[Estimate]) -> Estimate:
             f"{intervals[0].assumption}; conservative",
         ),
     )
-
-
-def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
-    where = f"{name}, gallery {result.name}"
-    if not result.points:
-        yield f"{where}: every search is mated, so there is no FPIR"
-    if result.failed_probes or result.failed_entries:
-        yield (
-            f"{where}: {result.failed_probes} of {result.searches.rank.size} probes and "
-            f"{result.failed_entries} of {result.searches.gallery} entries have no vector; they "
-            "find nobody and are never found"
-        )
 
 
 class _Side:

@@ -25,11 +25,7 @@ from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluation import VerificationResult
-from facerec.verification.figures import (
-    comparison_figures,
-    identification_figures,
-    result_figures,
-)
+from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
 from facerec.verification.report import (
@@ -113,7 +109,7 @@ def write_report(
     curves = _curves(results, drawings) if results else []
     tables = [result_figures(result, name) for name, result in results.items()]
     differences = [comparison_figures(comparison) for comparison in comparisons]
-    found = [identification_figures(each) for each in searches]
+    found = [each.figures for each in searches]
     pairs = {name: _pairs(name, result) for name, result in results.items()}
     every: list[VerificationResult | IdentificationResult] = [*results.values(), *searches]
     sections = [
@@ -201,11 +197,11 @@ def _findings(
         concluded = of_interval(row.difference.interval)
         yield FindingLine(title, estimate, difference_limits(row), concluded, basis=basis)
     for each in searches:
-        rank, rate_of = min(each.rank_rates.items())
-        estimate = f"rank {rank} {words.percent(rate_of.value)}"
-        limits, count = words.percent_limits(rate_of.interval), len(each.galleries)
-        basis = f"1:N, {words.counted(count, 'gallery', 'galleries')}"
-        yield FindingLine(describe_result(each), estimate, limits, basis=basis)
+        ranks = each.figures[each.figures.figure == "rank"]
+        best = ranks[ranks.gallery == ranks.gallery.iloc[-1]].iloc[:1]
+        name, value, limits, _ = (cell.text for cell in figures_table("", best).cells[0])
+        basis = f"1:N, {words.counted(len(each.galleries), 'gallery', 'galleries')}"
+        yield FindingLine(describe_result(each), f"{name} {value}", limits, basis=basis)
 
 
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:

@@ -97,9 +97,10 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     figure, axes = new_figure(7, 5.6)
     x_low, y_low, y_high = 0.01, 0.01, 0.5
     for name, result, style in _styled(results):
-        det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points()
-        shown = _visible(det.x)
-        x, y, text = det.x[shown], det.y[shown], f"{name}   EER {words.percent(result.eer.value)}"
+        x, y = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points()
+        y_high = max([y_high, *ndtr(y[:1])])
+        shown, text = _visible(x), f"{name}   EER {words.percent(result.eer.value)}"
+        x, y = x[shown], y[shown]
         axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
         for target, tpr, low, high, reliable in _points(result):
             if target < 1 and 0 < tpr < 1:
@@ -108,7 +109,6 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
                 _whisker(axes, (ndtri(target), ndtri(1 - tpr)), ends, style, reliable)
         x_low = min(x_low, 1 / result.non_mated)
         y_low = min(y_low, 1 / result.mated)
-        y_high = max([y_high, *ndtr(det.y[:1])])
     probit_axis(axes.xaxis, x_low)
     probit_axis(axes.yaxis, y_low)
     axes.set(xlabel="FMR", ylabel="FNMR")

@@ -11,11 +11,7 @@ from facerec.report import words
 from facerec.report.tidy import figures_table
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
-from facerec.verification.figures import (
-    comparison_figures,
-    identification_figures,
-    result_figures,
-)
+from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
 
 LISTED_FAILURES = 10
@@ -96,7 +92,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
     title = f"{describe_result(result)}: 1:N identification"
-    console.print(figures_table(title, identification_figures(result)).terminal())
+    console.print(figures_table(title, result.figures).terminal())
     _print_remarks(remarks_of(result), result.notes, console)
 
 

@@ -141,8 +141,6 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     assert "give one" in refused(capsys, identify, *both)
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
     assert "no such" in refused(capsys, identify, "nobody", "--gallery", "g.npz")
-    raw = ("enrol.npz", "--gallery", "g.npz", "--fusion", "raw")
-    assert "means of unit embeddings" in refused(capsys, enroll, *raw)
     table = ("--gallery", "g.npz", "--export", "people.csv")
     assert "Parquet" in refused(capsys, enroll, *table) and not Path("people.csv").exists()
     assert "'q'" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00", "q")
@@ -253,26 +251,6 @@ def test_a_folder_of_images(
     assert "give a threshold" in refused(
         capsys, identify, *asked, "--gallery", "g.npz", "--fpir", "0.1"
     )
-
-
-def test_an_old_gallery_with_a_person_in_two_forms(
-    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
-) -> None:
-    enroll.main(["enrol.npz", "--gallery", "g.npz"])
-    old = Gallery.read("g.npz")
-    old.subjects = old.subjects.astype("<U6")
-    old.subjects[[3, 5]] = "Jose\u0301", "Jos\xe9"
-    old.write("g.npz")
-    capsys.readouterr()
-    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.3"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count("note:") == 1 and "1 person twice" in said and "(José)" in said
-    assert "--delete" in said and "enrol more images" in said and "59 people" in said
-    enroll.main(["--gallery", "g.npz", "--delete", "Jos\xe9", "Jose\u0301"])
-    assert "58 people" in capsys.readouterr().out
-    assert "Jos".encode("utf-32-le") not in Path("g.npz").read_bytes()
-    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.3"])
-    assert "note:" not in capsys.readouterr().out
 
 
 def test_a_table_of_subjects_in_another_form(

@@ -45,6 +45,7 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     page = (written / "page.html").read_text()
     assert "b7" in page and "<img" not in page
     assert "8 of 30" in page and "expected" in page
+    assert (written / "page.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_embeddings_of_others_and_galleries(
@@ -192,7 +193,6 @@ def test_lists_of_other_sets_are_refused(tmp_path: Path, text: str, token: str) 
     [
         (["a.npz", "nothing.npz"], "nothing.npz"),
         (["a.npz", "b.npz", "--share", "2"], "--share"),
-        (["a.npz", "b.npz", "--images"], "--page"),
         (["a.npz", "faces"], "--model"),
         (["a.npz", "list.csv"], "list.csv: neither"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from helpers.html_page import Page
 from numpy.typing import NDArray
 
-from facerec.commands import all_pairs, audit, enroll, verify_scores
+from facerec.commands import all_pairs, audit_scores, enroll, verify_scores
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 
@@ -135,27 +135,20 @@ def test_audit_of_scores(
     )
     folder, targets = tmp_path / "out", ("--fmr", "1e-1,1e-2")
     flags = "--group", "region", "--replicates", "40", "--out", str(folder)
-    audit.main(["--scores", str(tmp_path / "s.csv"), *targets, *flags])
+    audit_scores.main(["--scores", str(tmp_path / "s.csv"), *targets, *flags])
     scores = np.array([float(text) for text in texts])
-    told = re.findall(rf"threshold of FMR (\S+) \({NUMBER}\)", capsys.readouterr().out)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    told += [*re.findall(rf"threshold of FMR (\S+) \({NUMBER}\)", page.text)]
-    told += [(row[0].split()[0], row[1].split()[0]) for row in page.rows("Global thresholds")[1:]]
-    lines = table(folder / "tables" / "thresholds.csv")
-    told += [(line["fmr_nominal"], line["value"]) for line in lines]
-    document = json.loads((folder / "audit.json").read_text())
-    told += [(point["fmr_nominal"], point["value"]) for point in document["thresholds"]]
-    counted = {point["fmr_nominal"]: point["false_matches"] for point in document["thresholds"]}
-    assert len(told) > 8
-    for target, text in told:
+    line = rf"{NUMBER} \(FMR (\S+)\)"
+    page = Page((folder / "audit.html").read_text(encoding="utf-8"))
+    told = re.findall(line, capsys.readouterr().out) + re.findall(line, page.text)
+    fixed = [row for row in table(folder / "audit.csv") if row["figure"] == "threshold"]
+    told += [(row["value"], row["target"]) for row in fixed]
+    rows = json.loads((folder / "audit.json").read_text())["rows"]
+    counted = {row["target"]: row for row in rows if row["figure"] == "threshold"}
+    told += [(str(row["value"]), target) for target, row in counted.items()]
+    assert len(told) >= 6
+    for text, target in told:
         found = np.count_nonzero(scores[~same] >= float(text))
-        assert found == counted[target] <= float(target) * np.count_nonzero(~same)
-    own = [line for line in table(folder / "tables" / "own_thresholds.csv") if line["value"]]
-    assert len(own) == 4
-    for line in own:
-        inside = groups == line["name"]
-        found = np.count_nonzero(scores[inside & ~same] >= float(line["value"]))
-        assert found == int(line["false_matches"])
+        assert found == counted[target]["numerator"] <= float(target) * np.count_nonzero(~same)
 
 
 def quantised(images: int = 150, seed: int = 6) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -305,7 +305,7 @@ def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
     ids = pack_bench("data/lfw/lfw.bin").images.ids.tolist()
     # Only what the second model was trained on is in the bench.
     bench = {"sha256": sha256("data/lfw/lfw.bin")}
-    known = KnownOverlap(Path("list.csv"), {}, bench, frozenset(ids[:4]), 2, 0.0)
+    known = KnownOverlap(Path("list.csv"), {}, bench, frozenset(ids[:4]), 2)
     answers = iter([[], [known]])
     monkeypatch.setattr(verify, "training_overlaps", lambda data: next(answers))
     main(["--compare", "runs/older", "--json", "figures.json"])

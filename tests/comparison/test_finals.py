@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +33,7 @@ SPLIT = split_classes(16)
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     folder = write_images(tmp_path_factory.mktemp("images"))
-    return Trainer(open_image_set(ImageData(folder, "folder")), torch.device("cpu"))
+    return Trainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +86,6 @@ def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
     assert run.models["norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
 
 
-def test_one_model_alone_is_both(trainer: Trainer, models: list[nn.Module]) -> None:
-    run = score_models(trainer, protocol(), models[:1], scored_positions(trainer.images, SPLIT))
-    for name in METRICS:
-        assert np.array_equal(run.scores["concatenated", name], run.scores["separated", name])
-
-
 def test_clusterings_where_asked_for(
     trainer: Trainer, models: list[nn.Module], tmp_path: Path
 ) -> None:
@@ -127,15 +119,6 @@ def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
     assert np.array_equal(again.labels, run.labels)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no archive", b"PK\x03\x04 cut"])
-def test_damaged_results_are_refused(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "x.npz"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ComparisonError, match=r"x\.npz: is no result .* delete it and run"):
-        read_final(path)
-
-
 def test_a_result_whose_arrays_are_damaged_is_refused(trainer: Trainer, tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     ((_, model),) = trainer.fit_folds(BASE, protocol(), SPLIT.folds[:1], seed=0)
@@ -145,23 +128,3 @@ def test_a_result_whose_arrays_are_damaged_is_refused(trainer: Trainer, tmp_path
         path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
         with contextlib.suppress(ComparisonError):  # a few bytes are of no account
             read_final(path)
-
-
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    hostile: Any = np.array([print], dtype=object)
-    np.savez(path, note=hostile, labels=np.zeros(1))
-    with pytest.raises(ComparisonError, match="is no result"):
-        read_final(path)
-
-
-def test_transforms_of_arms_are_their_own(trainer: Trainer) -> None:
-    first, second = protocol(), protocol()
-    assert trainer._reader(first) is trainer._reader(second)
-    mirrored = replace(
-        first,
-        transform=replace(
-            first.transform, augmentation=replace(first.transform.augmentation, flip=0.0)
-        ),
-    )
-    assert trainer._reader(mirrored) is not trainer._reader(first)

@@ -17,7 +17,6 @@ import pytest
 import torch
 from helpers.tiny_comparison import (
     BASE,
-    HEAD,
     MARGIN,
     WITH_SEC,
     comparison,
@@ -30,12 +29,11 @@ from facerec.comparison import Arm, Batch, Comparison, FaceTransform, ImageData,
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import MetricLoss
-from facerec.comparison.protocol import UNTRAINED
 from facerec.embedding.torch_model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
 from facerec.recipe import run_python, to_dict
-from facerec.records import Data, make_records
+from facerec.records import Data
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
 
@@ -181,15 +179,15 @@ def test_a_final_run_that_diverges_is_named(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = Harness(comparison(images, arms=(BASE,), trials=1), tmp_path, torch.device("cpu"))
-    original = harness.trainer.fit
+    original = harness.trainer.fit_folds
 
-    def failing(arm: Any, protocol: Any, fold: Any, seed: int, progress: Any = None) -> Any:
-        fit, model = original(arm, protocol, fold, seed, progress)
+    def failing(arm: Any, protocol: Any, folds: Any, seed: int) -> Any:
+        ((fit, model),) = original(arm, protocol, folds, seed)
         if seed == harness._seed(1, 1):
             fit = Fit(None, fit.epoch, fit.curve, fit.seconds, "the loss is nan in epoch 2")
-        return fit, model
+        return [(fit, model)]
 
-    monkeypatch.setattr(harness.trainer, "fit", failing)
+    monkeypatch.setattr(harness.trainer, "fit_folds", failing)
     (arm,) = harness.run().arms
     assert len(arm.runs) == 1 and arm.seeds == (0,)
     assert arm.failures == ("seed 1: the loss is nan in epoch 2",)
@@ -209,22 +207,6 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
             run(plan, tmp_path)
     finally:
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('{"schema": "facerec.comp', "cannot be read"),
-        ("[1]", "is no manifest of a comparison; choose"),
-        ('{"schema": "of another command"}', "is no manifest of a comparison; choose"),
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(
-    images: Path, tmp_path: Path, content: str, words: str
-) -> None:
-    (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(ComparisonError, match=rf"manifest\.json: {words}"):
-        Harness(comparison(images), tmp_path, torch.device("cpu"))
 
 
 def test_final_runs_that_are_not_ours_are_refused(images: Path, tmp_path: Path) -> None:
@@ -264,21 +246,6 @@ def test_a_loss_whose_code_was_changed_is_refused(images: Path, tmp_path: Path) 
         assert list(harness(text).manifest["own_losses_sha256"]) == ["Norms"]
     with pytest.raises(ComparisonError, match="arm Norms: the code of its loss is not that"):
         harness(OWN.replace("mean()", "sum()"))
-
-
-def test_functions_that_a_loss_calls_are_its_code(tmp_path: Path) -> None:
-    def source(text: str) -> str:
-        path = tmp_path / "own.py"
-        path.write_text(text)
-        return run_python(path)["arm"].loss.entry.source
-
-    once = OWN.replace("def ", "def half(x):\n    return x / 2\n\ndef ", 1).replace(
-        ".mean()", ".mean() + half(0)"
-    )
-    twice = once.replace("x / 2", "quarter(x)").replace(
-        "def half", "def quarter(x):\n    return x / 4\n\ndef half"
-    )
-    assert len({source(text) for text in (OWN, once, twice, twice.replace("/ 4", "/ 5"))}) == 4
 
 
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
@@ -343,38 +310,6 @@ def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: 
         lost = saved(f"lost{k}.safetensors", data)
         (note,) = opened(lost, f"d{k}")
         assert note.startswith(f"{lost}: {unknown} ({images if k in (2, 3) else tmp_path}")
-
-
-def test_numbers_tell_identities_of_whole_records_only(images: Path, tmp_path: Path) -> None:
-    make_records(images, tmp_path / "rec", size=8)
-    (tmp_path / "rec" / "classes.txt").unlink()
-    kept = tmp_path / "kept.txt"
-    kept.write_text("".join(f"{k}\n" for k in range(8, 16)))
-
-    def seen(data: Data) -> list[str]:
-        plan = comparison(images, arms=(BASE,), trials=1, repetitions=1)
-        plan = replace(plan, data=ImageData(tmp_path / "rec"))
-        harness = Harness(plan, tmp_path / "out", torch.device("cpu"))
-        harness.worker.close()
-        return harness._identities({"data": to_dict(data)}, tmp_path / "weights")
-
-    assert seen(Data(tmp_path / "rec")) == [str(number) for number in range(16)]
-    # Classes 8 to 15, renumbered from 0: by their numbers they would seem to be others.
-    with pytest.raises(ComparisonError, match=r"rec has no names of identities"):
-        seen(Data(tmp_path / "rec", identities=kept))
-
-
-def test_the_manifest_says_everything(images: Path, tmp_path: Path) -> None:
-    plan = comparison(images, arms=(Arm("a", HEAD, search=()),), trials=1, repetitions=1)
-    harness = Harness(plan, tmp_path, torch.device("cpu"))
-    harness.worker.close()
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["data"]["classes"] == 16 and manifest["data"]["images"] == 96
-    assert manifest["protocols"] == {"a": plan.protocol.fingerprint}
-    assert manifest["split"]["test"] == list(range(8, 16))
-    assert manifest["seeds"]["final_runs"] == [harness._seed(1, 0)]
-    assert {"torch", "optuna", "facerec"} <= set(manifest["versions"])
-    assert harness._final_path(UNTRAINED, 0).parent.name == UNTRAINED
 
 
 def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:

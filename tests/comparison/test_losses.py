@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import math
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +25,10 @@ from facerec.comparison.losses import (
     setting,
 )
 from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
-from facerec.errors import MissingExtraError, RecipeError, TrainingError
+from facerec.errors import RecipeError, TrainingError
 from facerec.heads import margins
 
 pml_losses = pytest.importorskip("pytorch_metric_learning.losses")
-from pytorch_metric_learning import distances, reducers  # noqa: E402
 
 # Each row of the table, and settings that reach its branches.
 CONFIGS: list[Any] = [
@@ -524,17 +521,6 @@ def test_equals_a_naive_loop(config: Any, seed: int) -> None:
     assert found.item() == pytest.approx(expected, rel=2e-7)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=name)
-def test_float32_agrees_with_float64(config: Any) -> None:
-    embeddings, labels = batch(3, torch.float32)
-    single = create_loss(config, CLASSES, SIZE, 4)
-    double = create_loss(config, CLASSES, SIZE, 4).double()
-    found = single(embeddings, labels)
-    assert found.dtype == torch.float32
-    expected = double(embeddings.double(), labels).item()
-    assert found.item() == pytest.approx(expected, rel=1e-4)
-
-
 def is_adaface(config: Any) -> bool:
     return isinstance(config, MarginHead) and isinstance(config.margin, heads.AdaFace)
 
@@ -647,28 +633,6 @@ def test_which_losses_see_norms(config: Any) -> None:
         assert plain.grad.abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("label", [-1, CLASSES])
-@pytest.mark.parametrize("config", CONFIGS, ids=name)
-def test_label_out_of_range(config: Any, label: int) -> None:
-    embeddings, labels = batch()
-    labels[3] = label
-    with pytest.raises(TrainingError, match=rf"label {label} lies outside \[0, 5\)"):
-        create_loss(config, CLASSES, SIZE, 0)(embeddings, labels)
-
-
-def test_wrong_shapes_and_types() -> None:
-    loss = create_loss(MetricLoss("TripletAll"), CLASSES, SIZE, 0)
-    embeddings, labels = batch()
-    with pytest.raises(TrainingError, match=r"shape \(12, 6\) with 12 labels"):
-        loss(embeddings[:, :-1], labels)
-    with pytest.raises(TrainingError, match="at least one"):
-        loss(embeddings[:0], labels[:0])
-    with pytest.raises(TrainingError, match=r"float32 and shape \(12,\)"):
-        loss(embeddings, labels.float())
-    with pytest.raises(TrainingError, match="two views got 11 embeddings"):
-        create_loss(MetricLoss("NTXent", views=2), CLASSES, SIZE, 0)(embeddings[:11], labels[:11])
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=name)
 def test_seed_alone_fixes_the_module(config: Any) -> None:
     before = torch.get_rng_state()
@@ -750,22 +714,6 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
 def test_wrong_settings_are_refused(loss: str, settings: Any, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         MetricLoss(loss, **settings)
-
-
-def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [m for m in sys.modules if m.startswith("pytorch_metric_learning")]:
-        monkeypatch.delitem(sys.modules, module)
-    original = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("pytorch_metric_learning"):
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr("importlib.import_module", refuse)
-    with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[compare\]'"):
-        create_loss(MetricLoss("Contrastive"), CLASSES, SIZE, 0)
-    create_loss(MetricLoss("TripletAll"), CLASSES, SIZE, 0)
 
 
 class Rows(torch.nn.Module):
@@ -900,24 +848,6 @@ def value_and_gradient(loss: Any, embeddings: Tensor, *rest: Any) -> tuple[Tenso
     return value.detach(), gradient
 
 
-def test_triplet_on_squared_distances_is_twice_the_cosine_triplet() -> None:
-    # ‖a − b‖² = 2 − 2c, so margin M on the one is margin M/2 on the other.
-    embeddings, labels = batch(4)
-    for margin in (0.3, 1.0):
-        squared = value_and_gradient(
-            create_loss(MetricLoss("TripletAll", margin=margin), CLASSES, SIZE, 0),
-            embeddings,
-            labels,
-        )
-        cosine = pml_losses.TripletMarginLoss(
-            margin=margin / 2,
-            distance=distances.CosineSimilarity(),
-            reducer=reducers.MeanReducer(),
-        )
-        twice = value_and_gradient(lambda e, y, f=cosine: 2 * f(e, y), embeddings, labels)
-        torch.testing.assert_close(squared, twice, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("ours", "library"),
     [
@@ -938,21 +868,6 @@ def test_margin_heads_equal_the_library_from_one_seed(ours: Any, library: Any) -
     ]
     first, second = (value_and_gradient(loss, embeddings, labels) for loss in losses)
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
-
-
-def test_center_init_sets_the_norms() -> None:
-    size = 128
-    expected = {"unit": 1.0, "normal": 0.01 * math.sqrt(size), "standard_normal": math.sqrt(size)}
-    for kind, norm in expected.items():
-        for config in (
-            MetricLoss("PmlCosFace", center_init=kind),
-            MetricLoss("ProxyAnchor", center_init=kind),
-        ):  # type: ignore[arg-type]
-            (weight,) = create_loss(config, 50, size, 0).parameters()
-            rows = weight if weight.shape == (50, size) else weight.T
-            assert rows.norm(dim=1).mean().item() == pytest.approx(norm, rel=0.02)
-    (flat,) = weights_of(create_loss(MetricLoss("SoftTriple", centers_per_class=3), 4, size, 0))
-    torch.testing.assert_close(flat.norm(dim=0), torch.ones(12))
 
 
 def test_nt_xent_keeps_its_gradient_at_low_temperature() -> None:
@@ -976,26 +891,3 @@ def test_annealed_head_counts_training_steps_only() -> None:
     loss.eval()
     third, fourth = (loss(embeddings, labels).item() for _ in range(2))
     assert third == fourth > second
-
-
-@pytest.mark.parametrize("miner", ["semihard", "hard", "batch_hard"])
-def test_triplet_miners(miner: Any) -> None:
-    embeddings, labels = batch(9)
-    margin = 0.3
-    x = Naive(embeddings, labels, [])
-    if miner == "batch_hard":
-        chosen = []
-        for a in range(x.n):
-            if x.positives_of(a):
-                p = max(x.positives_of(a), key=lambda j, a=a: x.dist[a][j])
-                n = min(x.negatives_of(a), key=lambda j, a=a: x.dist[a][j])
-                chosen.append((a, p, n))
-    else:
-        gaps = {t: x.dist[t[0]][t[2]] - x.dist[t[0]][t[1]] for t in x.triplets}
-        chosen = [t for t, g in gaps.items() if (g <= 0 if miner == "hard" else 0 < g <= margin)]
-    assert 0 < len(chosen) < len(x.triplets)
-    expected = nonzero_mean([relu(x.dist[a][p] - x.dist[a][n] + margin) for a, p, n in chosen])
-    found = create_loss(MetricLoss("Triplet", margin=margin, miner=miner), CLASSES, SIZE, 0)(
-        embeddings, labels
-    )
-    assert float(found) == pytest.approx(expected, rel=1e-9)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from facerec.comparison.probe import measure, probe_step
+from facerec.comparison.probe import probe_step
 
 
 class _Free(nn.Module):
@@ -63,28 +62,3 @@ def test_a_loss_of_directions_has_no_radial_gradient() -> None:
     assert with_radial.radial > 0.5
     # The loss pulls every norm down by the rate.
     assert with_radial.norm_growth == pytest.approx(-1e-5 * 4 / 15, rel=1e-3)
-
-
-def test_figures_of_a_step_by_hand() -> None:
-    before = torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
-    gradient = torch.tensor([[0.0, 2.0], [1.0, 0.0]], dtype=torch.float64)
-    after = torch.tensor([[3.0, 3.0], [0.0, 8.0]], dtype=torch.float64)
-    found = measure(7, before, gradient, after)
-    assert found.epoch == 7 and found.norm_mean == 3.5
-    assert found.norm_cv == pytest.approx(0.5 / 3.5)
-    assert found.gradient_times_norm == pytest.approx((6 + 4) / 2)
-    assert found.angular_step == pytest.approx(math.pi / 8)
-    assert found.angular_step_cv == pytest.approx(1.0)
-    assert found.norm_growth == pytest.approx((math.sqrt(18) + 8) / 7 - 1)
-    assert found.slope is None  # only one of them turned
-
-
-def test_tiny_angles_keep_their_digits() -> None:
-    before = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    found = measure(0, before, before, torch.tensor([[1.0, 1e-9]], dtype=torch.float64))
-    assert found.angular_step == pytest.approx(1e-9, rel=1e-6)
-
-
-def test_measuring_leaves_batch_norms_alone() -> None:
-    _, trunk = probed(torch.optim.SGD, 1e-5)
-    assert trunk.calls == 1  # the second forward is not counted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from facerec.comparison import retrieval
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
-from facerec.errors import MetricError, MissingExtraError
+from facerec.errors import MetricError
 
 Array = NDArray[np.floating]
 Labels = NDArray[np.int64]
@@ -212,28 +211,11 @@ def test_equal_vectors_score_equally_wherever_they_stand(block: int) -> None:
     assert retrieve(x, labels).tied < 0.02
 
 
-def test_copies_score_equally_in_the_smallest_blocks() -> None:
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        distinct = unit(generator.standard_normal((3, 5)))
-        copies, labels = generator.integers(3, size=(2, 21))
-        scores = distinct @ distinct.T
-        np.fill_diagonal(scores, 1)
-        expected = naive(scores[copies][:, copies], labels, labels, itself=True)
-        check(retrieve(distinct[copies], labels, ks=KS, block=3), expected)
-
-
 def test_a_collapsed_embedding_is_decided_by_index() -> None:
     labels = np.arange(300) % 3
     found = retrieve(np.tile([[0.3, -0.7, 0.2]], (300, 1)), labels, ks=KS, block=64)
     check(found, naive(np.ones((300, 300)), labels, labels, itself=True))
     assert found.tied == 1
-
-
-def test_large_classes_need_more_neighbours_than_a_block_holds() -> None:
-    x, labels = draw_set(400, classes=2, dimensions=6)
-    expected = naive(unit(x) @ unit(x).T, labels, labels, itself=True)
-    check(retrieve(x, labels, ks=KS, block=32), expected)
 
 
 def test_invariances() -> None:
@@ -256,13 +238,6 @@ def test_invariances() -> None:
     np.testing.assert_array_equal(search(order), search(np.arange(len(x))))
 
 
-def test_queries_among_the_references_find_themselves_unless_they_are_the_references() -> None:
-    x, labels = draw_set(100)
-    found = retrieve(x, labels, references=x, reference_labels=labels)
-    assert found.dropped == 0 and found.precision_at_1.all()
-    assert retrieve(x, labels).precision_at_1.mean() < 0.9
-
-
 def test_means_and_recall_beyond_all_references() -> None:
     x, labels = draw_set(60)
     found = retrieve(x, labels, ks=(1000, 1, 1))
@@ -277,14 +252,6 @@ def test_means_and_recall_beyond_all_references() -> None:
     ]
     assert means["recall_at_1"] == means["precision_at_1"] == found.precision_at_1.mean()
     assert list(retrieve(x, labels, ks=()).means()) == list(means)[:3]
-
-
-def test_progress_counts_the_products() -> None:
-    x, labels = draw_set(100)
-    seen: list[tuple[str, int, int]] = []
-    retrieve(x, labels, block=25, progress=lambda *state: seen.append(state))
-    # 100 = 3 blocks of 32 and one of 4; products on and above the diagonal.
-    assert seen == [("searching neighbours", done, 10) for done in range(1, 11)]
 
 
 def test_equals_pytorch_metric_learning() -> None:
@@ -321,27 +288,6 @@ def test_equals_pytorch_metric_learning() -> None:
         assert means["map_at_r"] == pytest.approx(expected["mean_average_precision_at_r"], abs=1e-9)
 
 
-def test_f1_counts_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, labels = draw_set(80, classes=5)
-    drawn = np.random.default_rng(0).integers(5, size=80)
-
-    class Drawn:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def fit_predict(self, _: Array) -> Labels:
-            return drawn
-
-    monkeypatch.setattr("sklearn.cluster.KMeans", Drawn)
-    pairs = [(i, j) for i in range(80) for j in range(i)]
-    same = np.array([labels[i] == labels[j] for i, j in pairs])
-    together = np.array([drawn[i] == drawn[j] for i, j in pairs])
-    precision = (same & together).sum() / together.sum()
-    recall = (same & together).sum() / same.sum()
-    f1 = clustering(x, labels, seed=0).f1
-    assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-12)
-
-
 def test_clusters_of_separated_classes() -> None:
     labels = np.arange(60) % 3
     found = clustering(np.eye(3)[labels] + 0.01 * draw_set(60, dimensions=3)[0], labels, seed=0)
@@ -350,12 +296,6 @@ def test_clusters_of_separated_classes() -> None:
     assert clustering(x, labels, seed=1) == clustering(x, labels, seed=1)
     alone = clustering(np.eye(3), np.arange(3), seed=0)
     assert alone.nmi == pytest.approx(1) and alone.f1 == 1
-
-
-def test_clustering_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(MissingExtraError, match=r"facerec\[compare\]"):
-        clustering(np.eye(3), np.arange(3), seed=0)
 
 
 @pytest.mark.parametrize(

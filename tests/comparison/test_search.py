@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_comparison import BASE, HEAD, WITH_SEC, comparison, protocol
+from helpers.tiny_comparison import BASE, WITH_SEC, comparison, protocol
 
 from facerec.comparison.fit import Fit, Point
-from facerec.comparison.losses import MarginHead, MetricLoss
+from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Comparison, Range
 from facerec.comparison.search import Search
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError
-from facerec.heads import MagFace
 
 pytestmark = pytest.mark.integration
 
@@ -155,15 +154,6 @@ def test_published_settings_come_first(tmp_path: Path) -> None:
     assert search.first_settings(started)[1] == {"loss.pos_margin": 0.0, "loss.neg_margin": 0.7}
 
 
-def test_an_arm_without_published_settings_tries_the_middle(tmp_path: Path) -> None:
-    arm = Arm("a", MarginHead(MagFace()), search=(Range("loss_lr", 1e-4, 1.0, "log"), MARGIN_OF))
-    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
-    assert search.first_settings(arm) == [
-        {"loss_lr": 0.01, "loss.margin.u_a": 110.0},
-        {"loss_lr": pytest.approx(0.01), "loss.margin.u_a": 100.0},
-    ]
-
-
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     arm = Arm("a", MetricLoss("FastAP"))
     search = opened(comparison(tmp_path, arms=(arm,), trials=6), tmp_path)
@@ -175,13 +165,6 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
 
     run(search, fit)
     assert len(set(seen)) > 1 and all(type(bins) is int for bins in seen)
-
-
-def test_an_arm_without_anything_to_search_has_one_trial(tmp_path: Path) -> None:
-    arm = replace(BASE, search=())
-    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
-    run(search)
-    assert len(search.finished(arm)) == 1 and search.is_done(arm)
 
 
 def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
@@ -198,13 +181,6 @@ def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
     stored = search.trials(BASE)[failed[0].number]
     assert stored.folds == (stored.folds[0], None) and stored.folds[0] is not None
     assert search.best(BASE) in [t for t in trials if t.value is not None]
-
-
-def test_an_arm_that_always_fails_has_no_best_trial(tmp_path: Path) -> None:
-    search = opened(comparison(tmp_path), tmp_path)
-    run(search, lambda arm, fold: result(None, "the loss is nan"))
-    assert search.best(BASE) is None and search.is_done(WITH_SEC)
-    assert len(search.first_settings(WITH_SEC)) == 1
 
 
 @pytest.mark.parametrize("url", [None, "journal:"])
@@ -266,26 +242,3 @@ def test_more_than_ten_folds_are_in_order(tmp_path: Path) -> None:
 def test_a_storage_that_does_not_open(tmp_path: Path, url: str, words: str) -> None:
     with pytest.raises(ComparisonError, match=words):
         opened(comparison(tmp_path), tmp_path, url=url)
-
-
-def test_a_storage_of_another_optuna(tmp_path: Path) -> None:
-    import sqlite3
-
-    opened(comparison(tmp_path), tmp_path).study(BASE)
-    with sqlite3.connect(tmp_path / "trials.db") as database:
-        database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
-    with pytest.raises(ComparisonError, match=r"trials\.db: .*(optuna|version)"):
-        opened(comparison(tmp_path), tmp_path)
-
-
-def test_an_sqlite_file_that_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "trials.db").write_bytes(b"no database" * 100)
-    with pytest.raises(ComparisonError, match=r"trials\.db: the storage of trials cannot be used"):
-        opened(comparison(tmp_path), tmp_path)
-
-
-def test_margins_of_heads_are_searched_by_default(tmp_path: Path) -> None:
-    arm = Arm("a", HEAD)
-    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
-    assert {"loss.margin.margin", "loss.margin.scale", "loss_lr"} <= set(arm.defaults)
-    assert all(set(s) == set(arm.defaults) for s in search.first_settings(arm))

@@ -10,7 +10,6 @@ from sklearn.model_selection import KFold
 
 from facerec.comparison.splits import (
     ClassSplit,
-    Fold,
     Numbering,
     refuse_seen,
     select_classes,
@@ -51,30 +50,6 @@ def test_mlrc_is_the_published_rule(num_classes: int) -> None:
     assert found == published(num_classes, 4)
 
 
-def test_sizes_of_the_reality_check() -> None:
-    assert sizes(split_classes(200, 4, "mlrc")) == [(75, 25)] * 4
-    assert sizes(split_classes(200, 4, "kfold")) == [(75, 25)] * 4
-    assert sizes(split_classes(196, 4, "mlrc")) == [(74, 24)] * 4
-    assert sizes(split_classes(196, 4, "kfold")) == [(73, 25), (73, 25), (74, 24), (74, 24)]
-    assert sizes(split_classes(8, 4, "mlrc")) == sizes(split_classes(8, 4)) == [(3, 1)] * 4
-
-
-def test_mlrc_never_validates_two_classes_of_cars() -> None:
-    folds = split_classes(196, 4, "mlrc").folds
-    validated = np.concatenate([fold.validation for fold in folds])
-    assert set(range(98)) - set(validated.tolist()) == {24, 73}
-    assert folds[0].validation.tolist() == list(range(74, 98))  # the last run comes first
-
-
-def test_both_numberings_have_the_same_pairs_where_the_folds_divide() -> None:
-    for num_classes in (8, 200):
-        pairs = [
-            {(tuple(f.train), tuple(f.validation)) for f in split_classes(num_classes, 4, n).folds}
-            for n in ("kfold", "mlrc")
-        ]
-        assert pairs[0] == pairs[1]
-
-
 @given(
     st.integers(4, 120),
     st.integers(2, 7),
@@ -108,17 +83,6 @@ def test_fewer_classes_than_folds() -> None:
         split_classes(7, 4)
     with pytest.raises(DatasetError, match="at least two folds, found 1"):
         split_classes(8, 1)
-
-
-def test_a_split_with_a_shared_class_is_refused() -> None:
-    a, b, c = np.array([0, 1]), np.array([2]), np.array([3, 4])
-    ClassSplit((Fold(a, b),), c)
-    with pytest.raises(DatasetError, match="fold 1: 1 classes are in training and in validation"):
-        ClassSplit((Fold(a, b), Fold(a, np.array([1, 2]))), c)
-    with pytest.raises(DatasetError, match="in training and in test, the first is class 1"):
-        ClassSplit((Fold(a, b),), np.array([1, 3]))
-    with pytest.raises(DatasetError, match="in validation and in test"):
-        ClassSplit((Fold(a, b),), np.array([2]))
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9)))

@@ -7,14 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from facerec.comparison.storage import Worker
-from facerec.errors import ComparisonError
 
 
 def test_a_claim_is_exclusive_until_its_worker_ends(tmp_path: Path) -> None:
@@ -56,31 +53,6 @@ time.sleep(600)
     assert not worker.is_alive(name) and worker.claim(tmp_path / "x")
 
 
-def test_one_at_a_time_looks_for_work(tmp_path: Path) -> None:
-    inside, most = 0, 0
-    lock = threading.Lock()
-
-    def visit() -> None:
-        nonlocal inside, most
-        worker = Worker(tmp_path)
-        for _ in range(5):
-            with worker.turn():
-                with lock:
-                    inside += 1
-                    most = max(most, inside)
-                time.sleep(0.002)
-                with lock:
-                    inside -= 1
-        worker.close()
-
-    threads = [threading.Thread(target=visit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-
-
 def _claim_all(folder: Path, count: int) -> list[int]:
     worker, done = Worker(folder), []
     for i in range(count):
@@ -95,9 +67,3 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         shares = pool.starmap(_claim_all, [(tmp_path, 20)] * 2)
         assert sorted(shares[0] + shares[1]) == list(range(20))
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "workers").write_text("a file")
-    with pytest.raises(ComparisonError, match="cannot be written"):
-        Worker(tmp_path)

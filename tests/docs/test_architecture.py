@@ -36,6 +36,19 @@ def margin(package: Path) -> None:
     join_union(package / path, "Margin", "LinearMargin", BLOCKS[f"facerec/{path}"])
 
 
+def term(package: Path) -> None:
+    path = package / "training/terms.py"
+    code = BLOCKS["facerec/training/terms.py"]
+    edit(path, "TERMS: tuple", f"{code}\n\nTERMS: tuple")
+    edit(
+        path,
+        "(MarginTerm, NormTerm, DistillationTerm)",
+        "(MarginTerm, NormTerm, DistillationTerm, SpreadTerm)",
+    )
+    field = BLOCKS["facerec/training/recipe.py"]
+    edit(package / "training/recipe.py", "    init: Init =", f"{field}    init: Init =")
+
+
 def backbone(package: Path) -> None:
     path = "backbones/plainnet.py"
     (package / path).write_text(BLOCKS[f"facerec/{path}"])
@@ -58,7 +71,7 @@ def loss(package: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("add", [margin, backbone, bench, loss], ids=lambda add: add.__name__)
+@pytest.mark.parametrize("add", [margin, term, backbone, bench, loss], ids=lambda add: add.__name__)
 def test_an_addition_works(add, tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     package = shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
@@ -103,7 +116,7 @@ def test_a_comparison_takes_the_added_loss(tmp_path: Path) -> None:
 
 
 def test_every_block_is_tried() -> None:
-    functions = (margin, backbone, bench, loss)
+    functions = (margin, term, backbone, bench, loss)
     assert {title for title in BLOCKS if title.startswith("try ")} == {
         f"try a {function.__name__}" for function in functions
     }

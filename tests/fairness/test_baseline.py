@@ -18,7 +18,7 @@ from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness import baseline as module
 from facerec.fairness.association import cliffs_delta
 from facerec.fairness.attributes import check_raw
-from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
+from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import differentials, max_over_geomean
 from facerec.fairness.norms import percentile
 from facerec.fairness.pair_counts import resample
@@ -90,6 +90,11 @@ def count(faces: People, vectors: NDArray[np.floating], pairs: Pairs | None) -> 
         (found,) = listed_rates(listed, groups, targets=TARGETS)
     assert isinstance(found, GroupErrors), found
     return found
+
+
+def find(found: BaselineComparison, figure: str, groups: tuple[str, str] | None = None) -> Change:
+    (change,) = [one for one in found.changes if (one.figure, one.groups) == (figure, groups)]
+    return change
 
 
 # --- the joint bootstrap -----------------------------------------------------------------------
@@ -190,7 +195,7 @@ def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
     found = compare(faces, [run])
     assert "accuracy" not in {change.figure for change in found.changes}
     for target in TARGETS:
-        change = found.find(f"TPR@FPR={target}")
+        change = find(found, f"TPR@FPR={target}")
         for side, value in ((run.baseline, change.baseline), (run.treated, change.treated)):
             scores = score_pairs(side.vectors, *(sides := np.triu_indices(72, 1)))
             same = faces.subject[sides[0]] == faces.subject[sides[1]]
@@ -230,7 +235,7 @@ def test_identical_runs_differ_in_nothing() -> None:
     assert len(known) >= 6
     for change in known:
         assert change.value == 0 and change.same_sign == 0
-        assert [seed.value for seed in change.seeds] == [0, 0, 0]
+        assert change.seeds == (0, 0, 0)
         assert change.interval is None and change.over_subjects is None
         assert change.remark == "no interval: the change is 0 in all 50 resamples"
         assert change.over_seeds is not None
@@ -261,7 +266,7 @@ def test_smaller_norm_variance_alone_is_no_evidence() -> None:
         vectors = one.vectors * (norms / one.norms)[:, None]
         runs.append(RunPair(seed, one, replace(one, vectors=vectors, norms=norms)))
     found = compare(faces, runs, replicates=200)
-    spread = found.find("CV of norms")
+    spread = find(found, "CV of norms")
     assert spread.role == "by construction" and spread.conclusion == "decrease detected"
     assert spread.same_sign == 3
     for change in found.changes:
@@ -290,10 +295,10 @@ def test_the_order_of_group_names_permutes_rows_only() -> None:
     one, other = compare(faces, [run]), compare(renamed, [run], names=("B", "A"))
     for change in one.changes:
         if change.groups is None:
-            twin = other.find(change.figure)
+            twin = find(other, change.figure)
             assert twin.value == pytest.approx(change.value, abs=1e-12)
         else:
-            twin = other.find(change.figure, ("B", "A"))
+            twin = find(other, change.figure, ("B", "A"))
             assert twin.value == -(change.value or 0)
 
 
@@ -309,7 +314,7 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     found = compare(faces, runs)
     assert found.notes == ()
     for change in found.changes:
-        values = [seed.value for seed in change.seeds]
+        values = list(change.seeds)
         if change.value is None:
             assert None in values
             continue
@@ -341,9 +346,8 @@ def test_all_seeds_share_one_resample() -> None:
     for place, run in enumerate(runs):
         alone = compare(faces, [run])
         for change in alone.changes:
-            twin = joint.find(change.figure, change.groups)
+            twin = find(joint, change.figure, change.groups)
             assert change.seeds == (twin.seeds[place],)
-            assert change.interval == twin.seeds[place].interval  # one seed: persons alone
     assert joint.notes == ("2 seeds: at least 3 an arm are needed to judge noise",)
 
 
@@ -351,12 +355,12 @@ def test_one_seed_says_so() -> None:
     faces = people()
     found = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))])
     assert found.notes[0].startswith("one seed: the intervals are of these two models")
-    assert found.find("η²").over_seeds is None
+    assert find(found, "η²").over_seeds is None
 
 
 def test_conclusions_follow_the_interval() -> None:
     faces = people()
-    change = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))]).find("η²")
+    change = find(compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))]), "η²")
     assert change.interval is not None
     for low, high, expected in (
         (0.1, 0.2, "increase detected"),
@@ -398,7 +402,7 @@ def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     again = compare(rest, [RunPair(r.seed, cut(r.baseline), cut(r.treated)) for r in runs])
     for change in again.changes:
         if not change.figure.startswith("TPR"):
-            assert found.find(change.figure, change.groups) == change
+            assert find(found, change.figure, change.groups) == change
 
 
 def test_images_without_a_group_count_for_everybody_only() -> None:
@@ -407,11 +411,11 @@ def test_images_without_a_group_count_for_everybody_only() -> None:
     some = replace(faces, group=np.where(faces.subject < 2, -1, faces.group))
     found, before = compare(some, [run]), compare(faces, [run])
     assert found.subjects == 24
-    assert found.find("CV of norms") == before.find("CV of norms")
+    assert find(found, "CV of norms") == find(before, "CV of norms")
     inside = some.group >= 0
     means = [run.baseline.norms[faces.subject == p].mean(dtype=np.float64) for p in range(2, 24)]
     expected = anova(means, np.arange(2, 24) % 2).eta2
-    assert found.find("η²").baseline == pytest.approx(expected)
+    assert find(found, "η²").baseline == pytest.approx(expected)
     assert inside.sum() == 66
 
 
@@ -429,7 +433,7 @@ def test_thresholds_are_those_of_the_audit_of_the_same_images(impostors: Any) ->
         errors = count(some, vectors, pairs if impostors == "list" else None)
         for row in differentials(errors, replicates=1).rows:
             if row.measure == "max/geomean" and row.target in TARGETS:
-                change = found.find(f"max/geomean {row.of} at FMR={row.target}")
+                change = find(found, f"max/geomean {row.of} at FMR={row.target}")
                 assert getattr(change, arm) in (row.value, None)
                 known += change.value is not None
     assert known
@@ -439,12 +443,11 @@ def test_one_group_has_no_comparison() -> None:
     faces = people()
     alone = replace(faces, group=np.zeros_like(faces.group))
     found = compare(alone, [RunPair(0, faces.embed(1), faces.embed(2))])
-    assert found.groups == ("A",)
-    eta2 = found.find("η²")
+    eta2 = find(found, "η²")
     assert eta2.value is None and "fewer than two groups" in str(eta2.remark)
-    ratio = found.find("max/geomean FMR at FMR=1e-1")
+    ratio = find(found, "max/geomean FMR at FMR=1e-1")
     assert ratio.value is None and "two are needed" in str(ratio.remark)
-    assert found.find("CV of norms").value is not None
+    assert find(found, "CV of norms").value is not None
 
 
 def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
@@ -453,7 +456,7 @@ def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
     for taken, which in ((runs[:1], ""), (runs, "seed 7: ")):
         found = compare(faces, taken, targets=("1e-6",))
         for figure in ("TPR@FPR=1e-6", "max/geomean FMR at FMR=1e-6"):
-            change = found.find(figure)
+            change = find(found, figure)
             assert change.value is None and change.conclusion == "insufficient data"
             assert str(change.remark).startswith(f"{which}baseline: not resolvable")
 
@@ -493,14 +496,11 @@ def broken_runs(kind: str, faces: People) -> list[RunPair]:
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        (
-            "ids",
-            r"seed 1, treated: image 0 is 23/69\.jpg, but 0/0\.jpg in seed 0, baseline \(72 of",
-        ),
-        ("length", r"seed 0, treated: 71 images, but 72 of seed 0, baseline; embed the same"),
-        ("no ids", r"seed 0, treated: the embeddings have no ids"),
-        ("seeds", r"the seeds \[0, 0\] repeat"),
-        ("none", r"there is no pair of runs"),
+        ("ids", "seed 1, treated: the ids of its images"),
+        ("length", "seed 0, treated: the ids of its images"),
+        ("no ids", "seed 0, treated: the ids of its images"),
+        ("seeds", r"the seeds \[0, 0\]"),
+        ("none", "one at least"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(kind: str, sentence: str) -> None:
@@ -523,7 +523,6 @@ def test_normalised_embeddings_are_refused() -> None:
     ("changes", "options", "sentence"),
     [
         ({"group": np.zeros(3, int)}, {}, "72 images but subjects of shape"),
-        ({"group": np.full(72, 4)}, {}, "groups 4 to 4 do not fit 2 names"),
         ({"subject": np.full(72, -1)}, {}, "no image has a subject"),
         ({"group": np.arange(72) % 2}, {}, "counts in one group"),
         ({}, {"impostors": "list"}, "need the list"),
@@ -565,4 +564,4 @@ def test_changes_that_cancel_leave_no_rounding_and_no_sign() -> None:
     ]
     change = module._change(key, (0, 1, 2), sides)
     assert change.value == 0 and change.same_sign == 0
-    assert np.mean([one.value for one in change.seeds]) != 0  # type: ignore[arg-type]
+    assert np.mean(change.seeds) != 0  # type: ignore[arg-type]

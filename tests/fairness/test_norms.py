@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -192,30 +191,6 @@ def test_intervals_cover_with_very_uneven_image_counts() -> None:
         _, between = between_sd(means, squares, counts)
         covered += [mean.low <= 0 <= mean.high, between.low <= 1 <= between.high]
     assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()
-
-
-@pytest.mark.parametrize(
-    ("norms", "subjects", "groups", "words"),
-    [
-        ([], [], [], "one an image"),
-        ([1.0, 2.0], [0, 1], [0], "one an image"),
-        ([1.0, math.nan], [0, 1], [0, 1], "finite norm"),
-        ([1.0, math.inf], [0, 1], [0, 1], "finite norm"),
-        ([1.0, 2.0, 3.0], ["s", "t", "s"], ["A", "B", "B"], "subject s is in the groups A and B"),
-    ],
-)
-def test_bad_input_ends_in_a_sentence(
-    norms: list[float], subjects: list[object], groups: list[object], words: str
-) -> None:
-    with pytest.raises(MetricError, match=re.escape(words)):
-        SubjectNorms.from_images(norms, subjects, groups)
-
-
-def test_named_groups_have_subjects() -> None:
-    with pytest.raises(MetricError, match="2 groups are named but subjects are in 1"):
-        SubjectNorms("race", ("A", "B"), np.zeros(2, int), np.ones(2), np.arange(2))
-    with pytest.raises(MetricError, match="a subject has no image"):
-        SubjectNorms("race", ("A",), np.zeros(2, int), np.ones(2), np.zeros(2, int))
 
 
 def test_from_a_join_takes_what_was_acquired_and_shown(tmp_path: Path) -> None:

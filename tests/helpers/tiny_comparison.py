@@ -62,7 +62,7 @@ def comparison(data: Path, **changes: Any) -> Comparison:
     settings: dict[str, Any] = {
         "name": "tiny",
         "question": "Does SEC help?",
-        "data": ImageData(data, "folder"),
+        "data": ImageData(data),
         "protocol": protocol(),
         "arms": (BASE, WITH_SEC),
         "trials": 3,

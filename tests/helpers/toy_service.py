@@ -9,7 +9,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import torch
 
 from facerec.backbones import Preprocessing
 from facerec.embedding import EmbeddingModel
@@ -32,9 +31,9 @@ class Patches(EmbeddingModel):
     def describe(self) -> dict[str, Any]:
         return self._description("numpy", "cpu", "fp64")
 
-    def _forward(self, pixels: torch.Tensor) -> np.ndarray:
+    def _forward(self, pixels: np.ndarray) -> np.ndarray:
         self.before()
-        x = pixels.numpy().astype(np.float64).reshape(len(pixels), 4, 28, 4, 28, 3)
+        x = pixels.astype(np.float64).reshape(len(pixels), 4, 28, 4, 28, 3)
         return (x.mean(axis=(2, 4)).reshape(len(pixels), 48) / 128 - 1) @ self.matrix
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import socket
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -155,7 +156,8 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
 
 def png_header(width: int, height: int) -> bytes:
     """Return the beginning of a PNG that claims a size."""
-    return FACE[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + FACE[24:]
+    head = FACE[12:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + FACE[24:29]
+    return FACE[:12] + head + zlib.crc32(head).to_bytes(4, "big") + FACE[33:]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +168,10 @@ def png_header(width: int, height: int) -> bytes:
         (form(b""), 422, "it is empty"),
         (form(JPEG[:-100]), 422, "lacks its end marker"),
         (form(FACE[:-100]), 422, "does not decode"),
-        (form(FACE[:20]), 422, "no size in its header"),
+        (form(FACE[:20]), 422, "image 0: the PNG of 20 bytes"),
         (form(encode(faces(1, 0, (160, 160))[0])), 422, "image 0: 160×160"),
-        (form(png_header(60_000, 50_000)), 413, "image 0: it has 50,000×60,000 pixels"),
+        (form(png_header(6_000, 5_000)), 413, "image 0: it has 5,000×6,000 pixels"),
+        (form(png_header(60_000, 50_000)), 422, "image 0: "),  # a bomb
         (form(*[encode(faces(1, 0, (200, 200))[0])] * 3), 413, "image 2: .* limit of 90,000"),
         (form(*[FACE] * 5), 413, "hold 4 images"),
         (form(b"x" * 3_000_000), 413, "200,000 bytes"),

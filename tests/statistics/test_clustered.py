@@ -22,7 +22,7 @@ from facerec.statistics.clustered import (
     share_interval,
 )
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.intervals import logit, wilson
+from facerec.statistics.intervals import wilson
 from facerec.statistics.rates import roc_curve
 
 few = settings(max_examples=examples(40), deadline=None)
@@ -182,19 +182,6 @@ def test_default_interval_by_its_formula(confidence: float) -> None:
     assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-10)
 
 
-def test_disjoint_comparisons_are_independent() -> None:
-    events = np.arange(400) < 30
-    first, second = np.arange(400), 1000 + np.arange(400)
-    share = ClusteredShare.from_pairs(events, first, second)
-    independent = share.rate * (1 - share.rate) / 400
-    assert share.plug_in == pytest.approx(independent)
-    assert share.variance == pytest.approx(independent * (800 / 798) ** 2)
-    mated = fnmr_interval(events, first)
-    assert mated.effective == pytest.approx(399)
-    plain = logit(30 / 400, math.sqrt(independent))
-    assert mated.low == pytest.approx(plain.low, rel=0.01) and mated.low < plain.low
-
-
 def test_one_person_with_most_comparisons_counts_as_few() -> None:
     made = np.array([200, *[1] * 50])
     errors = np.array([20, *[0] * 48, 1, 1])
@@ -270,12 +257,6 @@ def test_auc_of_persons_that_occur_once_has_delongs_variance() -> None:
     assert figure.plug_in == pytest.approx(figure.independent) == pytest.approx(delong, rel=0.02)
 
 
-def test_figures_of_two_identities_say_nothing() -> None:
-    figure = ClusteredFigure.from_influences(0.9, [0.1, -0.1, 0.1], [1, 2, 1], [1, 2, 2])
-    assert (figure.interval().low, figure.interval().high) == (0, 1)
-    assert figure.interval().method == "none"
-
-
 @few
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0]))
 def test_the_other_share_has_the_mirrored_interval(seed: int, mated: float) -> None:
@@ -297,13 +278,6 @@ def test_no_event_is_bounded_by_disjoint_pairs() -> None:
     assert mated.high == pytest.approx(1 - 0.05 ** (1 / 20))
 
 
-def test_every_event_is_bounded_from_below() -> None:
-    interval = fnmr_interval(np.ones(100), np.repeat(np.arange(20), 5), 0.9)
-    assert isinstance(interval, Bound)
-    assert (interval.low, interval.high) == (pytest.approx(0.1 ** (1 / 20)), 1)
-    assert interval.if_independent == pytest.approx(1 + math.log(0.1) / 100)
-
-
 @pytest.mark.parametrize(
     ("cells", "count"),
     [
@@ -318,30 +292,6 @@ def test_every_event_is_bounded_from_below() -> None:
 def test_disjoint_cells_of_known_graphs(cells: list[tuple[int, int]], count: int) -> None:
     first, second = np.array(cells).T
     assert share_interval(np.zeros(len(cells)), first, second).effective == count
-
-
-@few
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=9))
-def test_disjoint_cells_are_at_least_half_of_the_most(cells: list[tuple[int, int]]) -> None:
-    def most(left: list[tuple[int, int]]) -> int:
-        if not left:
-            return 0
-        free = [cell for cell in left[1:] if not set(cell) & set(left[0])]
-        return max(1 + most(free), most(left[1:]))
-
-    first, second = np.array(cells).T
-    found = share_interval(np.zeros(len(cells)), first, second).effective
-    assert found is not None and most(cells) / 2 <= found <= most(cells)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [([1, 1, 1], [1, 1, 1]), ([1, 2, 1], [2, 1, 2]), ([1, 1, 2], [1, 1, 2])]
-)
-def test_two_identities_say_nothing(first: list[int], second: list[int]) -> None:
-    interval = share_interval([True, False, False], first, second)
-    assert (interval.low, interval.high, interval.method) == (0, 1, "none")
-    assert f"{len({*first, *second})} identities" in interval.assumption
-    assert interval.effective is None
 
 
 @pytest.mark.parametrize(

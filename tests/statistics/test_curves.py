@@ -185,7 +185,7 @@ def test_probit_axes() -> None:
 @pytest.mark.parametrize("distance", [1, 3])
 def test_det_of_two_normal_distributions_is_a_line_of_slope_minus_one(distance: int) -> None:
     quantiles = ndtri((np.arange(20_000) + 0.5) / 20_000)
-    det = roc_curve(quantiles + distance, quantiles).det_points()
-    middle = (np.abs(det.x) < 2) & (np.abs(det.y) < 2)
+    x, y = roc_curve(quantiles + distance, quantiles).det_points()
+    middle = (np.abs(x) < 2) & (np.abs(y) < 2)
     assert middle.sum() > 1000
-    np.testing.assert_allclose(det.x[middle] + det.y[middle], -distance, atol=2e-3)
+    np.testing.assert_allclose(x[middle] + y[middle], -distance, atol=2e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from facerec.errors import CheckpointError
-from facerec.training import lock
 from facerec.training.lock import LOCK_FILE, locked
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -70,36 +68,3 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path) -> N
     with locked(tmp_path):
         assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
     holder.end(kill=True)
-
-
-@pytest.mark.parametrize(
-    ("owner", "free"),
-    [
-        (None, True),
-        ("{", True),
-        ("[]", True),
-        ({"host": socket.gethostname(), "process": 2**22 + 1}, True),  # beyond the largest
-        ({"host": socket.gethostname(), "process": 2**70}, True),
-        ({"host": socket.gethostname(), "process": "x"}, True),
-        ({"host": socket.gethostname(), "process": -1}, True),
-        ({"host": socket.gethostname(), "process": os.getppid()}, False),
-        ({"host": "elsewhere", "process": 7}, False),
-    ],
-)
-def test_without_locks_the_file_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, free: bool
-) -> None:
-    def unsupported(descriptor: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(lock.fcntl, "lockf", unsupported)
-    if owner is not None:
-        text = owner if isinstance(owner, str) else json.dumps(owner)
-        (tmp_path / LOCK_FILE).write_text(text)
-    if free:
-        with locked(tmp_path):
-            assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
-        return
-    with pytest.raises(CheckpointError, match="has been training this run"), locked(tmp_path):
-        pass
-    assert json.loads((tmp_path / LOCK_FILE).read_text()) == owner

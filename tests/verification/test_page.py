@@ -22,7 +22,7 @@ from rich.console import Console
 import facerec
 from facerec.errors import FacerecError, ImageError
 from facerec.report import figures
-from facerec.verification import Pairs, VerificationResult, evaluate, page
+from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.compare import compare
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.report import THRESHOLD_ADVICE, print_result
@@ -276,15 +276,6 @@ def test_names_are_text_wherever_they_stand(report: Path) -> None:
             assert b"<script" not in content
 
 
-def test_names_of_images_are_text(tmp_path: Path, quick: None) -> None:
-    result = make_result(60, prefix="=<b>&", replicates=0)
-    write_report(tmp_path / "r", {"x": result})
-    text = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
-    assert "=&lt;b&gt;&amp;" in text and "<b>" not in text
-    # A spreadsheet takes what follows an apostrophe for text.
-    assert all(row["first"].startswith("'=<b>&") for row in table(tmp_path / "r", "pairs"))
-
-
 def test_pictures_are_small_and_new(report: Path) -> None:
     found = [image for image in read(report).all("img") if image.get("class") == "face"]
     assert len(found) == 40  # two of each hardest pair of the one result that has pictures
@@ -425,15 +416,3 @@ def test_a_failure_leaves_the_earlier_report(
     monkeypatch.undo()
     assert files(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_nothing_is_drawn_before_the_folder_is_checked(
-    tmp_path: Path,
-    small: dict[str, VerificationResult],
-    quick: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "mine").write_text("mine")
-    monkeypatch.setattr(page, "roc_figure", None)
-    with pytest.raises(FacerecError, match="it holds mine"):
-        write_report(tmp_path, small)

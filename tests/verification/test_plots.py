@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +12,7 @@ from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from facerec.errors import FacerecError
 from facerec.report.figures import check_plot_path, draw
@@ -76,23 +74,6 @@ def test_curve_is_the_exact_step_function() -> None:
         assert y[at] == tpr_at_fpr(result.mated_scores, result.non_mated_scores, target).tpr
 
 
-def test_a_curve_of_very_many_pairs_keeps_all_that_can_be_seen() -> None:
-    generator = np.random.default_rng(0)
-    result = make_scores(generator.normal(2, 1, 50_000), generator.normal(0, 1, 50_000))
-    ((x, y),) = curves(roc_figure({"many": result}).axes[0])
-    assert x.size <= 8002
-    assert (x[0], x[-1], y[-1]) == (1 / 50_000, 1, 1)
-    ordered = np.sort(result.non_mated_scores)[::-1]
-    for k in generator.integers(1, 50_000, 300).tolist():
-        at = np.searchsorted(x, k / 50_000, side="right") - 1
-        exact = (result.mated_scores > ordered[k]).mean()
-        after = y[min(at + 1, y.size - 1)]
-        assert y[at] <= exact <= after
-    # Neighbours lie in one column or are neighbours in truth.
-    gap = np.diff(np.log10(x)) > math.log10(50_000) / 4000
-    assert (np.round(np.diff(x)[gap] * 50_000) <= 1).all()
-
-
 def test_whiskers_are_the_intervals_of_the_result() -> None:
     result = make_result(2000)
     axes = roc_figure({"toy": result}).axes[0]
@@ -139,17 +120,6 @@ def test_det_is_the_probit_of_both_error_rates() -> None:
     np.testing.assert_allclose(np.stack([x, y], axis=1), expected, atol=1e-12)
 
 
-def test_det_whiskers_are_those_of_the_fnmr() -> None:
-    result = make_result(2000)
-    shown = [found for found in result.points if found.point.resolvable]
-    bars = whiskers(det_figure({"toy": result}).axes[0])
-    for (x, low, high), found in zip(bars, shown, strict=True):
-        assert ndtr(x) == pytest.approx(float(found.point.target), rel=1e-9)
-        assert (ndtr(low), ndtr(high)) == pytest.approx(
-            (1 - found.tpr.interval.high, 1 - found.tpr.interval.low), rel=1e-6
-        )
-
-
 # --- histograms -------------------------------------------------------------------------------
 
 
@@ -172,41 +142,6 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
             f"mated ({result.mated} pairs)",
             f"non-mated ({result.non_mated} pairs)",
         ]
-
-
-def test_infinite_scores_are_named() -> None:
-    result = make_scores(
-        np.array([np.inf, 0.5, 0.7]), np.array([-np.inf, -np.inf, 0.1, 0.2]), fpr=["1"]
-    )
-    axes = score_figure("x", result).axes[0]
-    assert legend(axes) == [
-        "mated (3 pairs), 1 infinite not shown",
-        "non-mated (4 pairs), 2 infinite not shown",
-    ]
-    only = make_scores(np.full(2, np.inf), np.full(2, -np.inf))
-    figure = score_figure("x", only)
-    figure.draw_without_rendering()
-    assert legend(figure.axes[0])[0] == "mated (2 pairs), 2 infinite not shown"
-
-
-def test_norms_are_shares_of_their_own_result() -> None:
-    results = {"one": make_result(), "none": make_result(), "two": make_result(400)}
-    results["none"] = replace(results["none"], norms=None)
-    figure = norm_figure(results)
-    assert figure is not None
-    axes = figure.axes[0]
-    for patch, name in zip(outlines(axes), ("one", "two"), strict=True):
-        shares, edges, _ = patch.get_data()
-        norms = results[name].norms
-        assert norms is not None
-        np.testing.assert_allclose(
-            shares, np.histogram(norms.values, edges)[0] / norms.values.size, atol=1e-12
-        )
-        assert shares.sum() == pytest.approx(1)
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert [label.split(":")[0] for label in labels] == ["one", "two"]
-    norms = results["one"].norms
-    assert norms is not None and f"CV {norms.cv:.4f}" in labels[0]
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import hashlib
-import io
 import tempfile
-import tracemalloc
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +15,11 @@ import pandas as pd
 import pytest
 from helpers.examples import examples
 from helpers.pair_lists import NamedPair, draw, make_cfp, named_pairs, write
-from helpers.toy_packs import make_pack
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.io import loadmat, savemat
 
-from facerec.errors import DatasetError, FacerecError, ImageError, MissingExtraError
+from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import (
     FORMATS,
@@ -108,15 +104,6 @@ def test_lfw_reads_what_was_written(drawn: tuple[int, int, Any]) -> None:
             assert bench.source["sha256"] == hashlib.sha256(content).hexdigest()
 
 
-def test_lfw_separated_by_blanks(tmp_path: Path) -> None:
-    bench = read_pairs(write(tmp_path / "pairs.txt", "2 1\nA 1 2\nA  3 B 4\nB 1 2\nB 1 C 1"), "lfw")
-    assert named_pairs(bench)[:2] == [
-        ("A/A_0001.jpg", "A/A_0002.jpg", True),
-        ("A/A_0003.jpg", "B/B_0004.jpg", False),
-    ]
-    assert folds_of(bench) == [0, 0, 1, 1]
-
-
 def test_view_1_has_no_folds(tmp_path: Path) -> None:
     body = "A\t1\t2\nB\t1\t2\nA\t1\tB\t1\nA\t2\tB\t2\n"
     with_count = read_pairs(write(tmp_path / "pairsDevTest.txt", "2\n" + body), "lfw")
@@ -125,80 +112,6 @@ def test_view_1_has_no_folds(tmp_path: Path) -> None:
     assert with_count.name == "pairsDevTest" and with_count.notes == ()
     assert named_pairs(with_count) == named_pairs(without)
     assert "nothing says that it is whole" in without.notes[0]
-
-
-@pytest.mark.parametrize(("blank", "lines"), [("\n", "1 blank line"), ("\n  \n", "2 blank lines")])
-def test_blank_lines_inside_are_passed_over_and_named(
-    tmp_path: Path, blank: str, lines: str
-) -> None:
-    path = write(tmp_path / "pairs.txt", f"1\nA\t1\t2\n{blank}A\t1\tB\t1\n")
-    bench = read_pairs(path, "lfw")
-    assert len(bench.pairs) == 2
-    assert bench.notes == (f"{path}: {lines} inside the list, the first is line 3",)
-
-
-def test_self_and_duplicate_pairs_stay(tmp_path: Path) -> None:
-    bench = read_pairs(write(tmp_path / "p.txt", "A 1 1\nA 1 1\nA 1 B 1\nA 1 B 1"), "lfw")
-    assert bench.pairs.first.tolist() == [0, 0, 0, 0]
-    assert bench.pairs.second.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "the list is empty"),
-        ("\n \r\n", "the list is empty"),
-        ("10\t300\n", "a header and no pairs"),
-        ("999999999\t0\n", "a header and no pairs"),
-        ("2\t1\nA 1 2\nA 1 B 2\nA 1 2\n", "2 folds of 1 same and 1 different pairs, 4 together, "
-         "but there are 3"),
-        ("2\t1\nA 1 2\nA 1 B 2\nA 1 2\nA 3 4\n", "fold 2: 1 same and 1 different pairs belong "
-         "here, but from line 4 on there are 2 and 0"),
-        ("2\nA 1 2\nA 1 B 2\nA 1 C 2\nC 1 B 2\n", "line 1: 2 same and 2 different pairs belong "
-         "here, but after it there are 1 and 3"),
-        ("A 1 2\nA 1\n", "line 2: 2 fields, 'A 1'"),
-        ("A 1 2\nA 1 2 3 4\n", "line 2: 5 fields"),
-        ("A\t1\tx\n", "line 1: 'x' is no whole number from 0"),
-        ("A\t1\t-2\n", "line 1: '-2' is no whole number from 0"),
-        ("A\t1\t٢\n", "is no whole number"),
-        ("A\t1\t1234567890\n", "is no whole number"),
-        ("A 1 2\nA 1 A 2\n", "line 2: a pair of different subjects names 'A' twice"),
-        ("A 1 2\n../B 1 2\n", "line 2: '../B' is no name of a subject"),
-        ("..\t1\t2\n", "line 1: '../.._0001.jpg' is no path inside a folder of images"),
-        ("C:\t1\t2\n", "is no path inside a folder of images"),
-        ("A\t1\t2\nB\0\t1\t2\n", "line 2: a NUL byte"),
-        ("x" * 300 + "\t1\t2\n", "is too long for the name of a file"),
-        ("x" * 2_000_000, "line 1: 2,000,000 characters are no line of a list"),
-    ],
-)  # fmt: skip
-def test_bad_lfw_lists(tmp_path: Path, text: str, sentence: str) -> None:
-    path = write(tmp_path / "pairs.txt", text)
-    found = refusal(path, "lfw")
-    assert found.startswith(str(path)) and sentence in found
-
-
-@pytest.mark.integration
-def test_one_long_name_does_not_take_gigabytes(tmp_path: Path) -> None:
-    """An array is as wide as its longest text: 200,000 names would take 0.8 GB with a long one."""
-    lines = [f"{i}.jpg,{i + 100_000}.jpg,1" for i in range(100_000)]
-    long = "/".join(["x" * 250] * 4) + ".jpg"
-    path = write(tmp_path / "pairs.csv", "\n".join([*lines, f"{long},0.jpg,0", ""]))
-    tracemalloc.start()
-    try:
-        sentence = refusal(path, "flat", tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert "has 1,007 characters" in sentence and len(sentence) < 400
-    assert peak < 200_000_000
-
-
-def test_text_that_is_not_utf_8_names_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.txt"
-    path.write_bytes("A\t1\t2\nJosé\t1\t2\n".encode("latin-1"))
-    assert f"{path}, line 2: this is no UTF-8 text (byte 9)" in refusal(path, "lfw")
-    assert "cannot be read (No such file" in refusal(tmp_path / "gone.txt", "lfw")
-    assert "cannot be read (Is a directory" in refusal(tmp_path, "lfw")
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "jpeg"])
@@ -242,13 +155,6 @@ def test_accents_of_a_list_and_of_file_names_may_be_composed_otherwise(
         assert unicodedata.is_normalized("NFC", name)
         person, number = name.split("/")[1].removesuffix(".jpg").split("_")
         assert bench.images.encoded(i).decode() == f"{named(person, 'NFC')} {int(number)}"
-
-
-def test_a_folder_of_images_that_is_not_there(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.txt", "A 1 2\n")
-    assert "there is no such folder of images; check the path" in refusal(
-        path, "lfw", tmp_path / "gone"
-    )
 
 
 def naive_lfw(path: Path) -> list[NamedPair]:
@@ -342,59 +248,6 @@ def test_deal_is_a_permutation_with_both_classes_in_every_fold(
         assert (np.diff(folds) >= 0).all()
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_sllfw_has_folds_as_it_stands(tmp_path: Path, labelled: bool) -> None:
-    pairs = []
-    for i in range(10):
-        pairs.append((f"A{i}/A{i}_0001.jpg", f"A{i}/A{i}_0002.jpg", True))
-        pairs.append((f"A{i}/A{i}_0001.jpg", f"B{i}/B{i}_0001.jpg", False))
-    mark = {True: " 1", False: " 0"} if labelled else {True: "", False: ""}
-    text = "".join(f"{a}{mark[same]}\r\n{b}{mark[same]}\r\n" for a, b, same in pairs)
-    bench = read_pairs(write(tmp_path / "pair_SLLFW.txt", text), "sllfw")
-    assert named_pairs(bench) == pairs
-    assert folds_of(bench) == [i // 2 for i in range(20)]
-
-
-def test_names_with_blanks_in_two_line_lists(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.txt", "An na_1.jpg 1\nAn na_2.jpg 1\nAn na_1.jpg 0\nBo_1.jpg 0\n")
-    bench = read_pairs(path, "cplfw")
-    assert bench.images.ids.tolist() == ["An na_1.jpg", "An na_2.jpg", "Bo_1.jpg"]
-    assert bench.pairs.folds is None  # two pairs fill no ten folds
-    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
-
-
-def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.txt", "A_1.jpg 1\nB_1.jpg 1\nA_1.jpg 0\nA_2.jpg 0\n")
-    bench = read_pairs(path, "cplfw")
-    assert bench.subjects_from == "same pairs"
-    assert bench.notes == (
-        "the subjects that image names name are contradicted by the labels of 2 pairs, so images "
-        "that same pairs connect are taken for one subject",
-    )
-    subjects = bench.pairs.subject_pairs()
-    assert subjects is not None
-    assert ((subjects[0] == subjects[1]) == bench.pairs.issame).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a_1.jpg 1\na_2.jpg 1\nb_1.jpg 1\n", "line 3: the last pair has one line of two"),
-        ("a_1.jpg 1\na_2.jpg\n", "line 2: 'a_2.jpg' is not 'image label'"),
-        ("a_1.jpg 1\na_2.jpg x\n", "line 2: 'a_2.jpg x' is not 'image label'"),
-        ("a_1.jpg 1\nb_2.jpg 0\n", "lines 1 and 2: one says that the pair is same"),
-        ("a_1.jpg 1\n../a_2.jpg 1\n", "line 1: '../a_2.jpg' is no path"),
-    ],
-)
-def test_bad_two_line_lists(tmp_path: Path, text: str, sentence: str) -> None:
-    assert sentence in refusal(write(tmp_path / "p.txt", text), "calfw")
-
-
-def test_bad_lists_without_labels(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.txt", "A/A_1.jpg\nA/A_2.jpg\nB/B_1.jpg 1\nB/B_2.jpg 1\n")
-    assert "line 3: 'B/B_1.jpg 1' is not 'subject/image' without a label" in refusal(path, "sllfw")
-
-
 # ---------------------------------------------------------------- CFP
 
 
@@ -433,50 +286,6 @@ def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
     frontal = read_pairs(tmp_path, "cfp-ff")
     assert named_pairs(frontal)[0] == ("001/frontal/01.jpg", "001/frontal/02.jpg", True)
     assert frontal.name == "cfp_ff" and len(frontal.source["files"]) == 5
-
-
-def test_the_hash_of_several_files_is_that_of_their_list(tmp_path: Path) -> None:
-    make_cfp(tmp_path)
-    bench = read_pairs(tmp_path, "cfp-fp")
-    assert bench.source["path"] == str(tmp_path / "Protocol") and len(bench.source["files"]) == 6
-    before = bench.source["sha256"]
-    lines = "".join(f"{digest}  {name}\n" for name, digest in bench.source["files"].items())
-    assert before == hashlib.sha256(lines.encode()).hexdigest()
-    write(tmp_path / "Protocol/Split/FP/02/diff.txt", "5,8\n")
-    assert read_pairs(tmp_path, "cfp-fp").source["sha256"] != before
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "sentence"),
-    [
-        ("Split/FP/01/same.txt", "1,9\n", "same.txt, line 1: image 9 of a list that has 8"),
-        ("Split/FP/01/same.txt", "1,2\n0,2\n", "same.txt, line 2: '0' is no whole number from 1"),
-        ("Split/FP/01/same.txt", "1 2\n", "same.txt, line 1: '1 2' is not 'i,j'"),
-        ("Split/FP/02/diff.txt", "", "diff.txt: the list is empty"),
-        ("Split/FP/05/diff.txt", "1,2", "folders 01, 02, … with same.txt and diff.txt belong here"),
-        ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", "line 2: '3 x/y/z.jpg' where '2 p"),
-        ("Pair_list_P.txt", "1 b.jpg\n", "Pair_list_P.txt, line 1: 'b.jpg' is no path subject/vie"),
-        ("Pair_list_F.txt", "1 ../../../x/1/f/1.jpg\n", "line 2: image 3 of a list that has 1"),
-    ],
-)
-def test_bad_cfp_trees(tmp_path: Path, file: str, text: str, sentence: str) -> None:
-    make_cfp(tmp_path)
-    write(tmp_path / "Protocol" / file, text)
-    assert sentence in refusal(tmp_path, "cfp-fp")
-
-
-def test_cfp_paths_stay_in_the_data_set(tmp_path: Path) -> None:
-    make_cfp(tmp_path / "cfp")
-    for letter in "FP":
-        path = tmp_path / "cfp" / "Protocol" / f"Pair_list_{letter}.txt"
-        write(path, path.read_text().replace("../Data", "../../Data"))
-    assert "line 1: its path leads out of the data set" in refusal(tmp_path / "cfp", "cfp-fp")
-    bench = read_pairs(tmp_path / "cfp", "cfp-fp", tmp_path / "cfp" / "Data" / "Images")
-    assert missing_images(bench) == []
-
-
-def test_a_folder_without_cfp(tmp_path: Path) -> None:
-    assert "found none; name the folder that holds CFP's Protocol" in refusal(tmp_path, "cfp-ff")
 
 
 # ---------------------------------------------------------------- AgeDB
@@ -520,26 +329,6 @@ def test_agedb(tmp_path: Path, years: int) -> None:
         for i, (first, second, label) in enumerate(pairs):
             assert cells[0][i][0][0][0][0] == first and cells[1][i][0][0][0][0] == second
             assert labels[i] == label
-
-
-def test_bad_agedb_files(tmp_path: Path) -> None:
-    path = make_agedb(tmp_path / "a.mat", [[("1_A_2_f", "2_A_3_f", 0)]])
-    assert "split 1, pair 1: its label is 0, not 1 or -1" in refusal(path, "agedb")
-    savemat(path, {"splits": np.ones((2, 2))})
-    assert "this is no protocol file of AgeDB" in refusal(path, "agedb")
-    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(512))  # HDF5
-    assert refusal(path, "agedb").endswith("save it by MATLAB's save -v7")
-    savemat(path, {"other": np.ones(3)})
-    assert "no sound MATLAB file of version 4 to 7 that holds splits" in refusal(path, "agedb")
-    path = make_agedb(tmp_path / "b.mat", [[("../1_A_2_f", "2_A_3_f", 1)]])
-    assert "split 1, pair 1: '../1_A_2_f.jpg' is no path" in refusal(path, "agedb")
-
-
-def test_agedb_of_one_split_and_one_pair(tmp_path: Path) -> None:
-    """Dimensions of length one are left out by the reader."""
-    one = read_pairs(make_agedb(tmp_path / "a.mat", [AGEDB[0][:1]]), "agedb")
-    assert named_pairs(one) == [("0_Ann_20_f.jpg", "3_Ann_50_f.jpg", True)]
-    assert one.pairs.folds is None
 
 
 # SciPy's reader leaves its memory where these bytes are turned over, which ends its process.
@@ -606,14 +395,6 @@ def test_rfw_with_one_race_keeps_all(tmp_path: Path, images: str | None) -> None
     assert bench.images.encoded(1).startswith(b"\xff\xd8\xff")
 
 
-def test_bad_rfw(tmp_path: Path) -> None:
-    assert "no file *_pairs.txt in it" in refusal(tmp_path, "rfw")
-    path = write(tmp_path / "Asian_pairs.txt", "m.a\t1\t2\n")
-    assert "1 pairs cannot fill ten folds" in refusal(path, "rfw")
-    path = write(tmp_path / "Asian_pairs.txt", "m.a\t1\t2\n" * 10 + "m.a\t1\n")
-    assert "line 11: 2 fields" in refusal(path, "rfw")
-
-
 # ---------------------------------------------------------------- flat
 
 paths = st.lists(people, min_size=1, max_size=2).map(lambda parts: "/".join(parts) + ".jpg")
@@ -657,36 +438,6 @@ def test_flat_reads_what_was_written(
         assert (subjects[0] == subjects[1])[bench.pairs.issame].all()
 
 
-def test_a_quoted_comma_is_part_of_the_name(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.csv", '"a, b.jpg",c.jpg,1\nc.jpg,d.jpg,0\n')
-    assert named_pairs(read_pairs(path, "flat"))[0] == ("a, b.jpg", "c.jpg", True)
-
-
-@pytest.mark.parametrize("mark", ["\t", ",", ";"])
-def test_fields_that_a_spreadsheet_quotes_are_read_as_they_were(mark: str, tmp_path: Path) -> None:
-    rows = [("Smith, Al/1.jpg", 'the "best";.jpg', "1"), ("a b.jpg", "Smith, Al/1.jpg", "0")]
-    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        text = io.StringIO()
-        csv.writer(text, delimiter=mark, quoting=quoting).writerows(rows)
-        bench = read_pairs(write(tmp_path / "p.txt", text.getvalue()), "flat")
-        assert named_pairs(bench) == [
-            (first, second, label == "1") for first, second, label in rows
-        ]
-
-
-def test_an_image_whose_path_is_written_in_several_ways_is_one(tmp_path: Path) -> None:
-    lines = [
-        "./p/a.jpg p/b.jpg 1",
-        "p/a.jpg q//c.jpg 0",
-        "p/./b.jpg q/c.jpg 0",
-        "q/c.jpg q/c.jpg 1",
-    ]
-    bench = read_pairs(write(tmp_path / "p.txt", "\n".join(lines)), "flat")
-    assert bench.images.ids.tolist() == ["./p/a.jpg", "p/b.jpg", "q//c.jpg"]
-    assert (bench.pairs.first.tolist(), bench.pairs.second.tolist()) == ([0, 0, 1, 2], [1, 2, 2, 2])
-    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
-
-
 def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     path = write(tmp_path / "p.txt", "A/1.jpg A/2.jpg 1\nA/1.jpg B/1.jpg 0\nB/2.jpg A/1.jpg 0\n")
     bench = read_pairs(path, "flat")
@@ -694,43 +445,6 @@ def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1, 1]
     path = write(tmp_path / "q.txt", "x/1.jpg x/2.jpg 1\nx/1.jpg x/3.jpg 0\n")
     assert read_pairs(path, "flat").subjects_from == "same pairs"
-
-
-def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
-    wanted = [("A/1.jpg", "A/2.jpg", True), ("A/1.jpg", "B/1.jpg", False)]
-    for text in (
-        "a;b;same\r\nA\\1.jpg;A\\2.jpg;1\r\nA\\1.jpg;B\\1.jpg;0\r\n",
-        "A\\1.jpg A\\2.jpg same\nA\\1.jpg B\\1.jpg different\n",
-        "image1,image2,same\nA/1.jpg,A/2.jpg,1\nA/1.jpg,B/1.jpg,0\n",
-        "image1,image2,same,\nA/1.jpg,A/2.jpg,1,\nA/1.jpg,B/1.jpg,0,\n",
-        "1;A/1.jpg;A/2.jpg;;\n0;A/1.jpg;B/1.jpg;;\n",
-    ):
-        assert named_pairs(read_pairs(write(tmp_path / "p.txt", text), "flat")) == wanted
-    # Where slashes are there, a backslash belongs to a name.
-    path = write(tmp_path / "p.txt", "A/1\\2.jpg,A/3.jpg,1\n")
-    assert named_pairs(read_pairs(path, "flat")) == [("A/1\\2.jpg", "A/3.jpg", True)]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a b 1\nc d 2\n", "line 2: '2' where a label, 0 or 1, belongs"),
-        ("a b x\n", "line 1: 'x' where a label, 0 or 1, belongs"),
-        ("1 b c\n0 a d\nx d e\n", "line 3: 'x' where a label, 0 or 1, belongs"),
-        ("a b 1\na b\n", "line 2: 'a b' is not 'image image label'"),
-        ("a b 1\na b c 1\n", "line 2: 'a b c 1' is not 'image image label'"),
-        ("a,b,1\na,,0\n", "line 2: 'a,,0' is not 'image image label'"),
-        ("a,b,1\na,0,\n", "line 2: 'a,0,' is not 'image image label'"),
-        (",a,b,label\n0,a,b,1\n", "line 1: ',a,b,label' is not 'image image label', three"),
-        ("1 a 0\n0 b 1\n", "the first and the last field are labels in all lines"),
-        ("a /etc/passwd 1\n", "line 1: '/etc/passwd' is no path inside a folder of images"),
-        ("a b 1\na x/../../b 1\n", "line 2: 'x/../../b' is no path inside a folder of images"),
-        ("a,b,label\n", "there are no pairs in it"),
-        ('a\tb\t1\n"a\tb\t0\n', "line 2: '\"a\\tb\\t0' is not 'image image label'"),
-    ],
-)
-def test_bad_flat_lists(tmp_path: Path, text: str, sentence: str) -> None:
-    assert sentence in refusal(write(tmp_path / "p.txt", text), "flat")
 
 
 # ---------------------------------------------------------------- parquet
@@ -782,61 +496,7 @@ def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab
         assert bench.images.ids.tolist() == ["0", "1", "3"]
 
 
-def test_parquet_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, c = PICTURES
-    names = ["lfw-00000-of-00002.parquet", "lfw-00001-of-00002.parquet"]
-    frames = {names[0]: frame_of([a, b] * 6, [1] * 6), names[1]: frame_of([b, c] * 6, [0] * 6)}
-    for name in names:
-        bench = read_table(monkeypatch, tmp_path / name, frames)
-        assert bench.pairs.issame.tolist() == [True] * 6 + [False] * 6
-        assert bench.name == "lfw" and sorted(bench.source["files"]) == names
-        assert folds_of(bench) == [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    (tmp_path / names[1]).unlink()
-    assert f"{tmp_path / names[1]}: there is no such file" in refusal(
-        tmp_path / names[0], "parquet"
-    )
-
-
-@pytest.mark.parametrize(
-    ("frame", "sentence"),
-    [
-        (pd.DataFrame({"image1": [b"x"], "label": [1]}), "are needed, found image1, label"),
-        (frame_of([b"x", None], [1]), "row 0: the cell of an image holds NoneType"),
-        (frame_of([b"x", {"path": "p"}], [1]), "row 0: the cell of an image holds NoneType"),
-        (frame_of([b"x", b""], [1]), "row 0: the cell of an image holds bytes"),
-        (frame_of([b"x", b"y"], [2]), "row 0: its label is '2', not 0 or 1"),
-        (frame_of([b"x", b"y"], [float("nan")]), "row 0: its label is 'nan', not 0 or 1"),
-        (frame_of([], []), "there are no pairs in it"),
-    ],
-)
-def test_bad_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame, sentence: str
-) -> None:
-    with pytest.raises(DatasetError) as error:
-        read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
-    assert str(error.value).startswith(str(tmp_path)) and sentence in str(error.value)
-
-
-def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(file: Path) -> pd.DataFrame:
-        raise ImportError("Unable to find a usable engine")
-
-    monkeypatch.setattr(pd, "read_parquet", refuse)
-    (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(
-        MissingExtraError, match=r"needs pyarrow; .*pip install 'facerec\[parquet\]'"
-    ):
-        read_pairs(tmp_path / "x.parquet", "parquet")
-
-
 # ---------------------------------------------------------------- all forms
-
-
-def test_packs_are_read_as_packs(tmp_path: Path) -> None:
-    path = make_pack(tmp_path / "toy.bin")
-    bench = read_pairs(path, "bin")
-    assert len(bench.pairs) == 80 and missing_images(bench) == []
-    assert "a pack holds its images" in refusal(path, "bin", tmp_path)
 
 
 def test_unknown_formats_and_certain_suffixes(tmp_path: Path) -> None:
@@ -850,7 +510,6 @@ def test_unknown_formats_and_certain_suffixes(tmp_path: Path) -> None:
 SEEDS = {
     "lfw": b"2\t1\nA\t1\t2\nA\t1\tB\t2\nC\t1\t2\nA\t1\tD\t2\n",
     "calfw": b"A_0001.jpg 1\nA_0002.jpg 1\nA_0001.jpg 0\nB_0001.jpg 0\n",
-    "sllfw": b"A/A_0001.jpg\nA/A_0002.jpg\n",
     "rfw": b"m.a\t1\t2\nm.a\t1\tm.b\t2\n" * 6,
     "flat": b'a,"b c",1\nd,e,0\n',
     "scores": b"label,score\n1,0.5\n0,nan\n",
@@ -886,26 +545,6 @@ def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> No
         path.write_bytes(content)
         try:
             read_any(path, format)
-        except FacerecError as error:
-            assert folder in str(error)
-
-
-@settings(deadline=None, max_examples=examples(40))
-@given(
-    st.sampled_from(["Pair_list_F.txt", "Pair_list_P.txt", "Split/FP/01/same.txt"]),
-    st.binary(max_size=60) | st.text("0123456789, ./\n\tab", max_size=60).map(str.encode),
-)
-def test_junk_in_cfp(file: str, content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        protocol = Path(folder) / "Protocol"
-        (Path(folder) / "Data/Images").mkdir(parents=True)
-        for letter in "FP":
-            write(protocol / f"Pair_list_{letter}.txt", "1 ../Data/Images/1/f/1.jpg\n")
-        for name in ("same", "diff"):
-            write(protocol / f"Split/FP/01/{name}.txt", "1,1\n")
-        (protocol / file).write_bytes(content)
-        try:
-            read_pairs(folder, "cfp-fp")
         except FacerecError as error:
             assert folder in str(error)
 
@@ -964,17 +603,6 @@ def test_bob_csv_knows_the_persons(tmp_path: Path) -> None:
     assert scored.source["format"] == "csv" and len(scored) == 3
 
 
-@pytest.mark.parametrize("columns", [4, 5])
-def test_bob_text(tmp_path: Path, columns: int) -> None:
-    model = "m1 " if columns == 5 else ""
-    text = f"ann {model}ann p1 0.5\nbob {model}ann p2  nan\r\nbob {model}bob p3 1e-3\n\n"
-    scored = read_scores(table(tmp_path, text))
-    assert scored.issame.tolist() == [True, False, True]
-    np.testing.assert_array_equal(scored.scores, [0.5, np.nan, 1e-3])
-    assert scored.subjects is not None
-    assert scored.subjects[0].tolist() == [0, 1, 1] and scored.subjects[1].tolist() == [0, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("name", "failures", "mated", "non_mated"),
     [("dev-1", 54, 451, 495), ("dev-2", 53, 446, 501), ("test-1", 48, 473, 479),
@@ -996,71 +624,91 @@ def test_bobs_own_files(
         assert same == (label == "1") and np.array_equal(score, float(text), equal_nan=True)
 
 
+# ---------------------------------------------------------------- mistakes
+
+
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("format", "text", "words"),
     [
-        ("", "there are no scores in it"),
-        ("\n\n", "there are no scores in it"),
-        ("label,score\n", "a header and no scores"),
-        ("label,score\n1,.5\n0,abc\n", "line 3: the score 'abc' is no number"),
-        ("label,score\n1,1_0\n", "line 2: the score '1_0' is no number"),
-        ("label,score\n1,.5\n0,٠.٥\n", "line 3: the score '٠.٥' is no number"),
-        ("label,score\n1,.5\n0,\u00a0.5\n", "line 3: the score '\\xa0.5' is no number"),
-        ("label,score\n1,NA.\n", "line 2: the score 'NA.' is no number"),
-        ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe' where a label, 0 or 1, belongs"),
-        ("label,score\n1,.5\n0\n", "line 3: '0' does not have 2 fields"),
-        ("label,score\n1,.5\n0,.5,7\n", "line 3: '0,.5,7' does not have 2 fields"),
-        ("label,score\n1,.5\n0,.5,7,8\n", "line 3: '0,.5,7,8' does not have 2 fields"),
-        ("label,score\n1,.5\n\n0,.5\n", "line 3: the line is blank"),
-        ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x' is no whole number"),
-        ("label,score,fold\n1,.5,3\n0,.5,3\n", ": all pairs are in fold 3"),
-        ("score\n.5\n", "line 1: the columns are score; beside score there must be label, or bio_"),
-        ("label,score,score\n1,2,3\n", "line 1: a column occurs twice"),
-        ("label,dist\n1,2\n", "line 1: the score 'dist' is no number"),
-        ("1 .5\n0 .5 .6\n", "line 2: '0 .5 .6' does not have 2 fields"),
-        ("1 .5\n0\n", "line 2: '0' does not have 2 fields"),
-        ("a b c\n", "line 1: 'a b c' is neither a header with the column score nor two, four or"),
-        ('label,score\n"1\n",.5\n', "a field has a line end in it"),
-        ('label,score\n1,"0.5\n', "line 2:"),
-        (b"label,score\n1,.5\n\xff,.5\n", "line 3: this is no UTF-8 text"),
-        (b"label,score\n1,.5\n0,\0\n", "line 3: a NUL byte"),
-        (
-            "bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n",
-            "line 3: a subject id is empty",
-        ),
+        ("lfw", "", ("the list is empty",)),
+        ("lfw", "10\t300\n", ("a header and no pairs",)),
+        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\n", ("2 folds of 1 same", "there are 3")),
+        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\nA 3 4\n", ("fold 2", "from line 4", "2 and 0")),
+        ("lfw", "2\nA 1 2\nA 1 B 2\nA 1 C 2\nC 1 B 2\n", ("line 1", "1 and 3")),
+        ("lfw", "A 1 2\nA 1\n", ("line 2", "2 fields")),
+        ("lfw", "A\t1\t٢\n", ("line 1", "no whole number")),
+        ("lfw", "A 1 2\nA 1 A 2\n", ("line 2", "names 'A' twice")),
+        ("lfw", "..\t1\t2\n", ("line 1", "no path inside")),
+        ("lfw", "A\t1\t2\nB\0\t1\t2\n", ("line 2", "NUL")),
+        ("lfw", "x" * 300 + "\t1\t2\n", ("too long",)),
+        ("lfw", "x" * 2_000_000, ("2,000,000 characters",)),
+        ("calfw", "a_1.jpg 1\na_2.jpg 1\nb_1.jpg 1\n", ("line 3", "one line of two")),
+        ("calfw", "a_1.jpg 1\na_2.jpg x\n", ("line 2", "a_2.jpg x")),
+        ("calfw", "a_1.jpg 1\nb_2.jpg 0\n", ("lines 1 and 2",)),
+        ("rfw", "m.a\t1\t2\n", ("cannot fill ten folds",)),
+        ("flat", "a b 1\nc d 2\n", ("line 2", "'2'")),
+        ("flat", "a b 1\na b\n", ("line 2", "'a b'")),
+        ("flat", "a,b,1\na,,0\n", ("line 2", "'a,,0'")),
+        ("flat", "1 a 0\n0 b 1\n", ("the first and the last field",)),
+        ("flat", "a /etc/passwd 1\n", ("line 1", "/etc/passwd")),
+        ("flat", "a,b,label\n", ("no pairs",)),
+        ("agedb", "MATLAB 7.3 MAT-file", ("no sound MATLAB file",)),
+        ("cfp-fp", "", ("CFP's Protocol",)),
+    ],
+)
+def test_mistakes_in_lists(tmp_path: Path, format: str, text: str, words: tuple[str, ...]) -> None:
+    path = tmp_path if format == "cfp-fp" else write(tmp_path / "Asian_pairs.txt", text)
+    found = refusal(path, format)
+    assert str(path) in found and all(word in found for word in words)
+    assert len(found) < 600
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("Split/FP/01/same.txt", "1,9\n", ("line 1", "a list that has 8")),
+        ("Split/FP/01/same.txt", "1,2\n0,2\n", ("line 2", "'0'")),
+        ("Split/FP/05/diff.txt", "1,2", ("01, 02",)),
+        ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", ("line 2", "2 path")),
+        ("Pair_list_F.txt", "1 ../../../../x/1/f/1.jpg\n", ("a list that has 1",)),
+    ],
+)
+def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: tuple[str, ...]) -> None:
+    make_cfp(tmp_path)
+    write(tmp_path / "Protocol" / file, text)
+    found = refusal(tmp_path, "cfp-fp")
+    assert all(word in found for word in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("no scores",)),
+        ("label,score\n", ("no scores",)),
+        ("label,score\n1,.5\n0,abc\n", ("line 3", "'abc'")),
+        ("label,score\n1,1_0\n", ("line 2", "'1_0'")),
+        ("label,score\n1,.5\nmaybe,.5\n", ("line 3", "'maybe'")),
+        ("label,score\n1,.5\n0\n", ("line 3", "2 fields")),
+        ("label,score\n1,.5\n0,.5,7\n", ("line 3", "2 fields")),
+        ("label,score\n1,.5\n\n0,.5\n", ("line 3",)),
+        ("label,score,fold\n1,.5,0\n0,.5,x\n", ("line 3", "fold 'x'")),
+        ("score\n.5\n", ("line 1", "label")),
+        ("label,score,score\n1,2,3\n", ("line 1", "twice")),
+        ("a b c\n", ("line 1", "'a b c'")),
+        (b"label,score\n1,.5\n\xff,.5\n", ("line 3", "UTF-8")),
+        ("bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n", ("line 3", "empty")),
         (
             "bio_ref_subject_id,probe_subject_id,label,score\na,a,1,1\na,b,1,1\n",
-            "line 3: the label contradicts the two subject ids",
+            ("line 3", "contradicts"),
         ),
     ],
 )
-def test_bad_score_files(tmp_path: Path, text: str | bytes, sentence: str) -> None:
+def test_mistakes_in_scores(tmp_path: Path, text: str | bytes, words: tuple[str, ...]) -> None:
     path = table(tmp_path, text)
     with pytest.raises(DatasetError) as error:
         read_scores(path)
-    assert str(error.value).startswith(str(path)) and sentence in str(error.value)
-
-
-def test_many_scores_equal_a_plain_loop(tmp_path: Path) -> None:
-    generator = np.random.default_rng(7)
-    text = io.StringIO()
-    rows = [
-        (f"p{a}", f"p{b}", score)
-        for a, b, score in zip(
-            generator.integers(0, 300, 20_000).tolist(),
-            generator.integers(0, 300, 20_000).tolist(),
-            generator.normal(size=20_000).tolist(),
-            strict=True,
-        )
-    ]
-    text.writelines(f"{a} {b} key {score!r}\n" for a, b, score in rows)
-    scored = read_scores(table(tmp_path, text.getvalue()))
-    assert scored.scores.tolist() == [score for *_, score in rows]
-    assert scored.issame.tolist() == [a == b for a, b, _ in rows]
-    names = sorted({name for a, b, _ in rows for name in (a, b)})
-    assert scored.subjects is not None
-    assert [names[i] for i in scored.subjects[0]] == [a for a, _, _ in rows]
-    assert [names[i] for i in scored.subjects[1]] == [b for _, b, _ in rows]
+    found = str(error.value)
+    assert found.startswith(str(path)) and all(word in found for word in words)
 
 
 # ---------------------------------------------------------------- names and missing values
@@ -1071,7 +719,6 @@ def test_many_scores_equal_a_plain_loop(tmp_path: Path) -> None:
     [
         ("flat", "{0}/1.jpg\t{1}/2.jpg\t1\n{1}/1.jpg\tB/1.jpg\t0\n{0}/1.jpg\tB/1.jpg\t0\n"),
         ("lfw", "1\n{0}\t1\t2\n{1}\t1\tB\t1\n"),
-        ("sllfw", "{0}/{0}_0001.jpg\n{1}/{1}_0002.jpg\n{1}/{1}_0001.jpg\nB/B_0001.jpg\n"),
     ],
 )
 def test_one_list_with_a_name_in_two_forms_has_one_person(
@@ -1102,8 +749,3 @@ def test_scores_join_names_in_any_form(tmp_path: Path) -> None:
 def test_a_missing_score_is_a_failure_to_acquire(tmp_path: Path, word: str) -> None:
     scored = read_scores(table(tmp_path, f"label,score\n1,0.5\n0,{word}\n0,0.25\n"))
     assert np.isnan(scored.scores).tolist() == [False, True, False]
-
-
-def test_none_is_a_name(tmp_path: Path) -> None:
-    text = "subject_id_1,subject_id_2,score\nNone,None,0.5\nNone,Na,0.25\n"
-    assert read_scores(table(tmp_path, text)).issame.tolist() == [True, False]

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.scoring import (
     BIN_EDGES,
     AllPairs,
     ErrorTable,
-    GroupAlone,
     bins,
     non_mated,
     score_all_pairs,
@@ -143,7 +142,7 @@ def test_equals_brute_force_whatever_the_tile(
 def narrow(generator: np.random.Generator, wrong: float) -> Any:
     """Make a guess of some bins at random, right by chance only, or of all bins."""
 
-    def guess(tiles: object, images: object, pairs: int, ranks: list[int]) -> dict:
+    def guess(tiles: object, pairs: int, ranks: list[int]) -> dict:
         found = {}
         for wanted in ranks:
             bottom, top = np.sort(generator.choice(BIN_EDGES.size + 1, 2, replace=False)).tolist()
@@ -170,7 +169,7 @@ def test_a_wrong_guess_costs_a_pass_and_nothing_else(
         "fpr": TARGETS,
         "thresholds": [0.25],
         "groupings": [np.array(["a", "b", "c"])[subjects % 3]],
-        "group_fpr": TARGETS,
+        "count_within": True,
         "tile": tile,
     }
     whole = score_all_pairs(vectors, subjects, **arguments)
@@ -252,31 +251,6 @@ def same(first: AllPairs, second: AllPairs) -> None:
             matrices = getattr(one, name), getattr(other, name)
             assert (matrices[0] is None) == (matrices[1] is None)
             assert matrices[0] is None or (matrices[0] != matrices[1]).nnz == 0
-    assert len(first.alone) == len(second.alone)
-    for mine, its in zip(first.alone, second.alone, strict=True):
-        assert (mine is None) == (its is None)
-        if mine is not None and its is not None:
-            same_alone(mine, its)
-
-
-def same_alone(first: GroupAlone, second: GroupAlone) -> None:
-    assert first.points == second.points
-    for name in ("images", "missed", "mated_histogram", "non_mated_histogram"):
-        assert np.array_equal(getattr(first, name), getattr(second, name)), name
-
-
-def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
-    vectors, subjects = clustered(400, 60, 512)
-    vectors[5] *= 1e-30
-    vectors[6] *= 1e30
-    found = score_all_pairs(vectors, subjects, tile=100)
-    dense = Dense(vectors, subjects)
-    assert found.mated_scores is not None
-    assert np.abs(found.mated_scores - dense.mated_scores).max() < 1e-6
-    for point in found.points:
-        expected = tpr_at_fpr(dense.mated_scores, dense.impostor, point.target)
-        assert abs(point.threshold - expected.threshold) < 1e-6
-        assert point.false_accepts == expected.false_accepts
 
 
 def test_threads_change_nothing_and_settings_are_given_back() -> None:
@@ -318,8 +292,8 @@ def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:
         "fpr": TARGETS,
         "thresholds": [0.3, 2.0],
         "tile": 64,
-        "groups": np.where(subjects % 3 == 0, "a", "b"),
-        "group_fpr": ("0.9", "1e-2", "1e-9"),
+        "groupings": [np.where(subjects % 3 == 0, "a", "b")],
+        "count_within": True,
         "pair_limit": 3000,
     }
     alone = score_all_pairs(vectors, subjects, **arguments)
@@ -402,7 +376,7 @@ def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool
     names=st.integers(1, 6),
     limit=st.sampled_from([0, 40, 2**25]),
 )
-def test_groups_alone_are_what_their_images_give_by_themselves(
+def test_counts_within_groups_are_what_their_images_give_by_themselves(
     seed: int, tile: int, names: int, limit: int
 ) -> None:
     generator = np.random.default_rng(seed)
@@ -412,60 +386,34 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
     groups = np.array(list("abcdef"))[generator.integers(names, size=15)][subjects]
     arguments: dict[str, Any] = {"groupings": [groups], "tile": tile, "pair_limit": limit}
     arguments |= {"fpr": ("1e-1", "1e-2"), "thresholds": [0.25]}
-    found = score_all_pairs(vectors, subjects, **arguments, group_fpr=TARGETS)
+    found = score_all_pairs(vectors, subjects, **arguments, count_within=True)
     plain = score_all_pairs(vectors, subjects, **arguments)
     # Nothing else changes but that tables tell the false matches within groups.
     tables = tuple(replace(table, within=None) for table in found.tables)
-    same(plain, replace(found, alone=(), tables=tables))
-    assert found.groups is not None and len(found.alone) == len(found.groups.names)
-    for name, alone in zip(found.groups.names, found.alone, strict=True):
+    same(plain, replace(found, tables=tables))
+    assert found.groups is not None and found.groups.of_subject is not None
+    for name in found.groups.names:
         members = groups == name
         counts = np.unique(subjects[members & (vectors != 0).all(axis=1)], return_counts=True)[1]
         if counts.size < 2 or counts.max() < 2:
-            assert alone is None
             continue
         part = score_all_pairs(
-            vectors[members], subjects[members], fpr=TARGETS, thresholds=[0.25], tile=tile
+            vectors[members], subjects[members], fpr=(), thresholds=[0.25], tile=tile
         )
-        assert alone is not None and part.non_mated_histogram is not None
-        missed = np.stack([table.missed for table in part.tables[1:]])
-        histograms = part.mated_histogram, part.non_mated_histogram
-        assert part.mated_scores is not None
-        same_points(alone.points, part.points, part.mated_scores)
-        same_alone(alone, GroupAlone(alone.points, part.images_per_subject, missed, *histograms))
-        compare_shares(alone.fnmr_share(3), part.tables[4].fnmr_share())
-        assert part.roc() is not None
-        assert np.array_equal(alone.roc().false_accepts, part.roc().false_accepts)
-        assert found.groups.of_subject is not None and found.tables[0].within is not None
         own = np.flatnonzero(found.groups.of_subject == found.groups.names.index(name))
+        assert found.tables[0].within is not None and part.tables[0].by_pair is not None
         within = found.tables[0].within[own][:, own]
-        assert part.tables[0].by_pair is not None
         assert (within != part.tables[0].by_pair).nnz == 0
         share = found.groups.fmr_share(found.tables[0], *[found.groups.names.index(name)] * 2)
         assert share is not None  # whatever the limit
         compare_shares(share, part.tables[0].fmr_share())
 
 
-def test_groups_alone_at_given_thresholds() -> None:
-    vectors, subjects = clustered(300, 60, 32)
-    groups = np.where(subjects % 3, "a", "b")
-    arguments: dict[str, Any] = {"groupings": [groups], "group_fpr": ("1e-1", "1e-2"), "tile": 64}
-    whole = score_all_pairs(vectors, subjects, **arguments)
-    given = score_all_pairs(vectors, subjects, **arguments, fpr=(), thresholds=[0.3])
-    assert given.non_mated_histogram is None and given.points == () and len(given.tables) == 1
-    for one, other in zip(whole.alone, given.alone, strict=True):
-        assert one is not None and other is not None
-        same_alone(one, other)
-    bare = score_all_pairs(vectors, subjects, **arguments, fpr=())
-    assert bare.tables == () and bare.alone[0] is not None and whole.alone[0] is not None
-    same_alone(bare.alone[0], whole.alone[0])
-
-
-def test_groups_alone_share_no_identity() -> None:
+def test_groups_that_are_counted_within_share_no_subject() -> None:
     vectors = on_a_grid(np.random.default_rng(0), 6)
     for groupings in ([], [list("aabbba")]):
         with pytest.raises(MetricError, match="groups of images that have no identity in common"):
-            score_all_pairs(vectors, [0, 0, 1, 1, 2, 2], groupings=groupings, group_fpr=["1e-1"])
+            score_all_pairs(vectors, [0, 0, 1, 1, 2, 2], groupings=groupings, count_within=True)
 
 
 def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
@@ -541,36 +489,6 @@ def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
     assert table.false_non_matches == expected
 
 
-def test_thresholds_at_the_ends() -> None:
-    vectors, subjects = on_a_grid(np.random.default_rng(2), 12), np.arange(12) // 2
-    vectors[2] = 3 * vectors[0]  # two people with a cosine of 1
-    vectors[5] = -vectors[0]
-    ends = [-math.inf, -1.5, -1.0, 1.0, float(np.nextafter(np.float32(1), 2)), 1.5, math.inf]
-    found = score_all_pairs(vectors, subjects, fpr=(), thresholds=ends)
-    counts = [(table.false_matches, table.false_non_matches) for table in found.tables]
-    # Everything, the score 1 alone, nothing.
-    assert counts[:3] == [(60, 0)] * 3 and counts[4:] == [(0, 6)] * 3
-    assert counts[3] == (int((Dense(vectors, subjects).impostor == 1).sum()), 6) and counts[3][0]
-
-
-def test_rounding_beyond_one_counts_as_one() -> None:
-    generator = np.random.default_rng(0)
-    vector = generator.standard_normal(333)
-    scales = generator.uniform(0.5, 2, size=(400, 1))
-    vectors = (np.where(generator.random((400, 1)) < 0.5, -1, 1) * scales * vector).astype("f4")
-    subjects = np.arange(400) // 2
-    found = score_all_pairs(
-        vectors, subjects, fpr=TARGETS, thresholds=[-1.0, 1.0, 1.0000001], tile=64
-    )
-    assert found.mated_scores is not None and np.abs(found.mated_scores).max() <= 1
-    everything, _, nothing = found.tables[:3]
-    assert everything.false_matches == found.non_mated and not everything.false_non_matches
-    assert not nothing.false_matches and nothing.false_non_matches == found.mated
-    for point in found.points:
-        assert point.false_accepts <= float(parse_rate(point.target)) * found.non_mated
-        assert point.threshold < 1.01
-
-
 def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
     vectors, subjects = clustered(200, 40, 24)
     found = score_all_pairs(vectors, subjects, tile=64)
@@ -608,25 +526,6 @@ def test_without_tables_the_points_are_the_same() -> None:
     assert [table.target for table in given.tables] == [None] and given.points == plain.points
 
 
-def test_an_error_ends_all_threads() -> None:
-    vectors, subjects = clustered(300, 20, 8)
-    calls = []
-
-    def fail(stage: str, done: int, total: int) -> None:
-        calls.append(done)
-        raise RuntimeError("stop here")
-
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(RuntimeError, match="stop here"):
-            score_all_pairs(vectors, subjects, tile=10, progress=fail)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-    assert len(calls) <= 2
-
-
 VECTORS = on_a_grid(np.random.default_rng(0), 6)
 
 
@@ -662,7 +561,7 @@ def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch, "mm", drifting)
     # Windows that hold no score, so that there is a second pass.
-    monkeypatch.setattr(search, "_guess", lambda *arguments: dict.fromkeys(arguments[3], (0, 1)))
+    monkeypatch.setattr(search, "_guess", lambda *arguments: dict.fromkeys(arguments[2], (0, 1)))
     with pytest.raises(MetricError, match="matrix products on cpu are not reproducible"):
         score_all_pairs(vectors, subjects, fpr=["1e-1"])
 
@@ -670,7 +569,7 @@ def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.Mon
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_decides_like_the_cpu() -> None:
     vectors, subjects = clustered(3000, 500, 128)
-    arguments = {"thresholds": [0.2], "groups": np.where(subjects % 2, "a", "b")}
+    arguments = {"thresholds": [0.2], "groupings": [np.where(subjects % 2, "a", "b")]}
     cpu = score_all_pairs(vectors, subjects, **arguments)
     for tile in (500, None):
         gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)

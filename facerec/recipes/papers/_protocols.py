@@ -88,7 +88,7 @@ def on_photos(comparison: Comparison) -> Comparison:
     return replace(
         comparison,
         name=f"{comparison.name}_photos",
-        data=ImageData(Path("data/CARS196"), "cars196"),
+        data=ImageData(Path("data/CARS196")),
         protocol=changed(comparison.protocol),
         arms=tuple(
             replace(arm, protocol=changed(arm.protocol)) if arm.protocol else arm

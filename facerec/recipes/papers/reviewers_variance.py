@@ -3,8 +3,8 @@
     facerec compare recipes/papers/reviewers_variance.py --features FILE
 
 SEC at fixed weights from 0.001 to 10 on six losses; nothing is searched, so that weights are all
-that differs. The report's scatter sets the gain of each arm against the reduction of its norm
-variance, with Spearman's correlation, resampled over the losses.
+that differs. The report's findings give Spearman's correlation of the gains with the reductions
+of norm variance, resampled over the losses.
 """
 
 from facerec.comparison import Arm, Comparison, MetricLoss

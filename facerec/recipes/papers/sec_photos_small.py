@@ -10,7 +10,7 @@ the Reality Check's protocol: days on a GPU.
 """
 
 from facerec.comparison import Arm, Comparison, CropTransform, ImageData, Protocol, Trunk
-from facerec.comparison.transforms import AreaCrop
+from facerec.comparison.transforms import Crop
 from facerec.heads import SEC
 from facerec.recipes.papers._protocols import WEIGHTS, reality_check, with_penalty
 from facerec.recipes.papers.sec import authors, four
@@ -25,7 +25,7 @@ protocol = Protocol(
         image_size=64,
     ),
     transform=CropTransform(
-        resize=72, size=64, crop=AreaCrop(0.5, 1.0), mean=(127.0,) * 3, std=(128.0,) * 3
+        resize=72, size=64, crop=Crop(0.5, 1.0, "area"), mean=(127.0,) * 3, std=(128.0,) * 3
     ),
     optimizer=Adam(lr=1e-4),
     batch=reality_check.batch,
@@ -51,7 +51,7 @@ def family(name: str) -> tuple[Arm, ...]:
 recipe = Comparison(
     name="sec_photos_small",
     question="Does SEC help the four losses of its paper where the network learns along?",
-    data=ImageData(WEIGHTS.parent / "CARS196", "cars196"),
+    data=ImageData(WEIGHTS.parent / "CARS196"),
     protocol=protocol,
     arms=tuple(arm for name in four for arm in family(name)),
     trials=1,

@@ -2,8 +2,8 @@
 
     facerec compare recipes/studies/gain_vs_variance.py
 
-SEC at fixed weights from 0.001 to 10 on five losses; nothing is searched. The report's scatter sets
-the gain of each arm against the reduction of its norm variance, with Spearman's correlation and its
+SEC at fixed weights from 0.001 to 10 on five losses; nothing is searched. The report's
+findings give Spearman's correlation of the gains with the reductions of norm variance and its
 interval, resampled over losses.
 """
 

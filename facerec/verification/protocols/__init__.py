@@ -49,7 +49,6 @@ FORMATS: Mapping[str, Format] = {
     "xqlfw": Format("XQLFW's list, in LFW's grammar", partial(read_lfw, format="xqlfw")),
     "calfw": Format("pairs_CALFW.txt", partial(read_two_lines, format="calfw")),
     "cplfw": Format("pairs_CPLFW.txt", partial(read_two_lines, format="cplfw")),
-    "sllfw": Format("pair_SLLFW.txt", partial(read_two_lines, format="sllfw")),
     "cfp-ff": Format("CFP's folder Protocol, frontal-frontal", partial(read_cfp, split="FF")),
     "cfp-fp": Format("CFP's folder Protocol, frontal-profile", partial(read_cfp, split="FP")),
     "agedb": Format("AgeDB's protocol .mat of 5, 10, 20 or 30 years", read_agedb),

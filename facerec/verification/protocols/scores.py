@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.names import MISSING, is_missing, same_name
+from facerec.names import is_missing, same_name
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 REFERENCE, PROBE = "bio_ref_subject_id", "probe_subject_id"
-
-NAN = {
-    "NaN",
-    "NaT",
-    *(form(word) for word in MISSING for form in (str.lower, str.upper, str.title)),
-}
-"""A score that is not there, since an image could not be acquired."""
 
 TEXT_COLUMNS = {
     2: ("label", "score"),
@@ -41,7 +32,6 @@ TEXT_COLUMNS = {
 SURPLUS = "*"
 """A column after the last, so that fields too many are seen."""
 SOURCE = "label_source"
-USED = ("score", "label", "fold", SURPLUS)
 
 SIDES = (("bio_ref_{}", "probe_{}"), ("bio_ref_{}", "bio_probe_{}"), ("{}_1", "{}_2"))
 """Names of two columns that say something of the two sides of a pair: bob's, then plain ones."""
@@ -114,71 +104,50 @@ def read_scores(
     Raises:
         DatasetError: another form; the sentence names the line.
     """
-    import pandas as pd
-
-    path = Path(path)
-    subject = same_name(subject.lower())
-    table = _Table(path, subject)
-    columns = [*table.columns, SURPLUS]
-    subject_columns = _sides(table.columns, subject if table.skipped else "subject_id")
-    recorded = {
-        name: sides
-        for name in groups
-        for column in [same_name(name.lower())]
-        if (sides := _sides(table.columns, column) or _both(table.columns, column))
-    }
-    used = {
-        *USED,
-        *(subject_columns or ()),
-        *(column for sides in recorded.values() for column in sides),
-    }
-    if recorded:
-        used.add(SOURCE)
-    try:
-        frame = pd.read_csv(
-            io.BytesIO(table.with_header(columns)),
-            sep=table.separator or r"\s+",
-            usecols=[name for name in columns if name in used],
-            dtype=dict.fromkeys(columns, "category") | {"score": np.float64},
-            keep_default_na=False,
-            na_values={"score": list(NAN)},
-            skip_blank_lines=False,
-            quoting=csv.QUOTE_MINIMAL if table.separator else csv.QUOTE_NONE,
-            **_exact(),
-        )
-    # Its errors name no line, or count lines in its own way.
-    except ValueError as problem:
-        table.explain(problem)
-    scores = frame["score"].to_numpy()
-    table.check(frame, scores)
+    table = _Table(Path(path), same_name(subject.lower()), groups)
+    scores = table.values("score", _number, "the score {!r} is no number").astype(np.float64)
+    table.refuse_other_fields(np.isnan(scores))
     if distances:
         scores = 0.0 - scores  # no −0 for two equal images
     subjects, names = None, None
-    if subject_columns is not None:
-        first, second = subject_columns
-        subjects, names = _numbered(frame[first], frame[second], table)
+    if table.subjects is not None:
+        subjects, names = table.numbered(*table.subjects)
         issame = subjects[0] == subjects[1]
-    if "label" in frame:
-        labels = _labels(frame["label"], table)
+    if "label" in table.columns:
+        labels = table.values("label", _label, "{!r} where a label, 0 or 1, belongs").astype(bool)
         if subjects is not None and (wrong := np.flatnonzero(labels != issame)).size:
-            raise DatasetError(
-                f"{table.where(wrong[0])}: the label contradicts the two subject ids; mend the line"
-            )
+            table.refuse(wrong[0], "the label contradicts the two subject ids")
         issame = labels
+    folds = None
+    if "fold" in table.columns:
+        numbers = table.values("fold", _fold, "the fold {!r} is no whole number").astype(np.int64)
+        if np.unique(numbers).size < 2:
+            raise DatasetError(
+                f"{path}: all pairs are in fold {numbers[0]}; accuracy needs two folds or more, so "
+                "number more of them or take out the column fold"
+            )
+        folds = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    sources: dict[str, int] = {}
+    if table.groups and SOURCE in table.columns:
+        empty = f"{SOURCE} is empty; write there where the groups come from"
+        found, counts = np.unique(
+            table.values(SOURCE, lambda text: text or None, empty).astype(np.str_),
+            return_counts=True,
+        )
+        sources = dict(zip(found.tolist(), counts.tolist(), strict=True))
     return ScoredPairs(
         scores,
         issame,
-        folds=_folds(frame["fold"], table) if "fold" in frame else None,
+        folds=folds,
         subjects=subjects,
         groups={
-            name: (values[0], values[1])
-            for name, sides in recorded.items()
-            for values in [[_recorded(frame[side], table) for side in sides]]
+            name: (table.values(first, _recorded), table.values(second, _recorded))
+            for name, (first, second) in table.groups.items()
         },
         names=names,
-        label_sources=_sources(frame[SOURCE], table) if SOURCE in frame else {},
-        notes=_notes(path, scores, issame, distances),
-        source={**file_source(path, table.format), "distances": distances},
+        label_sources=sources,
+        notes=_notes(Path(path), scores, issame, distances),
+        source={**file_source(Path(path), table.format), "distances": distances},
     )
 
 
@@ -205,122 +174,140 @@ def _notes(
 
 
 class _Table:
-    """The text of a score file, UTF-8 without mark or last line end, and what its first line says.
+    """A score file as columns of distinct texts, and what its first line says."""
 
-    `skipped` is 1 if that is a header; `separator` is comma, semicolon, TAB or, for any blanks,
-    empty.
-    """
+    def __init__(self, path: Path, subject: str, groups: Sequence[str]) -> None:
+        import pandas as pd
 
-    def __init__(self, path: Path, subject: str) -> None:
-        self.path = path
-        raw = read_content(path)
-        if not raw.isascii() or b"\0" in raw:
-            raw = decode_text(path, raw).encode()
-        self.content = raw.rstrip(b"\r\n")
-        first = decode_text(path, self.content.partition(b"\n")[0]).strip()
-        self.separator = next((mark for mark in ",;\t" if mark in first), "")
-        fields = [name.strip().lower() for name in self.fields(first)]
-        self.skipped = int("score" in fields)
-        if self.skipped:
-            self.format, self.columns = "csv", tuple(fields)
-            if len({*fields, SURPLUS}) <= len(fields):
-                raise DatasetError(
-                    f"{path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
-                )
-            if "label" not in fields and _sides(fields, subject) is None:
-                first, second = (column.format(subject) for column in SIDES[0])
-                raise DatasetError(
-                    f"{path}, line 1: the columns are {', '.join(fields)[:200]}; beside score "
-                    f"there must be label, or {first} and {second}"
-                )
-        else:
-            self.format = "text"
-            if not self.content:
-                raise DatasetError(f"{path}: there are no scores in it; check the file")
-            if len(fields) not in TEXT_COLUMNS:
-                raise DatasetError(
-                    f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor "
-                    "two, four or five fields; write a header, such as label,score"
-                )
-            self.columns = TEXT_COLUMNS[len(fields)]
-        if self.content.count(b"\n") < self.skipped:
-            raise DatasetError(f"{path}: a header and no scores; check the file")
+        self.path, text = path, decode_text(path, read_content(path)).rstrip("\r\n")
+        first = text.partition("\n")[0].strip()
+        self._separator = next((mark for mark in ",;\t" if mark in first), "")
+        fields = [name.strip().lower() for name in self._split(first)]
+        self._header = int("score" in fields)
+        self._lines = text.split("\n")[self._header :]
+        self.format = "csv" if self._header else "text"
+        self.columns = tuple(fields) if self._header else TEXT_COLUMNS.get(len(fields), ())
+        if not first or not self._lines:
+            raise DatasetError(f"{path}: there are no scores in it; check the file")
+        if not self.columns:
+            raise DatasetError(
+                f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor "
+                "two, four or five fields; write a header, such as label,score"
+            )
+        if len({*self.columns, SURPLUS}) <= len(self.columns):
+            raise DatasetError(
+                f"{path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
+            )
+        self.subjects = _sides(self.columns, subject if self._header else "subject_id")
+        if "label" not in self.columns and self.subjects is None:
+            raise DatasetError(
+                f"{path}, line 1: the columns are {', '.join(fields)[:200]}; beside score there "
+                f"must be label, or {' and '.join(side.format(subject) for side in SIDES[0])}"
+            )
+        self.groups = {
+            name: sides
+            for name in groups
+            for column in [same_name(name.lower())]
+            if (sides := _sides(self.columns, column) or _both(self.columns, column))
+        }
+        try:
+            self._frame = pd.read_csv(
+                io.StringIO("\n".join(self._lines)),
+                sep=self._separator or r"\s+",
+                names=[*self.columns, SURPLUS],
+                index_col=False,
+                dtype="category",
+                keep_default_na=False,
+                na_filter=False,
+                skip_blank_lines=False,
+                quoting=csv.QUOTE_MINIMAL if self._separator else csv.QUOTE_NONE,
+            )
+        except ValueError as problem:
+            said = " ".join(str(problem).split())[:200]
+            raise DatasetError(
+                f"{path}: the scores cannot be read ({said}); check the file"
+            ) from problem
+        if len(self._frame) != len(self._lines):
+            raise DatasetError(
+                f"{path}: {len(self._lines):,} lines hold {len(self._frame):,} rows, so a field "
+                "has a line end in it; write the file without"
+            )
 
-    def fields(self, text: str) -> list[str]:
+    def refuse(self, row: int, problem: str) -> NoReturn:
+        """Refuse a row."""
+        line = row + 1 + self._header
+        raise DatasetError(f"{self.path}, line {line}: {problem}; mend the line")
+
+    def refuse_other_fields(self, suspects: NDArray[np.bool_]) -> None:
+        """Refuse a row with too few fields, of which the score is missing, or with too many."""
+        suspects = suspects | (self._frame[SURPLUS] != "").to_numpy()
+        for row in np.flatnonzero(suspects).tolist():
+            if len(self._split(self._lines[row])) != len(self.columns):
+                self.refuse(
+                    row,
+                    f"{self._lines[row].strip()[:60]!r} does not have {len(self.columns)} fields "
+                    "as the first line has",
+                )
+
+    def values(self, name: str, parse: Callable[[str], Any], but: str = "") -> NDArray[Any]:
+        """Return what each row of a column means, ``(n,)``; ``but`` says so of a text that is odd.
+
+        Raises:
+            DatasetError: ``parse`` returns None of a text; the sentence names the line.
+        """
+        column = self._frame[name]
+        texts = [str(text).strip() for text in column.cat.categories]
+        meanings, codes = [parse(text) for text in texts], column.cat.codes.to_numpy()
+        odd = [code for code, meaning in enumerate(meanings) if meaning is None]
+        if odd:
+            row = int(np.flatnonzero(np.isin(codes, odd))[0])
+            self.refuse(row, but.format(texts[codes[row]][:60]))
+        return np.array(meanings)[codes]
+
+    def numbered(
+        self, first: str, second: str
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
+        """Number the subjects of both columns together, in the order of their names."""
+        empty = "a subject id is empty"
+        sides = [
+            self.values(side, lambda text: text or None, empty).astype(np.str_)
+            for side in (first, second)
+        ]
+        names, numbers = np.unique(np.concatenate(sides), return_inverse=True)
+        one, other = np.split(numbers.reshape(-1).astype(np.int64), 2)
+        return (one, other), names
+
+    def _split(self, text: str) -> list[str]:
         """Split a line; a line that cannot be split is one field."""
-        if not self.separator:
+        if not self._separator:
             return text.split()
         try:
-            lines = csv.reader([text.strip(" \r")], delimiter=self.separator, strict=True)
+            lines = csv.reader([text.strip(" \r")], delimiter=self._separator, strict=True)
             return next(lines, [])
         except csv.Error:
             return [text]
 
-    def where(self, row: int) -> str:
-        return f"{self.path}, line {row + 1 + self.skipped}"
 
-    def with_header(self, columns: list[str]) -> bytes:
-        """Return the content with ``columns`` as its header."""
-        body = self.content.partition(b"\n")[2] if self.skipped else self.content
-        return (self.separator or " ").join(columns).encode() + b"\n" + body
-
-    def rows(self) -> list[str]:
-        return decode_text(self.path, self.content).split("\n")[self.skipped :]
-
-    def check(self, frame: pd.DataFrame, scores: NDArray[np.float64]) -> None:
-        """Refuse what pandas lets pass: fields too few or too many, line ends inside fields."""
-        lines = self.content.count(b"\n") + 1 - self.skipped
-        if len(frame) != lines:
-            raise DatasetError(
-                f"{self.path}: {lines:,} lines below the header hold {len(frame):,} rows, so a "
-                "field has a line end in it; write the file without"
-            )
-        suspects = np.isnan(scores)
-        if (frame[SURPLUS].cat.categories != "").any():
-            suspects |= (frame[SURPLUS] != "").to_numpy()
-        if suspects.any():
-            rows = self.rows()
-            for row in np.flatnonzero(suspects).tolist():
-                if len(self.fields(rows[row])) != len(self.columns):
-                    self._refuse_fields(row, rows[row])
-
-    def explain(self, problem: ValueError) -> NoReturn:
-        """Raise an error for the first line that cannot be read."""
-        rows = self.rows()
-        at = self.columns.index("score")
-        for row, text in enumerate(rows):
-            fields = self.fields(text)
-            if len(fields) != len(self.columns):
-                self._refuse_fields(row, text)
-            try:
-                # Python reads 1_000 and digits and blanks of other scripts, pandas does not.
-                number = fields[at].encode("ascii", "replace").strip().replace(b"_", b"?")
-                float("nan" if fields[at] in NAN else number)
-            except ValueError:
-                hint = "" if row or self.skipped else ", or call the column of a header score"
-                raise DatasetError(
-                    f"{self.where(row)}: the score {fields[at][:60]!r} is no number; mend the "
-                    f"line{hint}"
-                ) from None
-        raise DatasetError(
-            f"{self.path}: the scores cannot be read ({str(problem).strip()[:200]}); check the file"
-        ) from problem
-
-    def _refuse_fields(self, row: int, text: str) -> NoReturn:
-        if not text.strip():
-            raise DatasetError(f"{self.where(row)}: the line is blank; take it out")
-        raise DatasetError(
-            f"{self.where(row)}: {text.strip()[:60]!r} does not have {len(self.columns)} fields as "
-            "the first line has; mend the line"
-        )
+def _number(text: str) -> float | None:
+    """Return a score, NaN for one that is missing."""
+    try:
+        # Python reads 1_000 and digits and blanks of other scripts.
+        return float(text if text.isascii() and "_" not in text else "?")
+    except ValueError:
+        return math.nan if is_missing(text) else None
 
 
-def _exact() -> dict[str, Any]:
-    """Ask older pandas to round as Python does, which newer ones do anyway."""
-    import pandas as pd
+def _label(text: str) -> bool | None:
+    return LABELS.get(text.lower())
 
-    version = tuple(map(int, pd.__version__.split(".")[:2]))
-    return {"float_precision": "round_trip"} if version < (3, 1) else {}
+
+def _fold(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _recorded(text: str) -> str:
+    """Return a group, empty where none is recorded."""
+    return "" if is_missing(text) else text
 
 
 def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
@@ -333,72 +320,3 @@ def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
 
 def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
     return (name, name) if name in columns else None
-
-
-def _stripped(
-    column: pd.Series, table: _Table, fits: Callable[[str], Any] = lambda _: True, but: str = ""
-) -> tuple[NDArray[np.str_], NDArray[Any]]:
-    """Return the distinct texts of a column and the place of each row's among them.
-
-    A line whose text does not fit is refused; ``but`` says so of the text.
-    """
-    texts = np.array([str(text).strip() for text in _texts(column)], np.str_)
-    codes = column.cat.codes.to_numpy()
-    wrong = [code for code, text in enumerate(texts.tolist()) if not fits(text)]
-    if wrong:
-        row = int(np.flatnonzero(np.isin(codes, wrong))[0])
-        raise DatasetError(f"{table.where(row)}: {but.format(str(texts[codes[row]])[:60])}")
-    return texts, codes
-
-
-def _recorded(column: pd.Series, table: _Table) -> NDArray[np.str_]:
-    """Return the group in each row, empty where none is recorded."""
-    texts, codes = _stripped(column, table)
-    return np.array(["" if is_missing(text) else text for text in texts.tolist()], np.str_)[codes]
-
-
-def _sources(column: pd.Series, table: _Table) -> dict[str, int]:
-    empty = f"{SOURCE} is empty; write there where the groups come from"
-    texts, codes = _stripped(column, table, bool, empty)
-    names, counts = np.unique(texts[codes], return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist(), strict=True))
-
-
-def _numbered(
-    first: pd.Series, second: pd.Series, table: _Table
-) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
-    """Number the subjects of both columns together, in the order of their names."""
-    for side in (first, second):
-        if (unnamed := np.flatnonzero(side == "")).size:
-            raise DatasetError(
-                f"{table.where(unnamed[0])}: a subject id is empty; mend the line or leave it out"
-            )
-    names = np.unique(np.concatenate([_texts(first), _texts(second)]))
-    sides = (
-        np.searchsorted(names, _texts(side))[side.cat.codes.to_numpy()].astype(np.int64)
-        for side in (first, second)
-    )
-    return (next(sides), next(sides)), names.astype(np.str_)
-
-
-def _texts(column: pd.Series) -> NDArray[Any]:
-    """Return the distinct texts of a column, in the order of its codes."""
-    return column.cat.categories.to_numpy(dtype=object)
-
-
-def _labels(column: pd.Series, table: _Table) -> NDArray[np.bool_]:
-    no_label = "{!r} where a label, 0 or 1, belongs; mend the line"
-    texts, codes = _stripped(column, table, lambda text: text.lower() in LABELS, no_label)
-    return np.array([LABELS[text.lower()] for text in texts.tolist()])[codes]
-
-
-def _folds(column: pd.Series, table: _Table) -> NDArray[np.int64]:
-    no_fold = "the fold {!r} is no whole number; mend the line"
-    texts, codes = _stripped(column, table, re.compile("[0-9]{1,9}").fullmatch, no_fold)
-    numbers = texts.astype(np.int64)
-    if np.unique(numbers).size < 2:
-        raise DatasetError(
-            f"{table.path}: all pairs are in fold {texts[0][:60]}; accuracy needs two folds or "
-            "more, so number more of them or take out the column fold"
-        )
-    return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)[codes]

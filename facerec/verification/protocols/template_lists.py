@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.files import open_file, sha256
+from facerec.files import sha256
 from facerec.names import same_name
 from facerec.records.images import FolderImages
 from facerec.report.words import counted
@@ -30,9 +27,6 @@ _GALLERIES = {
 }
 
 _SUBJECT_COLUMNS = ("TEMPLATE_ID", "SUBJECT_ID")
-
-# Lines parsed at a time; a pair list has millions.
-_LINES = 1 << 20
 
 
 def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
@@ -63,10 +57,9 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         subjects, subjects_from = listed, "the list"
         clashes = (listed[pairs.first] == listed[pairs.second]) != pairs.issame
         if clashes.any():
-            line, _ = _row(pairs_file, int(clashes.argmax()))
             notes.append(
                 f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the subjects of the "
-                f"1:N lists, the first in line {line}"
+                f"1:N lists, the first in row {int(clashes.argmax()) + 1}"
             )
     else:
         subjects = infer_subjects(pairs.first, pairs.second, pairs.issame, len(templates))
@@ -131,39 +124,18 @@ def read_tinyface(root: str | Path) -> TemplateBench:
     )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """What the fields of a line hold, by their places; below a header, which has commas, some."""
-
-    words: str
-    kinds: Mapping[int, type]
-    header: Sequence[str] = ()
-
-    def fits(self, line: str) -> bool:
-        fields = line.split("," if self.header else None)
-        enough = len(fields) > max(self.kinds) if self.header else len(fields) == len(self.kinds)
-        # Bytes that are no UTF-8 are shown by that character.
-        enough = enough and "\ufffd" not in line
-        return enough and all(_is(kind, fields[place]) for place, kind in self.kinds.items())
-
-
-_POINTS = _Layout("image x1 y1 … x5 y5 score", {0: str, **dict.fromkeys(range(1, 12), float)})
-_MEDIA = _Layout("image template media", {0: str, 1: int, 2: int})
-_PAIRS = _Layout("template template label", {0: int, 1: int, 2: int})
-
-
 def _read_points(path: Path) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
     """Read names ``(m,)``, five points ``(m, 5, 2)`` and detector scores ``(m,)`` of all images."""
-    frame = pd.concat(_frames(path, _POINTS), ignore_index=True)
+    kinds: dict[int, type] = {0: str, **dict.fromkeys(range(1, 12), np.float64)}
+    frame = _read(path, "image x1 y1 … x5 y5 score", kinds)
     with np.errstate(over="ignore"):  # found on the next line
         numbers = frame.iloc[:, 1:].to_numpy().astype(np.float32)
     for odd, problem in (
-        (~np.isfinite(numbers).all(axis=1), "has a number that is not finite"),
-        (numbers[:, 10] < 0, "ends in a detector score below 0, which cannot be a weight"),
-        (frame[0].duplicated().to_numpy(), "names an image again"),
+        (~np.isfinite(numbers).all(axis=1), "a number is not finite"),
+        (numbers[:, 10] < 0, "the detector score is below 0, which cannot be a weight"),
+        (frame[0].duplicated().to_numpy(), "the image was named before"),
     ):
-        if odd.any():
-            raise _wrong_row(path, int(odd.argmax()), problem)
+        _refuse(path, odd, problem)
     return frame[0].to_numpy(object), numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10]
 
 
@@ -171,29 +143,21 @@ def _read_media(
     path: Path, files: NDArray[Any], points_file: Path
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Read image (as its position in ``files``), template number and media id of all rows."""
-    frame = pd.concat(_frames(path, _MEDIA), ignore_index=True)
-    rows = _positions(
-        files, frame[0].to_numpy(object), path, f"names an image that {points_file} has not"
-    )
-    return rows, frame[1].to_numpy(np.int64), frame[2].to_numpy(np.int64)
+    frame = _read(path, "image template media", {0: str, 1: np.int64, 2: np.int64})
+    rows = _positions(files, frame[0].to_numpy(object), path, f"{points_file} has no such image")
+    return rows, frame[1].to_numpy(), frame[2].to_numpy()
 
 
 def _read_pairs(path: Path, templates: NDArray[np.int64], media_file: Path) -> Pairs:
     """Read 1:1 comparisons of templates, given by their numbers in ascending order."""
-    problem = f"names a template that {media_file} has not"
-    sides: tuple[list[NDArray[np.int64]], ...] = ([], [])
-    labels, done = [], 0
-    for frame in _frames(path, _PAIRS):
-        for side, numbers in enumerate((frame[0], frame[1])):
-            sides[side].append(_positions(templates, numbers.to_numpy(), path, problem, done))
-        label = frame[2].to_numpy()
-        odd = (label != 0) & (label != 1)
-        if odd.any():
-            raise _wrong_row(path, done + int(odd.argmax()), "has a label that is not 0 or 1")
-        labels.append(label == 1)
-        done += len(frame)
-    first, second = (np.concatenate(side) for side in sides)
-    return Pairs(first, second, np.concatenate(labels))
+    frame = _read(path, "template template label", dict.fromkeys(range(3), np.int64))
+    first, second = (
+        _positions(templates, frame[side].to_numpy(), path, f"{media_file} has no such template")
+        for side in (0, 1)
+    )
+    label = frame[2].to_numpy()
+    _refuse(path, (label != 0) & (label != 1), "its label is not 0 or 1")
+    return Pairs(first, second, label == 1)
 
 
 def _read_searches(
@@ -209,79 +173,66 @@ def _read_searches(
             f"{missing[0]}: there is no such list, but others of 1:N are there; add it, or take "
             "them away to do without 1:N"
         )
-    read = {name: _read_subjects(path) for name, path in lists.items()}
-    ids, inverse = np.unique(np.concatenate([p for _, p in read.values()]), return_inverse=True)
+    read = {}
+    for name, path in lists.items():
+        frame = _read(path, ",".join(_SUBJECT_COLUMNS), {}, _SUBJECT_COLUMNS)
+        read[name] = [frame[column].to_numpy() for column in _SUBJECT_COLUMNS]
+    people = np.concatenate([subject for _, subject in read.values()])
+    inverse = np.unique(people, return_inverse=True)[1]
     ends = np.cumsum([len(p) for _, p in read.values()])[:-1]
     sets = []
     for (name, (numbers, _)), mine in zip(read.items(), np.split(inverse, ends), strict=True):
         path = lists[name]
-        problem = f"names a template that {media_file} has not"
-        positions = _positions(templates, numbers, path, problem, header=1)
+        positions = _positions(templates, numbers, path, f"{media_file} has no such template", 2)
         new = subjects[positions] == NOBODY
         # Of several lines of one template the first counts, so it is written last.
         subjects[positions[new][::-1]] = mine[new][::-1]
-        odd = subjects[positions] != mine
-        if odd.any():
-            row = int(odd.argmax())
-            other = ids[subjects[positions[row]]]
-            raise _wrong_row(
-                path, row, f"gives a template to another subject than before ({other})", header=1
-            )
+        _refuse(path, subjects[positions] != mine, "the template was another subject's before", 2)
         distinct = np.unique(positions)
         sets.append(SearchSet(name, distinct, subjects[distinct]))
     return sets[-1], tuple(sets[:-1]), subjects
 
 
-def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read the columns TEMPLATE_ID and SUBJECT_ID of a list of 1:N, a line an image."""
-    number, line = next(_lines(path), (1, ""))
-    header = [name.strip().upper() for name in line.split(",")]
-    if not set(_SUBJECT_COLUMNS) <= set(header):
-        raise DatasetError(
-            f"{path}, line {number}: it should name the columns {' and '.join(_SUBJECT_COLUMNS)}, "
-            f"found {_shown(line.strip())}; put the header of the protocol there"
-        )
-    columns = [header.index(name) for name in _SUBJECT_COLUMNS]
-    layout = _Layout(",".join(_SUBJECT_COLUMNS), dict.fromkeys(columns, int), header)
-    frame = pd.concat(_frames(path, layout))
-    if frame.empty:
-        raise DatasetError(f"{path}: the list is empty; put the list of the protocol there")
-    return frame[columns[0]].to_numpy(), frame[columns[1]].to_numpy()
+def _read(
+    path: Path, words: str, kinds: Mapping[int, type], columns: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Read lines of fields apart by blanks, or below a header some columns of whole numbers.
 
-
-def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
-    """Yield the lines of a list, some at a time, as columns named by their places."""
-    types = {str: str, int: np.int64, float: np.float64}
-    places = {"header": 0, "names": range(len(layout.header)), "index_col": False}
-    separated: dict[str, Any] = places if layout.header else {"sep": r"\s+", "header": None}
-    header = int(bool(layout.header))
+    Raises:
+        DatasetError: the list cannot be read, is empty, or has other fields.
+    """
+    separated: dict[str, Any] = {"sep": r"\s+", "header": None, "dtype": kinds}
+    if columns:
+        separated = {"usecols": lambda name: name.strip().upper() in columns, "dtype": np.int64}
     try:
         # An infinity may stand where a whole number belongs.
-        with np.errstate(invalid="ignore"), pd.read_csv(
-            path, engine="c", quoting=csv.QUOTE_NONE, na_filter=False, low_memory=False,
-            dtype={place: types[kind] for place, kind in layout.kinds.items()}, chunksize=_LINES,
-            usecols=list(layout.kinds) if layout.header else None, **separated,
-        ) as reader:  # fmt: skip
-            for frame in reader:
-                if frame.shape[1] != len(layout.kinds):
-                    raise ValueError(f"{frame.shape[1]} fields in a line")
-                for place in (place for place, kind in layout.kinds.items() if kind is str):
-                    frame[place] = frame[place].map(same_name)
-                yield frame
+        with np.errstate(invalid="ignore"):
+            frame = pd.read_csv(
+                path,
+                encoding="utf-8-sig",
+                quoting=csv.QUOTE_NONE,
+                na_filter=False,
+                low_memory=False,
+                **separated,
+            )
+        if columns:
+            frame.columns = frame.columns.str.strip().str.upper()
+        if frame.empty or set(frame) != {*(columns or kinds)}:
+            raise ValueError(f"{len(frame):,} lines of {frame.shape[1]} such fields")
     except OSError as problem:
-        raise _unreadable(path, problem) from problem
+        raise DatasetError(
+            f"{path}: it cannot be read ({problem.strerror or problem}); check the path"
+        ) from problem
     # pandas has an IndexError for a header alone, if that names a column twice.
     except (ValueError, OverflowError, IndexError) as problem:
-        for number, line in _lines(path, header):
-            if not layout.fits(line):
-                raise DatasetError(
-                    f"{path}, line {number}: it should hold '{layout.words}', found "
-                    f"{_shown(line.strip())}; mend the line or get the list again"
-                ) from problem
-        said = f"it cannot be read as lines of '{layout.words}' ({problem})"
-        if next(_lines(path, header), None) is None:
-            said = "the list is empty; put the list of the protocol there"
-        raise DatasetError(f"{path}: {said}") from problem
+        said = " ".join(str(problem).split())[:200]
+        raise DatasetError(
+            f"{path}: it does not hold lines of '{words}' ({said}); mend it or get the list again"
+        ) from problem
+    for place, kind in kinds.items():
+        if kind is str:
+            frame[place] = frame[place].map(same_name)
+    return frame
 
 
 def _folder(root: str | Path, name: str) -> Path:
@@ -291,63 +242,20 @@ def _folder(root: str | Path, name: str) -> Path:
     return folder
 
 
-def _unreadable(path: Path, problem: OSError) -> DatasetError:
-    return DatasetError(
-        f"{path}: it cannot be read ({problem.strerror or problem}); check the path"
-    )
-
-
-def _wrong_row(path: Path, row: int, problem: str, header: int = 0) -> DatasetError:
-    """Word what is wrong with a line that could be parsed."""
-    number, line = _row(path, row, header)
-    return DatasetError(
-        f"{path}, line {number}: {_shown(line.strip())} {problem}; mend the line or get the lists "
-        "again"
-    )
-
-
-def _row(path: Path, row: int, header: int = 0) -> tuple[int, str]:
-    return next(itertools.islice(_lines(path, header), row, None))
-
-
-def _lines(path: Path, header: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, but the header, with their numbers from 1."""
-    try:
-        with open_file(path, "r", encoding="utf-8-sig", errors="replace") as file:
-            filled = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-            yield from itertools.islice(filled, header, None)
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
-
-
 def _positions(
-    known: NDArray[Any],
-    wanted: NDArray[Any],
-    path: Path,
-    problem: str,
-    done: int = 0,
-    header: int = 0,
+    known: NDArray[Any], wanted: NDArray[Any], path: Path, problem: str, first: int = 1
 ) -> NDArray[np.int64]:
-    """Return where every wanted value is; ``done`` rows of the list came before these."""
+    """Return where every wanted value is among the known ones."""
     positions = pd.Index(known).get_indexer(pd.Index(wanted))
-    if (positions < 0).any():
-        raise _wrong_row(path, done + int((positions < 0).argmax()), problem, header)
+    _refuse(path, positions < 0, problem, first)
     return positions.astype(np.int64)
 
 
-def _is(kind: type, word: str) -> bool:
-    """Say whether a word is a 64-bit integer, a finite number, or (``str``) anything."""
-    try:
-        # Python reads 1_000 and digits of other scripts, pandas does not.
-        plain = word.encode("ascii", "replace").replace(b"_", b"?")
-        number = 0 if kind is str else kind(plain)
-    except ValueError:
-        return False
-    return abs(number) < (2**63 if kind is int else math.inf)
-
-
-def _shown(line: str) -> str:
-    return repr(line if len(line) <= 80 else f"{line[:77]}…")
+def _refuse(path: Path, odd: Any, problem: str, first: int = 1) -> None:
+    """Refuse the first row of which something holds; ``first`` is the line of the first row."""
+    if odd.any():
+        line = int(odd.argmax()) + first
+        raise DatasetError(f"{path}, row {line}: {problem}; mend it or get the lists again")
 
 
 def _read_mat(path: Path, names: str, subjects: str) -> tuple[list[str], NDArray[np.int64]]:

@@ -1,9 +1,8 @@
-"""Lists with two lines a pair: CALFW, CPLFW and SLLFW."""
+"""Lists with two lines a pair: CALFW and CPLFW."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -25,8 +24,7 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
     """Read two lines a pair, ``image label`` each, where 0 is different and anything else same.
 
     CALFW and CPLFW list all same pairs first; these are dealt out again to ten folds, 300 same and
-    then 300 different pairs each. SLLFW's lines have no label: pairs of one folder are same, and
-    the folds follow each other as in LFW.
+    then 300 different pairs each.
 
     Source: JDAI-CV/FaceX-Zoo, ``test_protocol/lfw/pairs_parser.py``.
 
@@ -38,9 +36,7 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
         raise DatasetError(
             f"{path}, line {lines[-1][0]}: the last pair has one line of two; get the whole list"
         )
-    labelled = format != "sllfw" or _label(lines[0][1]) is not None
-    parse = partial(_parse_pair if labelled else _parse_unlabelled, path)
-    pairs = [parse(*lines[i : i + 2]) for i in range(0, len(lines), 2)]
+    pairs = [_parse_pair(path, *lines[i : i + 2]) for i in range(0, len(lines), 2)]
     order, folds = deal(np.array([same for _, _, same in pairs]))
     table = PairTable()
     for i in order.tolist():
@@ -100,16 +96,6 @@ def _parse_pair(path: Path, first: Line, second: Line) -> tuple[str, str, bool]:
             "that it is different; lines may be missing before them, get the whole list"
         )
     return first[1].rsplit(maxsplit=1)[0], second[1].rsplit(maxsplit=1)[0], labels[0]
-
-
-def _parse_unlabelled(path: Path, first: Line, second: Line) -> tuple[str, str, bool]:
-    for line, text in (first, second):
-        if _label(text) is not None or "/" not in text:
-            raise DatasetError(
-                f"{path}, line {line}: {text[:60]!r} is not 'subject/image' without a label, as "
-                "the list begins; mend the line"
-            )
-    return first[1], second[1], _subject(first[1]) == _subject(second[1])
 
 
 def _subject(image: str) -> str:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from facerec.verification.scoring.results import (
         AllPairs,
         ErrorTable,
-        GroupAlone,
         Groups,
         check_pairs,
     )
@@ -39,7 +38,6 @@ __all__ = [
     "BIN_WIDTH",
     "AllPairs",
     "ErrorTable",
-    "GroupAlone",
     "Groups",
     "check_pairs",
     "score_all_pairs",

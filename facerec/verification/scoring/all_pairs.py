@@ -15,19 +15,17 @@ from facerec.devices import choose_device
 from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.statistics.operating_points import Rate, parse_rate
-from facerec.verification.scoring.bins import LOWEST, float32_at_least
+from facerec.verification.scoring.bins import float32_at_least
 from facerec.verification.scoring.mated import count_mated
 from facerec.verification.scoring.non_mated import FalseMatches, count_non_mated
 from facerec.verification.scoring.results import (
     AllPairs,
     ErrorTable,
-    GroupAlone,
-    pair_counts,
     symmetric,
 )
 from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search
-from facerec.verification.scoring.tiles import EVERYONE, Tiles
+from facerec.verification.scoring.tiles import Tiles
 
 MATED_LIMIT = 2**25
 """All mated scores are kept up to this number."""
@@ -40,7 +38,7 @@ def score_all_pairs(
     fpr: Sequence[Rate] = ALL_PAIRS_TARGETS,
     thresholds: Sequence[float] = (),
     groupings: Sequence[ArrayLike] = (),
-    group_fpr: Sequence[Rate] = (),
+    count_within: bool = False,
     tables_at_points: bool = True,
     device: str | torch.device = "cpu",
     tile: int | None = None,
@@ -66,7 +64,7 @@ def score_all_pairs(
         groupings: the group of each image, ``(N,)``, for counts between groups, in one grouping;
             or several, each with whole numbers for groups, negative ones for none; see
             `AllPairs.by`.
-        group_fpr: targets at which each group is looked at alone, among its own images.
+        count_within: count false matches by pair of subjects within groups, however many.
         tables_at_points: count errors by subject and group at the operating points too.
         device: where scores are computed, see `choose_device`.
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
@@ -77,49 +75,28 @@ def score_all_pairs(
 
     Raises:
         MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, no mated
-            or no non-mated pair of usable images, or groups to be looked at alone that are not
+            or no non-mated pair of usable images, or groups to count within that are not
             there or share a subject.
         DeviceError: the device is not there.
     """
-    for target in (*fpr, *group_fpr):
+    for target in fpr:
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    sample = Sample(vectors, subjects, groupings, by_group=bool(group_fpr))
+    sample = Sample(vectors, subjects, groupings, by_group=count_within)
     chosen = choose_device(device)
     size = tile or (1024 if chosen.type == "cpu" else 8192)
     tiles = Tiles(sample, chosen, size, process_group, progress)
 
-    everyone = Search(tiles, np.arange(len(sample.subject)), sample.non_mated, fpr)
-    searches = {EVERYONE: everyone}
-    for group in range(sample.alone_count):
-        images = sample.members(group)
-        group_mated, group_non_mated = pair_counts(np.bincount(sample.subject[images]))
-        if group_mated and group_non_mated:
-            searches[group] = Search(tiles, images, group_non_mated, group_fpr)
+    everyone = Search(tiles, sample.non_mated, fpr)
     given = [float32_at_least(threshold) for threshold in thresholds]
     sought = everyone.allowed if tables_at_points else []
-    histogram, false = count_non_mated(tiles, sample, given, sought, searches, pair_limit)
-
-    cuts = [everyone.cut(count) for count in everyone.allowed]
-    edges = [np.full(sample.rows, edge) for edge in (*given, *cuts)]
-    for group_of_cell in sample.alone:
-        # Of each grouping the thresholds of its groups, for every cell.
-        own = np.full((len(group_fpr), sample.rows), LOWEST)
-        for cell, group in enumerate(group_of_cell.tolist()):
-            if group in searches and group != EVERYONE:
-                search = searches[group]
-                own[:, cell] = [search.cut(count) for count in search.allowed]
-        edges += list(own)
-    mated = count_mated(
-        tiles, sample, np.array(edges, np.float32).reshape(-1, sample.rows), MATED_LIMIT
-    )
+    histogram, false = count_non_mated(tiles, sample, given, sought, everyone, pair_limit)
+    edges = [*given, *(everyone.cut(count) for count in everyone.allowed)]
+    mated = count_mated(tiles, sample, np.array(edges, np.float32), MATED_LIMIT)
     told = [everyone.threshold(count, mated.mated_scores) for count in everyone.allowed]
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
-    at_own = mated.missed[at_points.stop :].reshape(
-        len(sample.alone), len(group_fpr), sample.images.size
-    )
 
     def table(index: int, counts: FalseMatches) -> ErrorTable:
         missed, grouped = mated.missed[index], sample.groups is not None
@@ -139,26 +116,6 @@ def score_all_pairs(
             within=counts.within if sample.by_group else None,
         )
 
-    def alone(group: int) -> GroupAlone | None:
-        """Put together what one group alone gives, unless it lacks mated or non-mated pairs."""
-        if group not in searches:
-            return None
-        assert (
-            sample.groups is not None and sample.groups.of_subject is not None
-        )  # as was made sure
-        grouping, cells = np.nonzero(sample.alone == group)
-        members = np.isin(sample.groups.of_subject, cells)
-        missed, images = at_own[grouping[0]][:, members], sample.images[members]
-        return GroupAlone(
-            points=searches[group].points(
-                group_fpr, missed.sum(axis=1), pair_counts(images)[0], mated.mated_scores
-            ),
-            images=images,
-            missed=missed,
-            mated_histogram=mated.histogram[group],
-            non_mated_histogram=histogram[group],
-        )
-
     return AllPairs(
         images=len(sample.subject),
         failures=sample.failures,
@@ -173,10 +130,9 @@ def score_all_pairs(
         ),
         tables=tuple(table(index, counts) for index, counts in enumerate(false)),
         groups=sample.groups,
-        alone=tuple(map(alone, range(sample.alone_count))),
         mated_scores=mated.mated_scores,
-        mated_histogram=mated.histogram[EVERYONE],
-        non_mated_histogram=histogram[EVERYONE] if fpr else None,
+        mated_histogram=mated.histogram,
+        non_mated_histogram=histogram if fpr else None,
         groupings=sample.names,
         cells=sample.cells,
     )

@@ -15,14 +15,14 @@ from facerec.verification.scoring.tiles import Tiles, images_of
 
 
 class _MatedScores:
-    """Counts the mated scores below thresholds ``(E, cells)``, and collects the scores."""
+    """Counts the mated scores below thresholds ``(E,)``, and collects the scores."""
 
     def __init__(
         self, tiles: Tiles, sample: Sample, edges: NDArray[np.float32], keep: bool
     ) -> None:
         self._tiles, self._sample, self._edges, self._keep = tiles, sample, edges, keep
         squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
-        self.histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
+        self.histogram = np.zeros(BIN_EDGES.size, np.int64)
         self.mated_scores = [np.empty(0, np.float32)]
         self.missed = np.zeros((len(edges), sample.images.size), np.int64)
         self.by_group = np.zeros((len(edges), squares), np.int64)
@@ -36,13 +36,11 @@ class _MatedScores:
         mated_scores = np.clip(mated_scores, -1, 1)
         if self._keep:
             self.mated_scores.append(mated_scores)
-        self.histogram[self._tiles.scopes(rows, columns)] += np.bincount(
-            bins_of(mated_scores), minlength=BIN_EDGES.size
-        )
+        self.histogram += np.bincount(bins_of(mated_scores), minlength=BIN_EDGES.size)
         first, second = images_of(positions, rows, columns)
-        subject, of = sample.subject[first], sample.row[first]
+        subject = sample.subject[first]
         for index, edge in enumerate(self._edges):
-            below = mated_scores < edge[of]
+            below = mated_scores < edge
             add_counts(self.missed[index], subject[below])
             if sample.groups is not None:
                 groups = sample.group[first[below]], sample.group[second[below]]
@@ -62,7 +60,7 @@ class Mated:
 def count_mated(
     tiles: Tiles, sample: Sample, edges: NDArray[np.float32], mated_limit: int
 ) -> Mated:
-    """Count the mated scores below thresholds, given for every cell of groups."""
+    """Count the mated scores below thresholds, ``(E,)``."""
     keep = sample.mated <= mated_limit
     kernels = tiles.visit(
         lambda: _MatedScores(tiles, sample, edges, keep), "comparing mated pairs", near_only=True

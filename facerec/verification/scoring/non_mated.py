@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from facerec.verification.scoring.bins import (
 )
 from facerec.verification.scoring.sample import Sample
 from facerec.verification.scoring.search import Search, check_passes
-from facerec.verification.scoring.tiles import EVERYONE, Tiles, images_of
+from facerec.verification.scoring.tiles import Tiles, images_of
 
 # Takes the place of the score where a pair is not to be counted.
 _EXCLUDED = -1.25
@@ -81,8 +81,8 @@ class _Scan:
     """Looks at the non-mated scores: histograms, false matches, and scores that may be thresholds.
 
     False matches are counted on ``lines``, thresholds or where each will be, and by subject in
-    ``pairs``: within groups that are looked at alone, and all others. Scores in ``windows`` are
-    kept, and of the scopes in ``binned`` there are histograms.
+    ``pairs``: within groups, and all others. Scores in ``windows`` are kept, and with ``binned``
+    there is a histogram.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class _Scan:
         tiles: Tiles,
         sample: Sample,
         lines: Sequence[Window],
-        windows: Mapping[int, Sequence[Window]],
-        binned: Collection[int],
+        windows: Sequence[Window],
+        binned: bool,
         pairs: Sequence[tuple[_PairCounts, _PairCounts]],
     ) -> None:
         self._tiles, self._sample, self._pairs = tiles, sample, pairs
@@ -101,8 +101,8 @@ class _Scan:
         self._keeps = any(low < high for low, high in lines)
         self._in_all = [low for low, _ in lines]
         squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
-        self.histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
-        self.scores = [DistinctScores() for _ in range(sample.alone_count + 1)]
+        self.histogram = np.zeros(BIN_EDGES.size, np.int64)
+        self.scores = DistinctScores()
         self.dropped = False
         """Whether pairs are lost whose score is in a window."""
         self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
@@ -119,18 +119,17 @@ class _Scan:
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         if (masks := self._tiles.mated(rows, columns)) is not None:
             scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
-        scopes, flat = self._tiles.scopes(rows, columns), scores.view(-1)
-        if binned := [scope for scope in scopes if scope in self._binned]:
-            self._bin(flat, binned)
-        lowest = [low for scope in scopes for low, _ in self._windows.get(scope, ())]
-        edge = min([*self._in_all, *lowest], default=np.float32(np.inf))
+        flat = scores.view(-1)
+        if self._binned:
+            self._bin(flat)
+        edge = min([*self._in_all, *(low for low, _ in self._windows)], default=np.float32(np.inf))
         if edge > 1:
             return
         positions = _at_least(flat, edge, self._hits[: flat.numel()])
         if positions.numel():
             cosines = np.clip(flat[positions].cpu().numpy(), -1, 1)
             first, second = images_of(positions.cpu().numpy(), rows, columns)
-            self._keep(cosines, first, second, scopes)
+            self._keep(cosines, first, second)
             for line in self._ascending:  # what one rejects the next ones do too
                 passed = cosines >= self._highs[line]
                 if not passed.all():
@@ -143,34 +142,29 @@ class _Scan:
             inside = (scores >= threshold) & (scores < self._highs[line])
             self._add(line, first[inside], second[inside])
 
-    def _bin(self, flat: Tensor, scopes: list[int]) -> None:
+    def _bin(self, flat: Tensor) -> None:
         scaled, bins = self._scaled[: flat.numel()], self._bins[: flat.numel()]
         torch.mul(flat, 1 / BIN_WIDTH, out=scaled).floor_()
         bins.copy_(scaled).add_(_BIN_OF_EXCLUDED)
         counts = torch.bincount(bins, minlength=_BIN_OF_LOWEST + BIN_EDGES.size).cpu().numpy()
-        self.histogram[scopes] += counts[_BIN_OF_LOWEST:]
+        self.histogram += counts[_BIN_OF_LOWEST:]
         # Scores that rounding carries below −1 count as −1.
-        self.histogram[scopes, 0] += counts[1:_BIN_OF_LOWEST].sum()
+        self.histogram[0] += counts[1:_BIN_OF_LOWEST].sum()
 
     def _keep(
-        self,
-        cosines: NDArray[np.float32],
-        first: NDArray[np.int64],
-        second: NDArray[np.int64],
-        scopes: list[int],
+        self, cosines: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
     ) -> None:
-        for scope in scopes:
-            inside = np.zeros(cosines.size, bool)
-            for low, high in self._windows.get(scope, ()):
-                inside |= (cosines >= low) & (cosines < high)
-            scores = cosines[inside]
-            self.scores[scope].add(scores)
-            if scope == EVERYONE and self._keeps and not self.dropped:
-                left, right = (side[inside].astype(np.int32) for side in (first, second))
-                self._kept.append((scores, left, right))
-                self._size += scores.size
-                if self._size > _KEPT:
-                    self._kept, self.dropped = [], True
+        inside = np.zeros(cosines.size, bool)
+        for low, high in self._windows:
+            inside |= (cosines >= low) & (cosines < high)
+        scores = cosines[inside]
+        self.scores.add(scores)
+        if self._keeps and not self.dropped:
+            left, right = (side[inside].astype(np.int32) for side in (first, second))
+            self._kept.append((scores, left, right))
+            self._size += scores.size
+            if self._size > _KEPT:
+                self._kept, self.dropped = [], True
 
     def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
         if not first.size:
@@ -211,32 +205,30 @@ def count_non_mated(
     sample: Sample,
     given: Sequence[np.float32],
     sought: Sequence[int],
-    searches: Mapping[int, Search],
+    search: Search,
     pair_limit: int,
 ) -> tuple[NDArray[np.int64], list[FalseMatches]]:
-    """Find the operating points of all ``searches``, and count false matches at thresholds.
+    """Find the operating points of a ``search``, and count false matches at thresholds.
 
-    These are ``given``, or those of everyone with so many false accepts as are ``sought``.
+    These are ``given``, or those with so many false accepts as are ``sought``.
 
     Returns:
-        Histograms over `BIN_EDGES`, within each group that is looked at alone and of all pairs, and
-        the false matches at each threshold.
+        A histogram over `BIN_EDGES`, and the false matches at each threshold.
     """
-    everyone = searches[EVERYONE]
     known = [within_cosines(edge) for edge in given]
 
     def line(position: int) -> Window:
         if position < len(known):
             return known[position], known[position]
-        return everyone.window(sought[position - len(known)])
+        return search.window(sought[position - len(known)])
 
-    binned: Collection[int] = [scope for scope, search in searches.items() if search.allowed]
-    histogram = np.zeros((sample.alone_count + 1, BIN_EDGES.size), np.int64)
+    binned = bool(search.allowed)
+    histogram = np.zeros(BIN_EDGES.size, np.int64)
     tables: dict[int, FalseMatches] = {}
     open_lines = {position: line(position) for position in range(len(given) + len(sought))}
     stage = "comparing all pairs"
-    while open_lines or binned or any(search.windows for search in searches.values()):
-        windows = {scope: search.windows for scope, search in searches.items()}
+    while open_lines or binned or search.windows:
+        windows = search.windows
         lines = list(open_lines.values())
         size = sample.images.size
         pairs = [
@@ -247,10 +239,9 @@ def count_non_mated(
             stage,
         )
         histogram += tiles.total([kernel.histogram for kernel in kernels])
-        for scope, search in searches.items():
-            if search.windows:
-                scores = tiles.gather([kernel.scores[scope].merged() for kernel in kernels])
-                search.settle(histogram[scope], *merge(scores))
+        if windows:
+            scores = tiles.gather([kernel.scores.merged() for kernel in kernels])
+            search.settle(histogram, *merge(scores))
         dropped = tiles.total([np.array([kernel.dropped], np.int64) for kernel in kernels])[0]
         settled = {}
         for index, (position, (low, high)) in enumerate(open_lines.items()):
@@ -261,11 +252,11 @@ def count_non_mated(
                     kernel.settle(index, threshold)
         for position, table in _false_matches(tiles, kernels, pairs, settled, pair_limit):
             if position >= len(given):
-                expected = everyone.accepts(sought[position - len(given)])
+                expected = search.accepts(sought[position - len(given)])
                 check_passes(table.count, expected, tiles.device)
             tables[position] = table
         open_lines = {position: line(position) for position in open_lines if position not in tables}
-        binned, stage = (), "comparing all pairs again"
+        binned, stage = False, "comparing all pairs again"
     return histogram, [tables[position] for position in sorted(tables)]
 
 

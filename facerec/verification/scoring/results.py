@@ -45,8 +45,8 @@ class ErrorTable:
     group_false_non_matches: NDArray[np.int64] | None
     """False non-matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
     within: csr_array | None = None
-    """Those of ``subjects`` that are within a group, however many; None unless each group is
-    looked at alone."""
+    """Those of ``subjects`` that are within a group, however many; None unless asked
+    for."""
 
     @property
     def involved(self) -> NDArray[np.int64]:
@@ -154,31 +154,6 @@ class Groups:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupAlone:
-    """What the comparison of the images of one group with each other found."""
-
-    points: tuple[OperatingPoint, ...]
-    """At the FPR targets for groups, in their order."""
-    images: NDArray[np.int64]
-    """Images of each subject of the group, ``(G,)``."""
-    missed: NDArray[np.int64]
-    """False non-matches of each subject at each point, ``(T, G)``."""
-    mated_histogram: NDArray[np.int64]
-    """Mated scores in each bin of `BIN_EDGES`."""
-    non_mated_histogram: NDArray[np.int64]
-    """Non-mated scores in each bin of `BIN_EDGES`."""
-
-    def fnmr_share(self, point: int) -> ClusteredShare:
-        """Return the FNMR at a point, given by its index, with the sums over subjects."""
-        comparisons = self.images * (self.images - 1) // 2
-        return ClusteredShare.from_mated_counts(self.missed[point], comparisons)
-
-    def roc(self) -> RocCurve:
-        """Return the ROC at the lower edges of the bins, where it is exact."""
-        return roc_from_counts(BIN_EDGES, self.mated_histogram, self.non_mated_histogram)
-
-
-@dataclass(frozen=True, eq=False)
 class AllPairs:
     """What the comparison of every image with every other found."""
 
@@ -200,9 +175,6 @@ class AllPairs:
     tables: tuple[ErrorTable, ...]
     """At the thresholds given, then at the operating points, in their order."""
     groups: Groups | None
-    alone: tuple[GroupAlone | None, ...]
-    """Each group by itself, None if it lacks mated or non-mated pairs; none of them without FPR
-    targets for groups."""
     mated_scores: NDArray[np.float32] | None
     """All mated scores, ascending; None if they are too many."""
     mated_histogram: NDArray[np.int64]
@@ -226,7 +198,6 @@ class AllPairs:
         kept = np.flatnonzero(group >= 0)
         images = self.images_per_subject[kept]
         kinds = np.unique(self.cells >= 0, axis=1)[grouping]
-        start = sum(map(len, self.groupings[:grouping]))
         mated, non_mated = pair_counts(images)
 
         def table(whole: ErrorTable) -> ErrorTable:
@@ -260,7 +231,6 @@ class AllPairs:
             images_per_subject=images,
             tables=tuple(map(table, self.tables)),
             groups=Groups.count([str(name) for name in names], subject, group_of),
-            alone=self.alone[start : start + names.size],
         )
 
     def roc(self) -> RocCurve | None:

@@ -68,34 +68,25 @@ class Sample:
             self.groups = Groups.count([str(text) for text in texts], subject, self.group)
         if by_group and (self.groups is None or self.groups.of_subject is None):
             raise MetricError(
-                "to look at each group alone takes groups of images that have no identity in common"
+                "to count within groups takes groups of images that have no identity in common"
             )
         order = (
             np.lexsort((subject, self.group)) if by_group else np.argsort(subject, kind="stable")
         )
         self.subject, self.group = subject[order].astype(np.int32), self.group[order]
         self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
-        # Tiles do not mix cells of groups that are looked at alone.
+        # Tiles do not mix cells of groups that are counted within.
         self.by_group = by_group
         self.row = self.group if by_group else np.zeros_like(self.group)
         self.rows = int(self.row[-1]) + 1
-        # Groups that are looked at alone are numbered through all groupings.
-        starts = np.cumsum([0, *map(len, self.names)])
-        self.alone = np.where(self.cells >= 0, self.cells + starts[:-1, None], -1)
-        common = self.alone[:, :, None] == self.alone[:, None]
-        self.shared = (common & (self.alone >= 0)[:, None]).any(axis=0)
-        if not by_group:
-            self.alone = self.alone[:0]
-        self.alone_count = int(starts[-1]) if by_group else 0
+        # Which cells have a group in common.
+        common = self.cells[:, :, None] == self.cells[:, None]
+        self.shared = (common & (self.cells >= 0)[:, None]).any(axis=0)
         # In which groupings the images of a cell have a group.
         self.kind, self.kinds = np.zeros(1, np.int64), 1
         if given:
             kinds, kind = np.unique(self.cells >= 0, axis=1, return_inverse=True)
             self.kind, self.kinds = kind.reshape(-1), kinds.shape[1]
-
-    def members(self, group: int) -> NDArray[np.int64]:
-        """Return the images of a group that is looked at alone."""
-        return np.flatnonzero((self.alone == group).any(axis=0)[self.group])
 
     def spans(self) -> list[slice]:
         """Return the images of each cell that tiles do not mix."""

@@ -35,16 +35,14 @@ _BLOCK = 32
 
 
 class Search:
-    """Operating points among the non-mated scores of some images, everyone's or one group's."""
+    """Operating points among the non-mated scores."""
 
-    def __init__(
-        self, tiles: Tiles, images: NDArray[np.int64], non_mated: int, fpr: Sequence[Rate]
-    ) -> None:
+    def __init__(self, tiles: Tiles, non_mated: int, fpr: Sequence[Rate]) -> None:
         self._device, self._non_mated = tiles.device, non_mated
         self.allowed = [allowed_accepts(target, non_mated) for target in fpr]
         # Ranks: 1 for the highest score, 2 for the next, …
         ranks = sorted({count + 1 for count in self.allowed if count < non_mated})
-        self._missing = _guess(tiles, images, non_mated, ranks)
+        self._missing = _guess(tiles, non_mated, ranks)
         self._settled: dict[int, tuple[np.float32, int, float | np.floating]] = {}
 
     @property
@@ -132,9 +130,7 @@ class Search:
         )
 
 
-def _guess(
-    tiles: Tiles, images: NDArray[np.int64], non_mated: int, ranks: Sequence[int]
-) -> dict[int, tuple[int, int]]:
+def _guess(tiles: Tiles, non_mated: int, ranks: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Guess the first bin, and one past the last, that may hold the score of each rank."""
     # The sample are all pairs of some random images with some others, many times over.
     blocks = non_mated // (_SHARE * _BLOCK**2)
@@ -142,7 +138,7 @@ def _guess(
     bins = [np.empty(0, np.int64)]
     for start in range(0, blocks if ranks else 0, 16):
         shape = 2, min(16, blocks - start), _BLOCK
-        sides = images[generator.integers(images.size, size=shape)]
+        sides = generator.integers(tiles.subject.size, size=shape)
         left, right = (
             tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
             for side in sides

@@ -19,9 +19,6 @@ from facerec.heads.collectives import all_reduce_, rank, world_size
 from facerec.progress import Progress
 from facerec.verification.scoring.sample import Sample
 
-EVERYONE = -1
-"""Row, after those of the groups that are looked at alone, for all pairs."""
-
 K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
 """What takes what it needs from one tile after another: scores of two spans with each other."""
 
@@ -114,7 +111,7 @@ class Tiles(ScoreTiles):
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.subject, self._cell, self._alone = sample.subject, sample.row, sample.alone
+        self.subject = sample.subject
         self.unit = torch.from_numpy(sample.unit).to(device)
         blocks = np.array(
             [
@@ -149,11 +146,6 @@ class Tiles(ScoreTiles):
         later = np.triu(np.ones(mated.shape, bool), 1)
         mated &= later
         return mated, mated | ~later
-
-    def scopes(self, rows: slice, columns: slice) -> list[int]:
-        """Return the groups looked at alone that hold both sides of a tile, and `EVERYONE`."""
-        first, second = self._alone[:, self._cell[[rows.start, columns.start]]].T
-        return [*first[(first == second) & (first >= 0)].tolist(), EVERYONE]
 
 
 class CrossTiles(ScoreTiles):

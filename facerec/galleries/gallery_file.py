@@ -1,0 +1,159 @@
+"""Gallery files: read without running anything that they hold, and templates as Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError, MetricError, MissingExtraError
+from facerec.files import atomic_path, parse_json
+from facerec.galleries.space import Space
+from facerec.galleries.threshold import Calibration
+from facerec.names import same_names
+from facerec.npz import ArchiveError, read_arrays
+from facerec.verification.unit_rows import row_norms
+
+FORMAT = "facerec gallery 1"
+
+MAX_BYTES = 64 << 30
+"""Largest total size of the arrays of a gallery file that is read."""
+
+KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
+"""Arrays of a calibration that a gallery file holds."""
+
+_KINDS = {"templates": np.float32, "lengths": np.float32, "images": np.int64}
+
+_BLOCK = 8192
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
+    """Return the arrays of a gallery file by name, its space and its calibration.
+
+    Raises:
+        DatasetError: the file is missing, damaged, or no gallery.
+    """
+    names = {"note", "subjects", *_KINDS, *(f"calibration_{name}" for name in KEPT)}
+    try:
+        arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
+        note = parse_json(str(arrays["note"][()]))
+        if note["format"] != FORMAT or note["fusion"] != "unit":
+            raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")
+        space = Space.from_json(note["space"])
+        return _checked(arrays, space), space, _calibration(arrays, note["calibration"])
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
+            "path, or enrol people first"
+        ) from problem
+    except ArchiveError as problem:
+        raise DatasetError(
+            f"{path}: no whole gallery file ({problem}); give the file that facerec enroll "
+            "wrote, or enrol everybody anew"
+        ) from problem
+    except (KeyError, TypeError, ValueError, AttributeError, MetricError) as error:
+        raise DatasetError(
+            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); enrol "
+            "everybody anew with facerec enroll"
+        ) from error
+
+
+def _checked(arrays: dict[str, NDArray[Any]], space: Space) -> Arrays:
+    """Return the arrays, names in one Unicode form.
+
+    Raises:
+        ValueError: shapes, types or numbers that no gallery has.
+    """
+    subjects = arrays["subjects"]
+    shape = (len(subjects), space.embedding_size)
+    shapes = {"templates": shape, "lengths": shape[:1], "images": shape[:1]}
+    if subjects.dtype.kind != "U" or any(
+        arrays[name].shape != shapes[name] or arrays[name].dtype != kind
+        for name, kind in _KINDS.items()
+    ):
+        raise ValueError("its arrays do not fit together")
+    # Templates were unit vectors when they were written.
+    if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
+        raise ValueError("a template is not of length 1")
+    subjects = same_names(subjects)
+    names, counts = np.unique(subjects, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"{str(names[counts > 1][0])!r} is in it twice")
+    return {**arrays, "subjects": subjects}
+
+
+def _calibration(arrays: Arrays, note: Any) -> Calibration | None:
+    """Return the calibration in a file, if there is one.
+
+    Raises:
+        ValueError: numbers that no calibration has.
+        MetricError: shapes that do not fit.
+    """
+    if note is None:
+        return None
+    kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
+    scores, entries = kept["scores"], kept["entries"]
+    kinds = [kept[name].dtype for name in KEPT]
+    if kinds != [np.float32, *[np.int64] * 3] or not isinstance(note, dict):
+        raise ValueError("its calibration is of other types")
+    found = Calibration(**kept, note=note)
+    people = found.entry_subjects.size
+    if (
+        (entries < -1).any()
+        or not np.array_equal(entries == -1, np.isneginf(scores))
+        or np.isposinf(scores).any()
+        or not (scores[:, :-1] >= scores[:, 1:]).all()
+        or people > len(arrays["subjects"])
+        or not np.array_equal(found.entry_subjects, np.arange(people))
+    ):
+        raise ValueError("its calibration is no table of the highest scores and their entries")
+    return found
+
+
+def export_table(
+    path: Path,
+    subjects: NDArray[np.str_],
+    images: NDArray[np.int64],
+    templates: NDArray[np.float32],
+    space: Space,
+) -> None:
+    """Write templates as Parquet, one row a subject, for a database to load.
+
+    Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read the
+    table as embeddings), ``images`` int64, ``embedding`` list of float32 of length 1, so that inner
+    product and cosine are one. The file's metadata has the embedding space.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DatasetError: the file cannot be written.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as problem:
+        raise MissingExtraError(
+            f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
+        ) from problem
+    columns = {"image_id": pa.string(), "subject_id": pa.string(), "images": pa.int64()}
+    columns["embedding"] = pa.list_(pa.float32())
+    about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
+    schema = pa.schema(list(columns.items()), metadata=about)
+    with (
+        atomic_path(path, DatasetError, private=True) as temporary,
+        pq.ParquetWriter(temporary, schema) as writer,
+    ):
+        for start in range(0, len(subjects), _BLOCK):
+            block = slice(start, min(start + _BLOCK, len(subjects)))
+            names = pa.array(subjects[block].tolist(), pa.string())
+            offsets = np.arange(block.stop - start + 1, dtype=np.int32) * space.embedding_size
+            values = pa.array(templates[block].reshape(-1))
+            vectors = pa.ListArray.from_arrays(pa.array(offsets), values)
+            arrays = [names, names, pa.array(images[block]), vectors]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))

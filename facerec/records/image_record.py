@@ -100,7 +100,7 @@ def class_of(
     Raises:
         RecordError: the label is no class.
     """
-    labels = np.atleast_1d(np.asarray(record.label))
+    labels = record.label if isinstance(record.label, np.ndarray) else (record.label,)
     if label_index is None and record.flag >= 3:
         raise RecordError(
             f"{where}: {record.flag} labels, as in a pack for object detection, so it is not "

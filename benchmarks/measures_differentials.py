@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rows import Row
 
 from facerec.fairness.differentials import differentials
-from facerec.fairness.rates import all_pairs_group_rates
+from facerec.fairness.rates import GroupErrors, all_pairs_rates
 
 Generator = np.random.Generator
 Counts = Callable[[Generator, int], NDArray[np.int64]]
@@ -108,18 +108,17 @@ def _differ(
         )
         vectors = np.concatenate([vectors for _, vectors in drawn])
         codes = np.searchsorted(firsts, people, side="right") - 1
-        errors = all_pairs_group_rates(vectors, people, codes, names, targets=("1e-2",))
-        point = errors.rates.points[0]
-        count["FNMR", "rate"] += point.fnmr.value or 0.0
+        (errors,) = all_pairs_rates(vectors, people, [(codes, names)], targets=("1e-2",))
+        assert isinstance(errors, GroupErrors), errors
+        point = errors.points[0]
+        count["FNMR", "rate"] += point.overall[1].value or 0.0
         for row in differentials(errors, replicates=replicates, seed=run).rows:
             if row.measure != measure or row.p_value is None:
                 continue
             count[row.of, "made"] += 1
             count[row.of, "found"] += row.p_value < 0.05
-            ends = [
-                (group.fmr if row.of == "FMR" else group.fnmr).value
-                for group in (point.groups[-1], point.groups[0])
-            ]
+            rates = point.fmr if row.of == "FMR" else point.fnmr
+            ends = [rates[place].value for place in (-1, 0)]
             count[row.of, "ratio"] += math.log((ends[0] or 1.0) / (ends[1] or 1.0))
     return count
 

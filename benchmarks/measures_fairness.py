@@ -16,7 +16,6 @@ from scipy.stats import kruskal
 
 from facerec.fairness.association import associate
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_figures
-from facerec.fairness.variance_shares import anova
 from facerec.fairness.welch import permute
 
 _AUDIT = """
@@ -94,38 +93,6 @@ def type_one_error(runs: int = 2000, permutations: int = 999) -> list[Row]:
                 remark=f"{_remark(by_image, runs)}; invalid, for comparison",
             ),
         ]
-    return rows
-
-
-def power(runs: int = 1000, permutations: int = 999) -> list[Row]:
-    """Count how often the test over subjects finds one group whose norms are half an SD higher.
-
-    Once the SD is that of all norms of a group, once that of its subjects' means, which is less.
-
-    Args:
-        runs: simulated sets of each kind.
-        permutations: of the groups over subjects.
-    """
-    generator = np.random.default_rng(1)
-    rows = []
-    for icc, of_means in ((0.3, False), (0.5, False), (0.5, True)):
-        sd = math.sqrt(icc + (1 - icc) / IMAGES) if of_means else 1.0
-        found, shares = 0, []
-        for seed in range(runs):
-            norms = _draw(generator, icc, sd / 2)
-            found += _rejects(norms, permutations, seed)
-            shares.append(anova(norms.mean(axis=1), _groups()).eta2)
-        kind = "subject means" if of_means else "norms"
-        rows.append(
-            Row(
-                f"power at 5 %, {SIZE}, ICC {icc}, one group higher by 0.5 SD of {kind}",
-                100 * found / runs,
-                "%",
-                90 if icc == 0.3 else None,
-                "higher",
-                f"{_remark(found, runs)}; mean η² {np.mean(shares):.3f}",
-            )
-        )
     return rows
 
 

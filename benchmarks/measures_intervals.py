@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
-import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ from rows import Row
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.clustered import fmr_interval, fnmr_interval
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_intervals import (
@@ -90,44 +87,6 @@ def coverage_independent(repetitions: int = 250) -> list[Row]:
         for figure, shares in covered.items()
         for row in _extremes(f"{figure}, independent scores", shares, _bars(figure), repetitions)
     ]
-
-
-def bootstrap_speed(replicates: int = 2000, repeats: int = 3) -> list[Row]:
-    """Time the vertex bootstrap of TPR@FPR with thresholds at four targets.
-
-    Args:
-        replicates: resamples.
-        repeats: the median of these counts.
-    """
-    rows = []
-    for identities, same, different, bar in ((4000, 3000, 3000, 5.0), (500, 5000, 95_000, None)):
-        generator = np.random.default_rng(0)
-        first = generator.integers(identities, size=same + different)
-        shift = generator.integers(1, identities, size=same + different)
-        issame = np.arange(same + different) < same
-        second = np.where(issame, first, (first + shift) % identities)
-        scores = (generator.standard_normal(issame.size) + 3 * issame).astype(np.float32)
-
-        def work(
-            arrays: tuple[NDArray, ...] = (first, second, issame), scores: NDArray = scores
-        ) -> None:
-            targets = ["1e-1", "1e-2", "1e-3", "1e-4"]
-            VertexBootstrap(*arrays, replicates=replicates).tpr_at_fpr(scores, targets)
-
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        tracemalloc.start()
-        work()
-        peak = tracemalloc.get_traced_memory()[1] / 2**20
-        tracemalloc.stop()
-        name = f"vertex bootstrap of TPR@FPR, {same + different:,} pairs of {identities:,} people"
-        remark = f"{replicates:,} replicates, 4 targets with thresholds; median of {repeats}"
-        rows.append(Row(name, statistics.median(times), "s", bar, remark=remark))
-        rows.append(Row(f"{name}: memory", peak, "MB", 1000.0, remark="peak of its arrays"))
-    return rows
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ SUITES: dict[str, dict[str, Act]] = {
         },
         "verification": {
             "measures": ("figures",),
-            "measures_intervals": ("bootstrap_speed", "coverage_designs", "coverage_independent"),
+            "measures_intervals": ("coverage_designs", "coverage_independent"),
             "measures_scoring": ("all_pairs", "many_pairs", "fixed_thresholds"),
         },
         "export": {
@@ -59,7 +59,7 @@ SUITES: dict[str, dict[str, Act]] = {
             ),
         },
         "fairness": {
-            "measures_fairness": ("type_one_error", "power", "audit_speed", "whole_audit"),
+            "measures_fairness": ("type_one_error", "audit_speed", "whole_audit"),
             "measures_differentials": ("differential_tests",),
         },
         "comparison": {

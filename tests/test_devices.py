@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +10,7 @@ import torch
 from torch import nn
 
 from facerec.backbones import Preprocessing
-from facerec.devices import exact_products, has_fast_bf16, set_numerics, true_float32
+from facerec.devices import exact_products, set_numerics, true_float32
 from facerec.embedding import TorchModel
 
 
@@ -88,38 +86,3 @@ def test_models_embed_in_what_they_say(precision: str) -> None:
     model.embed(np.zeros((1, 112, 112, 3), np.uint8))
     assert seen == [("highest", False, precision == "bf16")]
     assert allowed() == ("medium", True)
-
-
-NEWER = """
-import torch
-from facerec.devices import exact_products, has_fast_bf16, set_numerics, true_float32
-backends = torch.backends
-def told():
-    parts = backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv
-    return [part.fp32_precision for part in parts]
-backends.fp32_precision = "tf32"
-backends.mkldnn.conv.fp32_precision = "bf16"
-before = told()
-assert "bf16" in before and "tf32" in before
-with true_float32():
-    assert told() == ["ieee"] * 4
-    # Both interfaces must say the same, or torch refuses to compute.
-    assert torch.get_float32_matmul_precision() == "highest" and not backends.cudnn.allow_tf32
-assert told() == before
-print("same")
-"""
-
-
-def test_callers_may_use_the_newer_interface() -> None:
-    run = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=False)
-    assert run.stdout == "same\n", run.stderr
-
-
-@pytest.mark.parametrize(("avx512", "amx"), [(False, False), (True, False), (False, True)])
-def test_an_older_torch_is_asked_in_its_own_way(
-    monkeypatch: pytest.MonkeyPatch, avx512: bool, amx: bool
-) -> None:
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
-    assert has_fast_bf16(torch.device("cpu")) == (avx512 or amx)

@@ -19,7 +19,7 @@ from facerec.commands import plan as plan_command
 from facerec.commands import train as train_command
 from facerec.embedding import save_model
 from facerec.errors import FacerecError, RecipeError
-from facerec.limits import LARGEST, MOST, Checked, Limits, Positive, Share, shown
+from facerec.limits import MOST, Checked, Limits
 from facerec.recipe import from_dict, to_dict
 from facerec.training import Distillation, Recipe
 from facerec.training.plan import plan_step
@@ -222,37 +222,3 @@ def test_the_numbers_of_commands(options: type) -> None:
                 flag = "--" + name.replace("_", "-")
                 with pytest.raises(RecipeError, match=f"^{flag} must be "):
                     options(**{name: value})
-
-
-@dataclasses.dataclass(frozen=True)
-class Small(Checked):
-    rate: Positive = 0.1
-    betas: tuple[Share, ...] | None = None
-    free: float = 0.0
-    text: str = ""
-
-
-def test_what_is_no_number_is_left_to_the_check_of_types() -> None:
-    for value in ("fast", None, True, [1]):
-        assert Small(rate=value).rate == value  # type: ignore[arg-type]
-    assert Small(betas=None, text="nan") == Small(text="nan")
-    with pytest.raises(RecipeError, match=r"x: recipe\.rate must be float, found 'fast'"):
-        from_dict(Small, {"rate": "fast"}, "x")
-    with pytest.raises(RecipeError, match=r"x: recipe\.rate must be a number of fewer digits"):
-        from_dict(Small, {"rate": 10**5000}, "x")
-
-
-def test_numbers_in_a_row_and_without_limits() -> None:
-    assert Small(betas=(0.5, 1.0), free=-LARGEST).betas == (0.5, 1.0)
-    with pytest.raises(RecipeError, match=r"Small\.betas must be above 0 .* found 0\.0"):
-        Small(betas=(0.5, 0.0))
-    with pytest.raises(RecipeError, match=r"Small\.free must be at least -1e\+12 .* found nan"):
-        Small(free=math.nan)
-
-
-def test_a_message_holds_only_so_much() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    for value in ("x" * 10**6, 10**5000, deep, "\n\x1b[31m"):
-        assert len(shown(value)) <= 60 and shown(value).isprintable()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from facerec.files import (
     write_folder,
 )
 from facerec.galleries import Gallery
-from facerec.records import FolderDataset
 from facerec.records.dataset import read_text
 from facerec.records.images import FolderImages
 from facerec.records.layout import read_property
@@ -151,17 +148,6 @@ def test_nothing_is_written_through_what_a_stranger_laid(
     assert names(folder) == [Path(name).parts[0]]
 
 
-def test_own_files_are_written_and_emptied(tmp_path: Path) -> None:
-    for mode, text in (("w", "first"), ("w", "2"), ("a", "3")):
-        with open_file(tmp_path / "file", mode) as file:
-            file.write(text)
-    assert (tmp_path / "file").read_text() == "23"
-    (tmp_path / ".out.lock").write_text("of a process that was killed")
-    with atomic_path(tmp_path / "out") as temporary:
-        temporary.write_text("whole")
-    assert names(tmp_path) == ["file", "out"]
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -200,17 +186,6 @@ def test_a_temporary_name_is_nobody_elses_until_it_is_whole(tmp_path: Path, priv
     assert not private or mode_of(tmp_path / "folder" / "in") == 0o700
 
 
-def test_a_mask_of_the_user_holds(tmp_path: Path) -> None:
-    code = (
-        "import os; os.umask(0o027)\n"
-        "from facerec.files import *\n"
-        "write_json('file', 1); write_folder('folder', {'in': b'x'})"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    found = [mode_of(tmp_path / name) for name in ("file", "folder", "folder/in")]
-    assert found == [0o640, 0o750, 0o640]
-
-
 # ------------------------------------------------------------------ what is read
 
 READ: dict[str, Callable[[Path], object]] = {
@@ -242,21 +217,3 @@ def test_what_is_no_file_is_named_and_never_waited_for(
     lay(path, tmp_path)
     with pytest.raises((FacerecError, PermissionError), match=kind):
         READ[kind](path)
-
-
-def test_a_pipe_that_came_after_a_folder_was_listed_is_named(tmp_path: Path) -> None:
-    for name in ("1.jpg", "2.jpg"):
-        (tmp_path / "set" / "a").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "set" / "a" / name).write_bytes(b"x")
-    dataset = FolderDataset(tmp_path / "set")
-    (tmp_path / "set" / "a" / "2.jpg").unlink()
-    os.mkfifo(tmp_path / "set" / "a" / "2.jpg")
-    assert dataset.sample(0) == (b"x", 0)
-    with pytest.raises(FacerecError, match=r"2\.jpg.*pipe"):
-        dataset.sample(1)
-
-
-def test_links_to_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a,b\n1,2\n")
-    (tmp_path / "link").symlink_to("file")
-    assert list(Table(tmp_path / "link").rows(["b"])) == [(2, ("2",))]

@@ -126,13 +126,11 @@ def _calibrate(
     if impostors is not None:
         space = gallery.space
         others = embedder.read(impostors, bool(space.flip), None, console, space)
-    elif gallery.calibration is not None and "persons" in gallery.calibration.note:
-        return  # of impostors, who are not at hand; deleted people are out of it already
-    elif len(gallery) < 2:
-        gallery.calibration = None
-        return
     with progress_bar(console, "probes") as progress:
-        gallery.calibrate(others, where=str(impostors), progress=progress)
+        if others is None:
+            gallery.recalibrate(progress)
+        else:
+            gallery.calibrate(others, where=str(impostors), progress=progress)
 
 
 def _print_enrolment(enrolled: Enrolment, console: Console) -> None:

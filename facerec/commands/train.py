@@ -237,7 +237,8 @@ def _tell_stop(
         then = "the same command starts again"
     else:
         named = "" if options.name else f"--name {folder.name} "
-        then = f"go on with the same command and {named}--resume"
+        but = " but --max-steps" if why == "--max-steps" else ""
+        then = f"go on with the same command{but} and {named}--resume"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
 
 

@@ -155,11 +155,13 @@ class Harness:
             progress: called with each arm and how many of its trials and final runs are done.
         """
         try:
+            told: dict[str, int] = {}
             while True:
-                done = [self._done(arm) for arm in self.comparison.arms]
-                for arm, count in zip(self.comparison.arms, done, strict=True):
-                    if progress is not None:
+                for arm in self.comparison.arms:
+                    count = self._done(arm)
+                    if progress is not None and told.get(arm.name) != count:
                         progress(arm.name, count, self._units(arm))
+                    told[arm.name] = count
                 if self._search() or self._finish():
                     continue
                 untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))

@@ -568,6 +568,17 @@ class Gallery:
         self.calibration = Calibration(scores, nearest, of_probe.astype(np.int64), entries, note)
         return self.calibration
 
+    def recalibrate(self, progress: Progress | None = None) -> None:
+        """Let the gallery's own subjects stand in for strangers, unless impostors did so before.
+
+        Impostors are not at hand any more; deleted people are out of their scores already.
+        """
+        if self.calibration is not None and "persons" in self.calibration.note:
+            return
+        self.calibration = None
+        if len(self) > 1:
+            self.calibrate(progress=progress)
+
     # --- files -----------------------------------------------------------------------------
 
     @staticmethod

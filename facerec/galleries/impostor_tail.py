@@ -178,7 +178,7 @@ def fit_tail(
     candidates: Sequence[int],
     scale: tuple[float, float],
     share: float,
-) -> tuple[ImpostorTail, list[NDArray[np.float64]]]:
+) -> list[NDArray[np.float64]]:
     """Fit the tail to the best scores of rows, of which some are their own subject's.
 
     Args:
@@ -189,7 +189,7 @@ def fit_tail(
         share: of the rows that are told to have their subject, how many may be wrong.
 
     Returns:
-        The tail, and for each kind the logarithm of each row's p-value, ``(n,)``.
+        For each kind the logarithm of each row's p-value, ``(n,)``.
     """
     tail = ImpostorTail(_SLOPE, _SHIFT, *scale)
     exponents = [tail.exponents(scores) for scores in best]
@@ -206,7 +206,7 @@ def fit_tail(
         if all(np.array_equal(*pair) for pair in zip(known, now, strict=True)):
             break
         known = now
-    return tail, values
+    return values
 
 
 def _moments(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.galleries.impostor_tail import (
     RANKS,
-    ImpostorTail,
     accept,
     centre_and_spread,
     fit_tail,
@@ -41,8 +39,6 @@ _UNNAMED_RANKS = 24
 
 # Standard deviations of impostors above which two unnamed images of one set may be one subject.
 _ALIKE = 3.0
-
-Kind = Literal["template", "images"]
 
 
 class Side:
@@ -137,8 +133,6 @@ class Match:
     """Natural logarithm of the chance that the best of all impostors is as good, or better."""
     expected_false: float
     """Expected false ones among this proposal and all better ones."""
-    evidence: Kind
-    """Which comparison said so."""
     images: tuple[int, int]
     """Rows of the two images that resemble each other most."""
     image_cosine: float
@@ -156,8 +150,6 @@ class Overlap:
     """Subjects of A, the surest first."""
     in_b: tuple[Match, ...]
     """Subjects of B, the surest first; `Match.other` is of A."""
-    tails: dict[Kind, ImpostorTail]
-    """By comparison."""
 
     @property
     def expected_false(self) -> float:
@@ -207,37 +199,21 @@ def find_overlap(
             "compare with; give one of them more subjects"
         )
     where = choose_device(device)
-    levels: dict[Kind, _Level] = {
-        "template": _Level(
-            (first.templates(), second.templates()),
-            (np.arange(len(first)), np.arange(len(second))),
-            (first.named, second.named),
-            share,
-            where,
-            "comparing templates",
-            progress,
-        )
-    }
+    named, everyone = (first.named, second.named), (np.arange(len(first)), np.arange(len(second)))
+    templates = first.templates(), second.templates()
+    levels = [_Level(templates, everyone, named, share, where, "comparing templates", progress)]
     if len(first.rows) > len(first) or len(second.rows) > len(second):
-        levels["images"] = _Level(
-            (first.unit_images(), second.unit_images()),
-            (first.subject, second.subject),
-            (first.named, second.named),
-            share,
-            where,
-            "comparing images",
-            progress,
-        )
+        images = first.unit_images(), second.unit_images()
+        subjects = first.subject, second.subject
+        levels.append(_Level(images, subjects, named, share, where, "comparing images", progress))
     matches, in_b = (_proposals((first, second)[:: 1 - 2 * at], at, levels, share) for at in (0, 1))
-    tails = {kind: level.tail for kind, level in levels.items()}
-    return Overlap(first, second, share, matches, in_b, tails)
+    return Overlap(first, second, share, matches, in_b)
 
 
 class _Level:
     """One comparison of all rows of two sets.
 
     Attributes:
-        tail: of the impostors.
         log_p: for each set, of each of its subjects, ``(P,)``.
         other: for each set, the subject of the other set who is behind it, ``(P,)``.
     """
@@ -267,7 +243,7 @@ class _Level:
             )
             best.append((scores[:, :RANKS], first))
         counts = [len(known) for known in named]
-        self.tail, values = fit_tail(
+        values = fit_tail(
             [scores for scores, _ in best], counts[::-1], centre_and_spread(*scaled), share
         )
         self.log_p, self.other = [], []
@@ -387,22 +363,20 @@ def _without_more_of_the_best(
 
 
 def _proposals(
-    sides: tuple[Side, ...], at: int, levels: dict[Kind, _Level], share: float
+    sides: tuple[Side, ...], at: int, levels: Sequence[_Level], share: float
 ) -> tuple[Match, ...]:
     """Return the subjects of ``sides[0]`` who are probably in ``sides[1]``, the surest first."""
     mine, theirs = sides
-    kinds = list(levels)
-    each = np.stack([levels[kind].log_p[at] for kind in kinds])
+    each = np.stack([level.log_p[at] for level in levels])
     which = each.argmin(axis=0)
     subjects = np.arange(len(mine))
     # The better of two comparisons is taken, so it may be so good twice as easily.
-    log_p = np.minimum(0.0, each[which, subjects] + np.log(len(kinds)))
+    log_p = np.minimum(0.0, each[which, subjects] + np.log(len(levels)))
     chosen = np.flatnonzero(accept(log_p, share))
     chosen = chosen[np.argsort(log_p[chosen], kind="stable")]
     matches = []
     for subject in chosen.tolist():
-        kind = kinds[which[subject]]
-        other = int(levels[kind].other[at][subject])
+        other = int(levels[which[subject]].other[at][subject])
         rows, columns = mine.of(subject), theirs.of(other)
         left, right = mine.unit(rows), theirs.unit(columns)
         cosines = left @ right.T
@@ -419,7 +393,6 @@ def _proposals(
                 cosine=float(sums[0] @ sums[1]) / length if length else 0.0,
                 log_p=float(log_p[subject]),
                 expected_false=float(np.exp(log_p[subject]) * len(mine)),
-                evidence=kind,
                 images=(int(rows[best[0]]), int(columns[best[1]])),
                 image_cosine=float(np.clip(cosines[best], -1, 1)),
             )

@@ -108,12 +108,9 @@ class GalleryFile:
     def _point(self) -> Fpir | None:
         gallery = self.gallery
         if self._known is None:
-            calibration = gallery.calibration
-            # A calibration by impostors, who are not at hand, stays.
-            own = calibration is None or "persons" not in calibration.note
-            met = 0 if calibration is None else calibration.entry_subjects.size
-            if own and len(gallery) > 1 and met < 0.9 * len(gallery):
-                gallery.calibrate()
+            known = gallery.calibration
+            if known is None or known.entry_subjects.size < 0.9 * len(gallery):
+                gallery.recalibrate()
             fpir = self._fpir if self._threshold is None else None
             self._known = gallery.point(fpir, self._threshold)
         return self._known

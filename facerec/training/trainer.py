@@ -69,6 +69,8 @@ class Trainer:
         validator: PackValidator | None = None,
         console: Console | None = None,
     ) -> None:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         self.learner, self.folder = learner, folder
         self.validator, self.console = validator, console
         self.recipe, self.processes = learner.recipe, learner.processes

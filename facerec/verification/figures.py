@@ -31,16 +31,16 @@ def comparison_figures(comparison: Comparison) -> pd.DataFrame:
     """Return every figure of both results and their difference, second minus first."""
     rows, bench = [], f"A: {comparison.first}; B: {comparison.second}"
     for row in comparison.rows:
-        few = "" if row.reliable else "few errors"
-        rows.append(figure_row(row.figure, row.first, bench=bench, model="A"))
-        rows.append(figure_row(row.figure, row.second, bench=bench, model="B"))
+        figure, _, at = row.figure.partition("=")
+        rows.append(figure_row(figure, row.first, at, bench=bench, model="A"))
+        rows.append(figure_row(figure, row.second, at, bench=bench, model="B"))
         change = row.difference
         if change.value is not None:
+            few = "" if row.reliable else "few errors"
             few = few if change.interval else "the same in all resamples"
             change = Estimate(change.value, change.interval, remark=few)
-            rows.append(
-                figure_row(f"difference of {row.figure}", change, bench=bench, model="B − A")
-            )
+            name = f"difference of {figure}"
+            rows.append(figure_row(name, change, at, bench=bench, model="B − A"))
     return tidy(rows)
 
 

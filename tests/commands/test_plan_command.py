@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 from helpers.tiny_training import write_training_set
 
 from facerec.commands.plan import main
-from facerec.commands.train import main as train
-from facerec.records.layout import write_image_records
 from facerec.training import plan as plans
 
 RECIPE = """
@@ -60,18 +55,6 @@ def test_tables_without_data(workplace: Path, capsys: pytest.CaptureFixture[str]
     assert {path.name for path in workplace.iterdir()} == {"arc.py"}
 
 
-def test_layers_frozen_for_good_spare_their_backward_pass(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spent = []
-    for flags in (["100"], ["None"], ["None", "--finetune.freeze-layers", "conv1", "layer1"]):
-        main(["arc.py", "--classes", "10", "--finetune.freeze-steps", *flags])
-        (row,) = [line for line in lines(capsys) if re.fullmatch(r"backbone [\d.]+", line)]
-        spent.append(float(row.split()[1]))
-    whole, nothing, some = spent
-    assert whole == pytest.approx(3 * nothing, abs=0.002) and nothing < some < whole
-
-
 def test_classes_come_from_the_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_training_set(workplace / "data", people=7, images=1)
     main(["arc.py", "--device", "cpu", "--head.sample-rate", "0.5", "--batch-size", "2"])
@@ -90,13 +73,6 @@ def test_what_fits(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([*flags, "--device-memory", "0.05"])
     text = " ".join(lines(capsys))
     assert " GB does not fit in 0.05 GB" in text and "--recompute" in text
-
-
-def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["arc.py", "--classes", "10", "--accumulation", "4", "--compile"])
-    text = " ".join(lines(capsys))
-    assert "64 each in 4 micro-batches of 16" in text
-    assert "as if it were not compiled" in text
 
 
 @pytest.mark.parametrize(
@@ -131,15 +107,6 @@ def test_errors_are_sentences(
     assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["--help"])
-    assert exit_.value.code == 0
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--ranks INT Processes that share the training" in text
-    assert "--device-memory" in text and "--head.sample-rate" in text
-
-
 def test_ten_million_people_take_no_memory(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,30 +122,3 @@ def test_ten_million_people_take_no_memory(
     plans._backbone_step.cache_clear()
     main(["arc.py", "--classes", "10000000", "--batch-size", "2"])
     assert made and max(made) < 10**8
-
-
-@pytest.mark.parametrize(("labels", "given"), [((0, 3, 90_000), None), ((0, 1), 500)])
-def test_classes_without_images_are_not_people(
-    workplace: Path,
-    capsys: pytest.CaptureFixture[str],
-    labels: tuple[int, ...],
-    given: int | None,
-) -> None:
-    image = cv2.imencode(".jpg", np.zeros((112, 112, 3), np.uint8))[1].tobytes()
-    items = [(label, f"{label}/{i}.jpg", image) for label in labels for i in range(4)]
-    write_image_records(workplace / "data" / "train", items, num_classes=given)
-    classes = given or labels[-1] + 1
-    empty = classes - len(labels)
-    flags = ["arc.py", "--data.path", "data", "--device", "cpu", "--batch-size", "2"]
-    main(flags)
-    told = f"{empty:,} of {classes:,} classes have no image"
-    found = lines(capsys)
-    assert told in " ".join(found)
-    assert f"classes {classes:,}, of which rank 0 holds" in " ".join(found)
-    main([*flags, "--data.min-images", "2"])
-    found = lines(capsys)
-    assert "no image" not in " ".join(found)
-    assert f"classes {len(labels)}, of which rank 0 holds {len(labels)}" in " ".join(found)
-    train([*flags[:-2], "--batch-size", "4", "--max-steps", "1"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert told in text and f"{len(items)} images of {len(labels)} identities, data" in text

@@ -226,20 +226,6 @@ def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
 
 
 @pytest.mark.integration
-def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train("--name", "again")
-    assert_same_model(trained / "runs" / "arc", trained / "runs" / "again")
-    for first, second in zip(
-        metrics(trained / "runs" / "arc"), metrics(trained / "runs" / "again"), strict=True
-    ):
-        first.pop("images_per_second"), second.pop("images_per_second")
-        assert first == second
-    # A finished run has nothing to resume, which is no error.
-    train("--name", "again", "--resume")
-    assert "(resumed at step 8)" in capsys.readouterr().out
-
-
-@pytest.mark.integration
 def test_packs_are_scored_and_the_best_model_kept(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,43 +241,6 @@ def test_packs_are_scored_and_the_best_model_kept(
     assert load_model(workplace / "runs" / "arc" / "best.safetensors").embedding_size == 16
     read_back = from_dict(Recipe, read(workplace / "runs" / "arc" / "recipe.json"), "recipe.json")
     assert read_back.validation.benches == ("toy",)
-
-
-@pytest.mark.parametrize("there", [(), ("toy",)])
-def test_packs_that_are_missing_are_a_note(
-    workplace: Path, capsys: pytest.CaptureFixture[str], there: tuple[str, ...]
-) -> None:
-    """The recipe of a run says what was scored, so that the packs may come later."""
-    make_pack(workplace / "packs" / "toy.bin", per_fold=2)
-    benches = ["--validation.benches", "lfw", *there, "packs/gone.bin"]
-    train(*benches, "--validation.data", "packs", "--epochs", "1")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("note: ") == 1
-    for word in ("'lfw'", "lfw, packs/gone.bin missing", "packs/lfw/", "--validation.data"):
-        assert word in printed
-    assert ("without validation" in printed) is not there
-    run = workplace / "runs" / "arc"
-    assert read(run / "recipe.json")["validation"]["benches"] == list(there)  # type: ignore[index]
-    assert (run / "model.safetensors").is_file()
-    assert (run / "best.safetensors").is_file() is bool(there)
-    # A pack that is there but damaged is no missing one.
-    (workplace / "packs" / "toy.bin").write_bytes(b"nothing")
-    sentence = refused(capsys, ["arc.py", "--validation.benches", "packs/toy.bin"])
-    assert "packs/toy.bin" in sentence
-
-
-def test_the_recipe_of_a_run_trains_it_again(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Under the run's name, with every field as it was but for those of the command line."""
-    recipe = "runs/arc/recipe.json"
-    main([recipe, "--device", "cpu"])
-    assert "model: runs/arc-2/model.safetensors" in capsys.readouterr().out
-    assert_same_model(trained / "runs" / "arc", trained / "runs" / "arc-2")
-    main([recipe, "--device", "cpu", "--epochs", "1", "--optimizer.lr", "0.01"])
-    again = from_dict(Recipe, read(trained / "runs" / "arc-3" / "recipe.json"), "recipe.json")
-    assert (again.epochs, again.optimizer.lr, again.batch_size) == (1, 0.01, 12)
-    assert "recipe.json" in refused(capsys, ["runs/arc"])
 
 
 # ---------------------------------------------------------------- stopping and going on
@@ -460,19 +409,6 @@ def test_torchrun_trains_and_one_process_resumes(
     assert load_model(run).embedding_size == 16
 
 
-@pytest.mark.integration
-def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> None:
-    done = finish(start(torchrun("--name", "arc"), trained))
-    assert done.returncode != 0
-    sentence = "error: runs/arc exists already; use --resume or another --name"
-    assert done.stderr.count(sentence) == 1
-    # The launcher has a traceback of its own; the ranks have none.
-    assert "train.py" not in "".join(
-        line for line in done.stderr.splitlines() if line.lstrip().startswith("File ")
-    )
-    assert "[rank" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -605,51 +541,6 @@ def test_errors_are_sentences_and_leave_nothing(
     assert sorted(workplace.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--optimizr.lr", "0.1"], ["--optimizr.lr", "Perhaps you meant", "--optimizer.lr FLOAT"]),
-        (["--optimizer.lr", "fast"], ["--optimizer.lr", "could not convert", "'fast'"]),
-        (["--epochs", "2.5"], ["--epochs", "'2.5'"]),
-        (["--precision", "fp8"], ["invalid choice 'fp8'", "'bf16'"]),
-        (["--backbone.widht", "2"], ["--backbone.widht", "--backbone.width FLOAT"]),
-        (
-            ["--backbone.dropout", "1.5"],
-            ["Backbone.dropout must be at least 0 and below 1, found 1.5"],
-        ),
-    ],
-)
-def test_wrong_flags_are_explained(
-    workplace: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        train(*flags)
-    assert exit_.value.code == 2
-    captured = capsys.readouterr()
-    for word in words:
-        assert word in captured.err
-    assert "Traceback" not in captured.err and captured.out == ""
-    assert not (workplace / "runs").exists()
-
-
-def test_resuming_with_another_recipe_names_the_field(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sentence = refused(capsys, ["arc.py", "--resume", "--optimizer.lr", "0.3", "--epochs", "4"])
-    assert sentence == (
-        "runs/arc/recipe.json: the run was started with other values of optimizer.lr, epochs; "
-        "resume with the recipe that started it, or start a new run"
-    )
-    write_training_set(trained / "more", people=7, images=9)
-    sentence = refused(capsys, ["arc.py", "--resume", "--data.path", "more"])
-    assert sentence.startswith("more: has 63 images of 7 classes, but runs/arc was started on 56")
-    newest = checkpoint.latest(trained / "runs" / "arc" / "checkpoints")
-    assert newest is not None and newest.name == "step-00000008"
-    next(newest.glob("*.distcp")).unlink()
-    sentence = refused(capsys, ["arc.py", "--resume"])
-    assert "step-00000008: damaged" in sentence and "delete it" in sentence
-
-
 @pytest.mark.integration
 def test_a_damaged_image_stops_or_is_counted(
     workplace: Path, capsys: pytest.CaptureFixture[str]
@@ -680,16 +571,6 @@ def test_a_damaged_image_stops_or_is_counted(
     assert again[:2] == listed
 
 
-def test_debug_shows_the_traceback(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--debug", "gone.py"], ["arc.py", "--data.path", "gone", "--debug"]):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        assert exit_.value.code == 2
-        error = capsys.readouterr().err
-        assert "Traceback (most recent call last)" in error
-        assert error.splitlines()[-1].startswith("error: gone")
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["arc.py", "--help"], ["arc.py", "-h"]])
 def test_help_teaches(
     workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
@@ -711,17 +592,6 @@ def test_help_teaches(
     if arguments[0] == "arc.py":
         assert "(default: 12)" in text and "--regularizer.weight FLOAT" in text
     assert not (workplace / "runs").exists()
-
-
-@pytest.mark.parametrize("words", [["--data.also", "None"], ["--data.also=None"]])
-def test_a_command_line_does_without_the_further_sets_of_a_recipe(
-    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    text = RECIPE.replace('path=Path("data")', 'path=Path("data"), also=(Part(Path("gone")),)')
-    Path("arc.py").write_text(text.replace("import Data", "import Data, Part"))
-    assert "gone" in refused(capsys, ["arc.py", "--device", "cpu"])
-    train("--max-steps", "1", *words)
-    assert json.loads(Path("runs/arc/recipe.json").read_text())["data"]["also"] == []
 
 
 def test_a_resumed_run_writes_the_lines_of_one_that_was_not_stopped(workplace: Path) -> None:

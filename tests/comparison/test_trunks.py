@@ -207,21 +207,18 @@ class Hostile:
 
 def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "weights.pth"
-    with pytest.raises(ModelError, match="no such file of weights"):
+    with pytest.raises(ModelError, match="No such file"):
         create_trunk(with_weights(SMALL, path), 0)
     torch.save({"x": Hostile()}, path)
-    with pytest.raises(ModelError, match="without running code"):
+    with pytest.raises(ModelError, match=r"weights\.pth"):
         create_trunk(with_weights(SMALL, path), 0)
     assert capsys.readouterr().out == ""
     torch.save({"state_dict": {"x": torch.zeros(1)}}, path)
     with pytest.raises(ModelError, match="another architecture"):
         create_trunk(with_weights(SMALL, path), 0)
-    for name, words in (
-        ("weights.pth", "not a state dict that loads without running code"),
-        ("weights.safetensors", "not a state dict that loads without running code"),
-    ):
+    for name in ("weights.pth", "weights.safetensors"):
         (tmp_path / name).write_bytes(b"nothing")
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(ModelError, match=name):
             create_trunk(with_weights(SMALL, tmp_path / name), 0)
 
 

@@ -131,7 +131,7 @@ def test_neither_scale_nor_order_changes_ratios(
         assert found == pytest.approx(scale * formula(values), rel=1e-9, abs=1e-12)
         # All replicates at once are as one by one.
         both = formula(np.array([values, shuffled]))
-        assert both.tolist() == pytest.approx([formula(values)] * 2, rel=1e-9, abs=1e-12)
+        assert both.tolist() == pytest.approx([float(formula(values))] * 2, rel=1e-9, abs=1e-12)
         parity = formula(np.full(len(values), values[0]))
         assert parity == pytest.approx(float(ratio), abs=1e-12)
 
@@ -166,22 +166,25 @@ def counted(faces: Toy, targets: tuple[str, ...], of_list: bool = False) -> Grou
 
 
 @pytest.mark.parametrize("of_list", [False, True])
-def test_replicates_are_those_of_the_vertex_bootstrap(of_list: bool) -> None:
+def test_replicates_are_those_of_a_loop(of_list: bool) -> None:
     faces = toy(persons=30, images=3)
     errors = counted(faces, ("5e-2",), of_list)
-    threshold = errors.points[0].point.threshold
     first, second = faces.pairs
     sides = faces.subject[first], faces.subject[second]
-    scores = score_pairs(faces.vectors, first, second).astype(np.float64)
-    everybody = VertexBootstrap(*sides, sides[0] == sides[1], replicates=300, seed=7)
-    weights = resample(errors.subjects, 300, 7)
-    np.testing.assert_array_equal(weights, everybody.multiplicities)
+    accepted = score_pairs(faces.vectors, first, second) >= errors.points[0].point.threshold
+    weights = resample(errors.subjects, 40, 7)
+    everyone = np.arange(30)
+    drawn = VertexBootstrap(everyone, everyone, np.ones(30, bool), replicates=40, seed=7)
+    np.testing.assert_array_equal(weights, drawn.multiplicities)
+    same = sides[0] == sides[1]
     for place, counts in enumerate(errors.points[0].counts):
         within = (faces.group[first] == place) & (faces.group[second] == place)
-        group = everybody.select(within)
         fmr, fnmr = counts.replicates(weights)
-        np.testing.assert_allclose(fmr, group.fmr(scores[within], threshold), rtol=1e-12)
-        np.testing.assert_allclose(fnmr, group.fnmr(scores[within], threshold), rtol=1e-12)
+        for row, times in enumerate(weights.astype(float)):
+            weight = np.where(same, times[sides[0]], times[sides[0]] * times[sides[1]])
+            for rates, wrong, of in ((fmr, accepted, ~same), (fnmr, ~accepted, same)):
+                share = weight[within & of]
+                assert rates[row] == pytest.approx(share @ wrong[within & of] / share.sum())
 
 
 def test_replicates_without_comparisons_are_undefined() -> None:

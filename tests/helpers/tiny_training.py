@@ -86,8 +86,6 @@ def make_trainer(
     recipe: Recipe, folder: Path | None = None, processes: Processes | None = None
 ) -> Trainer:
     processes = processes or Processes(0, 1, torch.device("cpu"))
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
     return Trainer(Learner(recipe, open_dataset(recipe.data, recipe.seed), processes), folder)
 
 

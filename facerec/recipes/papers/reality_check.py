@@ -11,46 +11,38 @@ contrastive one of 2006. `reality_check_sec.py` puts SEC on each, `reality_check
 losses that the table lacks, `reality_check_photos.py` trains whole networks.
 """
 
-from facerec.comparison import Arm, Comparison, MetricLoss
-from facerec.recipes.papers._protocols import classes_alone, features, reality_check
-
-BASE = "Contrastive"
-
-table = {
-    BASE: MetricLoss("Contrastive"),
-    "Triplet": MetricLoss("Triplet"),
-    "NT-Xent": MetricLoss("NTXent"),
-    "ProxyNCA": MetricLoss("ProxyNCA"),
-    "Margin": MetricLoss("Margin"),
-    "Margin-class": MetricLoss("MarginPerClass"),
-    "N.Softmax": MetricLoss("NormalizedSoftmax"),
-    "CosFace": MetricLoss("PmlCosFace"),
-    "ArcFace": MetricLoss("PmlArcFace"),
-    "FastAP": MetricLoss("FastAP"),
-    "SNR": MetricLoss("SNRContrastive"),
-    "MS": MetricLoss("MultiSimilarity"),
-    "MS+Miner": MetricLoss("MultiSimilarityMined"),
-    "SoftTriple": MetricLoss("SoftTriple"),
-}
+from facerec.comparison import Arm, MetricLoss
+from facerec.recipes.papers._protocols import classes_alone, paper
 
 
-def plain(name: str, loss: MetricLoss) -> Arm:
+def plain(name: str, loss: str, against: str | None = "Contrastive") -> Arm:
     """Return a loss as the paper trains it."""
-    return Arm(
-        name,
-        loss,
-        against=None if name == BASE else BASE,
-        protocol=classes_alone(reality_check) if loss.entry.classification else None,
-    )
+    metric = MetricLoss(loss)
+    protocol = classes_alone if metric.entry.classification else None
+    return Arm(name, metric, against=against, protocol=protocol)
 
 
-recipe = Comparison(
-    name="reality_check",
-    question="Which losses differ from the contrastive loss of 2006?",
-    data=features,
-    protocol=reality_check,
+contrastive = plain("Contrastive", "Contrastive", against=None)
+
+recipe = paper(
+    "reality_check",
+    "Which losses differ from the contrastive loss of 2006?",
+    (
+        contrastive,
+        plain("Triplet", "Triplet"),
+        plain("NT-Xent", "NTXent"),
+        plain("ProxyNCA", "ProxyNCA"),
+        plain("Margin", "Margin"),
+        plain("Margin-class", "MarginPerClass"),
+        plain("N.Softmax", "NormalizedSoftmax"),
+        plain("CosFace", "PmlCosFace"),
+        plain("ArcFace", "PmlArcFace"),
+        plain("FastAP", "FastAP"),
+        plain("SNR", "SNRContrastive"),
+        plain("MS", "MultiSimilarity"),
+        plain("MS+Miner", "MultiSimilarityMined"),
+        plain("SoftTriple", "SoftTriple"),
+    ),
     declared=("batch",),
-    arms=tuple(plain(name, loss) for name, loss in table.items()),
-    trials=50,
-    repetitions=10,
+    paired=False,
 )

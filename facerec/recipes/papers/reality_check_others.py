@@ -7,32 +7,29 @@ anchor, tuplet margin, SphereFace, and those of the SEC authors. Each is compare
 contrastive loss, as in `reality_check.py`.
 """
 
-from dataclasses import replace
+from facerec.recipes.papers._protocols import paper
+from facerec.recipes.papers.reality_check import contrastive, plain
 
-from facerec.comparison import MetricLoss
-from facerec.recipes.papers.reality_check import BASE, plain, table
-from facerec.recipes.papers.reality_check import recipe as reality_check
-
-others = {
-    "Angular": MetricLoss("Angular"),
-    "Lifted": MetricLoss("LiftedStructure"),
-    "Lifted-general": MetricLoss("GeneralizedLiftedStructure"),
-    "N-pairs": MetricLoss("NPairs"),
-    "N-pairs-normalised": MetricLoss("NPairNormalized"),
-    "N-pairs-L2": MetricLoss("NPairInnerProductL2"),
-    "SupCon": MetricLoss("SupCon"),
-    "Circle": MetricLoss("Circle"),
-    "ProxyAnchor": MetricLoss("ProxyAnchor"),
-    "TupletMargin": MetricLoss("TupletMargin"),
-    "SphereFace": MetricLoss("PmlSphereFace"),
-    "Triplet-all": MetricLoss("TripletAll"),
-    "Semihard": MetricLoss("SemihardTriplet"),
-    "MS-SEC-authors": MetricLoss("MultiSimilaritySEC"),
-}
-
-recipe = replace(
-    reality_check,
-    name="reality_check_others",
-    question="Which losses beyond the Reality Check's table differ from the contrastive loss?",
-    arms=(plain(BASE, table[BASE]), *(plain(name, loss) for name, loss in others.items())),
+recipe = paper(
+    "reality_check_others",
+    "Which losses beyond the Reality Check's table differ from the contrastive loss?",
+    (
+        contrastive,
+        plain("Angular", "Angular"),
+        plain("Lifted", "LiftedStructure"),
+        plain("Lifted-general", "GeneralizedLiftedStructure"),
+        plain("N-pairs", "NPairs"),
+        plain("N-pairs-normalised", "NPairNormalized"),
+        plain("N-pairs-L2", "NPairInnerProductL2"),
+        plain("SupCon", "SupCon"),
+        plain("Circle", "Circle"),
+        plain("ProxyAnchor", "ProxyAnchor"),
+        plain("TupletMargin", "TupletMargin"),
+        plain("SphereFace", "PmlSphereFace"),
+        plain("Triplet-all", "TripletAll"),
+        plain("Semihard", "SemihardTriplet"),
+        plain("MS-SEC-authors", "MultiSimilaritySEC"),
+    ),
+    declared=("batch",),
+    paired=False,
 )

@@ -8,36 +8,24 @@ weight is searched for each, as zero pulls at whole norms and the others at thei
 range for zero contains the authors' 1e-4. All trials share the plain loss's settings.
 """
 
-from facerec.comparison import Arm, Comparison, Range
+from facerec.comparison import Range
 from facerec.heads import SEC, FixedNorm, L2Norm, RingLoss
-from facerec.recipes.papers._protocols import features, reality_check, weight, with_penalty
-from facerec.recipes.papers.sec import four
+from facerec.recipes._arms import with_penalties
+from facerec.recipes.papers._protocols import paper, weight
+from facerec.recipes.papers.sec import n_pair, triplet
 
 of_zero = Range("regularizer.weight", 1e-6, 1.0, "log")
 radius = Range("regularizer.radius", 1.0, 100.0, "log")
-centres = {
-    "zero": (L2Norm(weight=1e-4), of_zero),
-    "mean": (SEC(weight=1.0), weight),
-    "moving": (SEC(weight=1.0, rho=0.1), weight),
-    "learned": (RingLoss(weight=1.0), weight),
-    "fixed": (FixedNorm(weight=0.01, radius=10.0), weight, radius),
-}
 
-recipe = Comparison(
-    name="reviewers_centre",
-    question="Does it matter to what the norms are pulled: zero, their mean, or a radius?",
-    data=features,
-    protocol=reality_check,
-    arms=tuple(
-        arm
-        for name in ("Triplet", "N-pair")
-        for base in (Arm(name, four[name]),)
-        for arm in (
-            base,
-            *(with_penalty(base, kind, *centre) for kind, centre in centres.items()),
-        )
+recipe = paper(
+    "reviewers_centre",
+    "Does it matter to what the norms are pulled: zero, their mean, or a radius?",
+    with_penalties(
+        (triplet, n_pair),
+        ("zero", L2Norm(weight=1e-4), of_zero),
+        ("mean", SEC(weight=1.0), weight),
+        ("moving", SEC(weight=1.0, rho=0.1), weight),
+        ("learned", RingLoss(weight=1.0), weight),
+        ("fixed", FixedNorm(weight=0.01, radius=10.0), weight, radius),
     ),
-    paired=True,
-    trials=50,
-    repetitions=10,
 )

@@ -9,51 +9,31 @@ the plain linear layer, each with SEC with itself, in trials of the same setting
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, Trunk
+from facerec.comparison import Arm
 from facerec.heads import SEC
-from facerec.recipes.papers._protocols import features, reality_check, weight, with_penalty
-from facerec.recipes.papers.sec import four
-
-plain = reality_check.trunk
-fixed = {
-    "L2-layer": replace(plain, last_layer="l2"),
-    "layer-norm": replace(plain, last_layer="layer_norm"),
-}
-free = {
-    "BN-gamma-1": replace(plain, embedding_bn="frozen_gamma"),
-    "BN": replace(plain, embedding_bn="affine"),
-    "weight-norm": replace(plain, weight_norm=True),
-}
+from facerec.recipes._arms import with_layer, with_penalties
+from facerec.recipes.papers._protocols import paper, reality_check, weight
+from facerec.recipes.papers.sec import n_pair, triplet
 
 
-def ending(base: Arm, kind: str, trunk: Trunk) -> Arm:
-    """Return the base's loss with another last layer."""
-    protocol = replace(reality_check, trunk=trunk)
-    return Arm(f"{base.name}-{kind}", base.loss, against=base.name, protocol=protocol)
-
-
-def family(name: str) -> tuple[Arm, ...]:
+def family(base: Arm) -> tuple[Arm, ...]:
     """Return a loss with every last layer, and with SEC where that leaves norms free."""
-    base = Arm(name, four[name])
-    open_ended = [base, *(ending(base, kind, trunk) for kind, trunk in free.items())]
-    return (
-        *(ending(base, kind, trunk) for kind, trunk in fixed.items()),
-        *(
-            arm
-            for each in open_ended
-            for arm in (each, with_penalty(each, "SEC", SEC(weight=1.0), weight))
-        ),
+    l2, layer_norm, *free = (
+        with_layer(replace(base, against=base.name), f"{base.name}-{kind}", reality_check, **layer)
+        for kind, layer in {
+            "L2-layer": {"last_layer": "l2"},
+            "layer-norm": {"last_layer": "layer_norm"},
+            "BN-gamma-1": {"embedding_bn": "frozen_gamma"},
+            "BN": {"embedding_bn": "affine"},
+            "weight-norm": {"weight_norm": True},
+        }.items()
     )
+    return (l2, layer_norm, *with_penalties((base, *free), ("SEC", SEC(weight=1.0), weight)))
 
 
-recipe = Comparison(
-    name="reviewers_last_layer",
-    question="Does a normalisation of the last layer do what SEC does, or make it superfluous?",
-    data=features,
-    protocol=reality_check,
+recipe = paper(
+    "reviewers_last_layer",
+    "Does a normalisation of the last layer do what SEC does, or make it superfluous?",
+    (*family(triplet), *family(n_pair)),
     declared=("trunk.last_layer", "trunk.embedding_bn", "trunk.weight_norm"),
-    arms=(*family("Triplet"), *family("N-pair")),
-    paired=True,
-    trials=50,
-    repetitions=10,
 )

@@ -8,45 +8,32 @@ then tried at every one of these settings, with a weight that is searched beside
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, Range
+from facerec.comparison import Range
 from facerec.heads import SEC
-from facerec.recipes.papers._protocols import features, reality_check, weight, with_penalty
-from facerec.recipes.papers.sec import four
-from facerec.training import SGD, Adam, Optimizer, RMSprop
+from facerec.recipes._arms import with_penalties
+from facerec.recipes.papers._protocols import paper, reality_check, weight
+from facerec.recipes.papers.sec import n_pair, triplet
+from facerec.training import SGD, Adam, RMSprop
 
-rate = "protocol.optimizer.lr"
-optimizers: dict[str, tuple[Optimizer, Range]] = {
-    "momentum": (SGD(lr=0.1, momentum=0.9, weight_decay=0.0), Range(rate, 1e-3, 10.0, "log")),
-    "RMSprop": (RMSprop(lr=3e-4), Range(rate, 1e-5, 1e-2, "log")),
-    "Adam": (Adam(lr=3e-4), Range(rate, 1e-5, 1e-2, "log")),
+optimizers = {
+    "momentum": (SGD(lr=0.1, momentum=0.9, weight_decay=0.0), 1e-3, 10.0),
+    "RMSprop": (RMSprop(lr=3e-4), 1e-5, 1e-2),
+    "Adam": (Adam(lr=3e-4), 1e-5, 1e-2),
 }
-
-
-def plain(name: str, kind: str) -> Arm:
-    """Return a loss under an optimizer whose learning rate is searched too."""
-    optimizer, rates = optimizers[kind]
-    return Arm(
-        f"{name}-{kind}",
-        four[name],
-        search=(*Arm(name, four[name]).ranges, rates),
+arms = [
+    replace(
+        base,
+        name=f"{base.name}-{kind}",
+        search=(*base.ranges, Range("protocol.optimizer.lr", low, high, "log")),
         protocol=replace(reality_check, optimizer=optimizer),
     )
+    for base in (triplet, n_pair)
+    for kind, (optimizer, low, high) in optimizers.items()
+]
 
-
-recipe = Comparison(
-    name="reviewers_optimizers",
-    question="Does the optimizer decide whether SEC helps?",
-    data=features,
-    protocol=reality_check,
+recipe = paper(
+    "reviewers_optimizers",
+    "Does the optimizer decide whether SEC helps?",
+    with_penalties(arms, ("SEC", SEC(weight=1.0), weight)),
     declared=("optimizer",),
-    arms=tuple(
-        arm
-        for name in ("Triplet", "N-pair")
-        for kind in optimizers
-        for base in (plain(name, kind),)
-        for arm in (base, with_penalty(base, "SEC", SEC(weight=1.0), weight))
-    ),
-    paired=True,
-    trials=50,
-    repetitions=10,
 )

@@ -10,37 +10,29 @@ penalty's weight grows linearly, as in the authors' code.
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, MetricLoss
+from facerec.comparison import Arm, MetricLoss
 from facerec.heads import SEC, L2Norm
+from facerec.recipes._arms import with_penalties
 from facerec.recipes.papers._protocols import (
     classes_alone,
     features,
+    paper,
     reality_check,
     weight,
-    with_penalty,
 )
 
-contestants = (
-    Arm("SimCLR", MetricLoss("NTXent", views=2)),
-    Arm("SupCon", MetricLoss("SupCon", views=2), protocol=reality_check),
-)
-
-recipe = Comparison(
-    name="reviewers_views",
-    question="Does a penalty on norms help SimCLR and SupCon?",
-    data=replace(features, second_views=features.path.with_name("second_views.npz")),
-    protocol=classes_alone(reality_check),
-    declared=("batch",),
-    arms=tuple(
-        arm
-        for base in contestants
-        for arm in (
-            base,
-            with_penalty(base, "SEC", SEC(weight=0.1, schedule="linear"), weight),
-            with_penalty(base, "L2", L2Norm(weight=1e-4, schedule="linear"), weight),
-        )
+recipe = paper(
+    "reviewers_views",
+    "Does a penalty on norms help SimCLR and SupCon?",
+    with_penalties(
+        (
+            Arm("SimCLR", MetricLoss("NTXent", views=2)),
+            Arm("SupCon", MetricLoss("SupCon", views=2), protocol=reality_check),
+        ),
+        ("SEC", SEC(weight=0.1, schedule="linear"), weight),
+        ("L2", L2Norm(weight=1e-4, schedule="linear"), weight),
     ),
-    paired=True,
-    trials=50,
-    repetitions=10,
+    data=replace(features, second_views=features.path.with_name("second_views.npz")),
+    protocol=classes_alone,
+    declared=("batch",),
 )

@@ -11,36 +11,25 @@ a penalty that only ever loses can be told from a search without luck. The publi
 arms that differ in more than the penalty; here only the penalty differs.
 """
 
-from facerec.comparison import Arm, Comparison, MetricLoss
-from facerec.heads import SEC, L2Norm, NormPenalty
-from facerec.recipes.papers._protocols import features, reality_check, weight, with_penalty
+from facerec.comparison import Arm, MetricLoss
+from facerec.heads import SEC, L2Norm
+from facerec.recipes._arms import with_penalties
+from facerec.recipes.papers._protocols import paper, weight
 
-four = {
-    "Triplet": MetricLoss("TripletAll"),
-    "Semihard": MetricLoss("SemihardTriplet"),
-    "N-pair": MetricLoss("NPairNormalized"),
-    "MS": MetricLoss("MultiSimilaritySEC"),
-}
-authors: dict[str, NormPenalty] = {"SEC": SEC(weight=1.0), "L2": L2Norm(weight=1e-4)}
+triplet = Arm("Triplet", MetricLoss("TripletAll"))
+semihard = Arm("Semihard", MetricLoss("SemihardTriplet"))
+n_pair = Arm("N-pair", MetricLoss("NPairNormalized"))
+multi_similarity = Arm("MS", MetricLoss("MultiSimilaritySEC"))
+four = (triplet, semihard, n_pair, multi_similarity)
 
-
-def family(name: str, loss: MetricLoss) -> tuple[Arm, ...]:
-    """Return a loss plain, and with each penalty at the authors' weight and at searched ones."""
-    base = Arm(name, loss)
-    arms = [base]
-    for kind, penalty in authors.items():
-        for suffix, own in (("-authors", ()), ("", (weight,))):
-            arms.append(with_penalty(base, f"{kind}{suffix}", penalty, *own))
-    return tuple(arms)
-
-
-recipe = Comparison(
-    name="sec",
-    question="Does a penalty on norms help the four losses of the SEC paper?",
-    data=features,
-    protocol=reality_check,
-    arms=tuple(arm for name, loss in four.items() for arm in family(name, loss)),
-    paired=True,
-    trials=50,
-    repetitions=10,
+recipe = paper(
+    "sec",
+    "Does a penalty on norms help the four losses of the SEC paper?",
+    with_penalties(
+        four,
+        ("SEC-authors", SEC(weight=1.0)),
+        ("SEC", SEC(weight=1.0), weight),
+        ("L2-authors", L2Norm(weight=1e-4)),
+        ("L2", L2Norm(weight=1e-4), weight),
+    ),
 )

@@ -9,51 +9,38 @@ searched: two models a seed, about two minutes of a core each. `sec_photos.py` a
 the Reality Check's protocol: days on a GPU.
 """
 
-from facerec.comparison import Arm, Comparison, CropTransform, ImageData, Protocol, Trunk
+from dataclasses import replace
+
+from facerec.comparison import CropTransform
 from facerec.comparison.transforms import Crop
 from facerec.heads import SEC
-from facerec.recipes.papers._protocols import WEIGHTS, reality_check, with_penalty
-from facerec.recipes.papers.sec import authors, four
+from facerec.recipes._arms import with_penalties
+from facerec.recipes.papers._protocols import cars196, lite0, paper, reality_check
+from facerec.recipes.papers.sec import four
 from facerec.training import Adam
 
-protocol = Protocol(
-    trunk=Trunk(
-        "timm:tf_efficientnet_lite0",
-        embedding_size=128,
-        weights=WEIGHTS,
-        freeze_bn=True,
-        image_size=64,
+recipe = paper(
+    "sec_photos_small",
+    "Does SEC help the four losses of its paper where the network learns along?",
+    with_penalties(
+        [replace(loss, search=()) for loss in four],
+        ("SEC", SEC(weight=1.0)),
+        ("SEC-scale-free", SEC(weight=0.2, scale_free=True)),
     ),
-    transform=CropTransform(
-        resize=72, size=64, crop=Crop(0.5, 1.0, "area"), mean=(127.0,) * 3, std=(128.0,) * 3
+    data=cars196,
+    protocol=replace(
+        reality_check,
+        trunk=replace(lite0, image_size=64),
+        transform=CropTransform(
+            resize=72, size=64, crop=Crop(0.5, 1.0, "area"), mean=(127.0,) * 3, std=(128.0,) * 3
+        ),
+        optimizer=Adam(lr=1e-4),
+        steps_per_epoch=100,
+        epochs=6,
+        patience=6,
+        folds=2,
     ),
-    optimizer=Adam(lr=1e-4),
-    batch=reality_check.batch,
-    steps_per_epoch=100,
-    epochs=6,
-    patience=6,
-    folds=2,
-    numbering="mlrc",
-)
-
-
-def family(name: str) -> tuple[Arm, ...]:
-    """Return a loss of the paper, and the same with SEC in both forms."""
-    base = Arm(name, four[name], search=())
-    scale_free = SEC(weight=0.2, scale_free=True)
-    return (
-        base,
-        with_penalty(base, "SEC", authors["SEC"]),
-        with_penalty(base, "SEC-scale-free", scale_free),
-    )
-
-
-recipe = Comparison(
-    name="sec_photos_small",
-    question="Does SEC help the four losses of its paper where the network learns along?",
-    data=ImageData(WEIGHTS.parent / "CARS196"),
-    protocol=protocol,
-    arms=tuple(arm for name in four for arm in family(name)),
     trials=1,
     repetitions=9,
+    paired=False,
 )

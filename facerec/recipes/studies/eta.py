@@ -11,19 +11,20 @@ validation scores of the report; the test scores then say what it gains.
 from dataclasses import replace
 from pathlib import Path
 
-from facerec.comparison import Arm, Comparison, ImageData, MarginHead
-from facerec.heads import SEC, ArcFace, CosFace, SphereFace
-from facerec.recipes.studies._generated import protocol, repetitions
+from facerec.comparison import ImageData, MarginHead
+from facerec.heads import SphereFace
+from facerec.recipes._arms import arms, sec_at, with_penalties
+from facerec.recipes.studies._generated import arcface, cosface, fixed, protocol
 
-heads = {
-    "SphereFace": MarginHead(SphereFace(scale=32.0)),
-    "CosFace": MarginHead(CosFace(scale=32.0, margin=0.2)),
-    "ArcFace": MarginHead(ArcFace(scale=32.0, margin=0.3)),
-}
+sphereface = MarginHead(SphereFace(scale=32.0))
 
-recipe = Comparison(
-    name="eta",
-    question="Which weight should SEC have on faces?",
+recipe = fixed(
+    "eta",
+    "Which weight should SEC have on faces?",
+    with_penalties(
+        arms(SphereFace=sphereface, CosFace=cosface, ArcFace=arcface),
+        *sec_at(0.01, 0.1, 1.0, 10.0),
+    ),
     data=ImageData(path=Path("data/cfp")),
     protocol=replace(
         protocol,
@@ -32,16 +33,4 @@ recipe = Comparison(
         epochs=10,
         patience=10,
     ),
-    arms=tuple(
-        arm
-        for name, head in heads.items()
-        for arm in (
-            Arm(name, head, search=()),
-            *(
-                Arm(f"{name}+SEC{weight:g}", head, SEC(weight=weight), against=name, search=())
-                for weight in (0.01, 0.1, 1.0, 10.0)
-            ),
-        )
-    ),
-    repetitions=repetitions,
 )

@@ -7,33 +7,20 @@ findings give Spearman's correlation of the gains with the reductions of norm va
 interval, resampled over losses.
 """
 
-from facerec.comparison import Arm, Comparison, MarginHead, MetricLoss
-from facerec.heads import SEC, ArcFace, CosFace
-from facerec.recipes.studies._generated import faces, protocol, repetitions
+from facerec.comparison import MetricLoss
+from facerec.recipes._arms import arms, sec_at, with_penalties
+from facerec.recipes.studies._generated import arcface, cosface, fixed
 
-contestants = {
-    "CosFace": MarginHead(CosFace(scale=32.0, margin=0.2)),
-    "ArcFace": MarginHead(ArcFace(scale=32.0, margin=0.3)),
-    "Triplet": MetricLoss("Triplet"),
-    "Contrastive": MetricLoss("Contrastive"),
-    "MS": MetricLoss("MultiSimilarity"),
-}
+losses = arms(
+    CosFace=cosface,
+    ArcFace=arcface,
+    Triplet=MetricLoss("Triplet"),
+    Contrastive=MetricLoss("Contrastive"),
+    MS=MetricLoss("MultiSimilarity"),
+)
 
-recipe = Comparison(
-    name="gain_vs_variance",
-    question="Does the gain of SEC follow the reduction of the variance of the norms?",
-    data=faces,
-    protocol=protocol,
-    arms=tuple(
-        arm
-        for name, loss in contestants.items()
-        for arm in (
-            Arm(name, loss, search=()),
-            *(
-                Arm(f"{name}+SEC{weight:g}", loss, SEC(weight=weight), against=name, search=())
-                for weight in (0.001, 0.01, 0.1, 1.0, 10.0)
-            ),
-        )
-    ),
-    repetitions=repetitions,
+recipe = fixed(
+    "gain_vs_variance",
+    "Does the gain of SEC follow the reduction of the variance of the norms?",
+    with_penalties(losses, *sec_at(0.001, 0.01, 0.1, 1.0, 10.0)),
 )

@@ -9,30 +9,20 @@ base exactly. Layer norm makes all norms equal too. The batch norms of the facto
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, MarginHead
-from facerec.heads import SEC, CosFace
-from facerec.recipes.studies._generated import faces, protocol, repetitions, scale, trials, weight
+from facerec.recipes._arms import arms, with_layer, with_penalties
+from facerec.recipes.studies._generated import cosface, protocol, scale, searched, sec
 
-head = MarginHead(CosFace(scale=32.0, margin=0.2))
+base, with_sec = with_penalties(arms(scale, base=cosface), sec)
+other = replace(base, against="base")
 
-
-def ending(last_layer: str) -> object:
-    """Return the protocol with another last layer."""
-    return replace(protocol, trunk=replace(protocol.trunk, last_layer=last_layer))
-
-
-recipe = Comparison(
-    name="last_layer",
-    question="Does a normalisation layer at the end do what SEC does?",
-    data=faces,
-    protocol=protocol,
-    declared=("trunk.last_layer",),
-    arms=(
-        Arm("base", head, search=(scale,)),
-        Arm("l2", head, against="base", search=(scale,), protocol=ending("l2")),
-        Arm("layer_norm", head, against="base", search=(scale,), protocol=ending("layer_norm")),
-        Arm("SEC", head, SEC(weight=0.1), against="base", search=(scale, weight)),
+recipe = searched(
+    "last_layer",
+    "Does a normalisation layer at the end do what SEC does?",
+    (
+        base,
+        with_layer(other, "l2", protocol, last_layer="l2"),
+        with_layer(other, "layer_norm", protocol, last_layer="layer_norm"),
+        replace(with_sec, name="SEC"),
     ),
-    trials=trials,
-    repetitions=repetitions,
+    declared=("trunk.last_layer",),
 )

@@ -9,37 +9,27 @@ searched: with the weight left to a search, most arms end at weight 0 on these f
 of their centre. The last layer is plain linear, so that the norms are free.
 """
 
-from facerec.comparison import Arm, Comparison, MarginHead, MetricLoss
+from facerec.comparison import MarginHead, MetricLoss
 from facerec.heads import SEC, CosFace, FixedNorm, L2Norm, RingLoss
-from facerec.recipes.studies._generated import faces, protocol, repetitions
+from facerec.recipes._arms import arms, with_penalties
+from facerec.recipes.studies._generated import fixed
 
-bases = {"CosFace": MarginHead(CosFace(scale=8.0, margin=0.2)), "Triplet": MetricLoss("Triplet")}
-weights = (0.1, 1.0)
-gentle = 1e-4  # of zero
+losses = arms(
+    CosFace=MarginHead(CosFace(scale=8.0, margin=0.2)),
+    Triplet=MetricLoss("Triplet"),
+)
+centres = [("zero0.0001", L2Norm(weight=1e-4))]
+for weight in (0.1, 1.0):
+    centres += [
+        (f"zero{weight:g}", L2Norm(weight=weight)),
+        (f"mean{weight:g}", SEC(weight=weight)),
+        (f"ema{weight:g}", SEC(weight=weight, rho=0.1)),
+        (f"learned{weight:g}", RingLoss(weight=weight)),
+        (f"fixed{weight:g}", FixedNorm(weight=weight, radius=5.0)),
+    ]
 
-recipe = Comparison(
-    name="mu",
-    question="Does it matter to what the norms are pulled: zero, their mean, or a radius?",
-    data=faces,
-    protocol=protocol,
-    arms=tuple(
-        arm
-        for name, loss in bases.items()
-        for arm in (
-            Arm(name, loss, search=()),
-            Arm(f"{name}+zero{gentle:g}", loss, L2Norm(weight=gentle), against=name, search=()),
-            *(
-                Arm(f"{name}+{kind}{weight:g}", loss, penalty, against=name, search=())
-                for weight in weights
-                for kind, penalty in {
-                    "zero": L2Norm(weight=weight),
-                    "mean": SEC(weight=weight),
-                    "ema": SEC(weight=weight, rho=0.1),
-                    "learned": RingLoss(weight=weight),
-                    "fixed": FixedNorm(weight=weight, radius=5.0),
-                }.items()
-            ),
-        )
-    ),
-    repetitions=repetitions,
+recipe = fixed(
+    "mu",
+    "Does it matter to what the norms are pulled: zero, their mean, or a radius?",
+    with_penalties(losses, *centres),
 )

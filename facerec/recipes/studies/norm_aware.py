@@ -6,29 +6,16 @@ AdaFace and MagFace want norms that differ between good and bad images; SEC take
 away. If SEC helps them as much as it helps ArcFace, it does not help for the reason given.
 """
 
-from facerec.comparison import Arm, Comparison, MarginHead
-from facerec.heads import SEC, AdaFace, ArcFace, MagFace
-from facerec.recipes.studies._generated import faces, protocol, repetitions, scale, trials, weight
+from facerec.comparison import MarginHead
+from facerec.heads import AdaFace, MagFace
+from facerec.recipes._arms import arms, with_penalties
+from facerec.recipes.studies._generated import arcface, scale, searched, sec
 
-heads = {
-    "ArcFace": MarginHead(ArcFace(scale=32.0, margin=0.3)),
-    "AdaFace": MarginHead(AdaFace(scale=32.0, margin=0.3)),
-    "MagFace": MarginHead(MagFace(scale=32.0)),
-}
+adaface = MarginHead(AdaFace(scale=32.0, margin=0.3))
+magface = MarginHead(MagFace(scale=32.0))
 
-recipe = Comparison(
-    name="norm_aware",
-    question="Does SEC hurt margins that depend on the norm?",
-    data=faces,
-    protocol=protocol,
-    arms=tuple(
-        arm
-        for name, head in heads.items()
-        for arm in (
-            Arm(name, head, search=(scale,)),
-            Arm(f"{name}+SEC", head, SEC(weight=0.1), against=name, search=(scale, weight)),
-        )
-    ),
-    trials=trials,
-    repetitions=repetitions,
+recipe = searched(
+    "norm_aware",
+    "Does SEC hurt margins that depend on the norm?",
+    with_penalties(arms(scale, ArcFace=arcface, AdaFace=adaface, MagFace=magface), sec),
 )

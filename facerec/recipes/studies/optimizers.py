@@ -10,12 +10,14 @@ norm (−2 for SGD and −1 for Adam on free embeddings).
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, MarginHead, Range
+from facerec.comparison import Arm, MarginHead, Range
 from facerec.heads import SEC, CosFace
-from facerec.recipes.studies._generated import faces, protocol, repetitions, trials
+from facerec.recipes._arms import with_penalties
+from facerec.recipes.studies._generated import protocol, searched
 from facerec.training import SGD, Adam, AdamW, RMSprop
 
 head = MarginHead(CosFace(scale=8.0, margin=0.2))
+probed = replace(protocol, probe_every=1)
 optimizers = {
     "SGD": (SGD(lr=0.1, momentum=0.0), 1e-3, 1.0),
     "momentum": (SGD(lr=0.02, momentum=0.9), 1e-4, 0.3),
@@ -23,25 +25,20 @@ optimizers = {
     "Adam": (Adam(lr=1e-3), 1e-5, 1e-2),
     "AdamW": (AdamW(lr=1e-3, weight_decay=0.01), 1e-5, 1e-2),
 }
-
-
-def arms(name: str, optimizer: object, low: float, high: float) -> tuple[Arm, Arm]:
-    """Return the arms of an optimizer, without and with SEC."""
-    own = replace(protocol, optimizer=optimizer, probe_every=1)
-    rate = Range("protocol.optimizer.lr", low, high, "log")
-    return (
-        Arm(name, head, search=(rate,), protocol=own),
-        Arm(f"{name}+SEC", head, SEC(weight=0.1), against=name, search=(rate,), protocol=own),
+arms = [
+    Arm(
+        name,
+        head,
+        search=(Range("protocol.optimizer.lr", low, high, "log"),),
+        protocol=replace(probed, optimizer=optimizer),
     )
+    for name, (optimizer, low, high) in optimizers.items()
+]
 
-
-recipe = Comparison(
-    name="optimizers",
-    question="Does the optimizer decide whether SEC helps, and how do norms and steps relate?",
-    data=faces,
-    protocol=replace(protocol, probe_every=1),
+recipe = searched(
+    "optimizers",
+    "Does the optimizer decide whether SEC helps, and how do norms and steps relate?",
+    with_penalties(arms, ("SEC", SEC(weight=0.1))),
+    protocol=probed,
     declared=("optimizer",),
-    arms=tuple(arm for name, values in optimizers.items() for arm in arms(name, *values)),
-    trials=trials,
-    repetitions=repetitions,
 )

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from facerec.devices import exact_products
 from facerec.errors import MissingExtraError
 
 BLOCK = 8192
@@ -27,9 +22,6 @@ def nearest(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the rows with the highest float32 products, and the lowest of those products.
 
-    Threads take blocks in turn and keep their own best; which block went to whom changes nothing,
-    since each product is one thread's and has a fixed shape.
-
     Args:
         templates: ``(N, D)``.
         probes: ``(n, D)``.
@@ -38,42 +30,19 @@ def nearest(
     Returns:
         ``(n, count)`` in no order, and ``(n,)``: no other product is higher.
     """
-    gallery, queries = torch.from_numpy(templates), torch.from_numpy(probes)
-    starts: Iterator[int] = iter(range(0, len(templates), BLOCK))
-    lock = threading.Lock()
-
-    def work() -> tuple[torch.Tensor, torch.Tensor]:
-        torch.set_num_threads(1)
-        best = torch.full((len(probes), count), -torch.inf)
-        rows = torch.full((len(probes), count), -1, dtype=torch.int64)
-        buffer = torch.empty(len(probes) * BLOCK)
-        while True:
-            with lock:
-                start = next(starts, None)
-            if start is None:
-                return best, rows
-            block = gallery[start : start + BLOCK]
-            # Templates in rows: so it is a fifth faster than the other way round.
-            scores = buffer[: len(probes) * len(block)].view(len(block), len(probes))
-            torch.mm(block, queries.T, out=scores)
-            # Most blocks have nobody better for many probes.
-            better = torch.nonzero(scores.amax(dim=0) > best[:, -1])[:, 0]
-            if not len(better):
-                continue
-            top, position = scores.T[better].topk(min(count, len(block)), dim=1)
-            merged = torch.cat([best[better], top], dim=1)
-            known = torch.cat([rows[better], position + start], dim=1)
-            top, position = merged.topk(count, dim=1)
-            best[better], rows[better] = top, known.gather(1, position)
-
-    with exact_products() as threads:
-        workers = max(1, min(threads, -(-len(templates) // BLOCK)))
-        with ThreadPoolExecutor(workers) as pool:
-            shortlists = [future.result() for future in [pool.submit(work) for _ in range(workers)]]
-    best = torch.cat([shortlist[0] for shortlist in shortlists], dim=1)
-    rows = torch.cat([shortlist[1] for shortlist in shortlists], dim=1)
-    top, position = best.topk(count, dim=1)
-    return rows.gather(1, position).numpy(), top[:, -1].numpy()
+    best = np.full((len(probes), count), -np.inf, np.float32)
+    rows = np.full((len(probes), count), -1, np.int64)
+    for start in range(0, len(templates), BLOCK):
+        scores = templates[start : start + BLOCK] @ probes.T
+        worst = best.min(axis=1)
+        # Most blocks have nobody better for many probes, and few for the others.
+        for probe in np.flatnonzero(scores.max(axis=0) > worst):
+            better = np.flatnonzero(scores[:, probe] > worst[probe])
+            merged = np.concatenate([best[probe], scores[better, probe]])
+            known = np.concatenate([rows[probe], start + better])
+            top = np.argpartition(merged, -count)[-count:]
+            best[probe], rows[probe] = merged[top], known[top]
+    return rows, best.min(axis=1)
 
 
 class FaissIndex:

@@ -29,7 +29,6 @@ from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.image_record import class_of
 from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
 from facerec.records.layout import open_image_records, read_list, read_text
 
@@ -424,9 +423,7 @@ class RecordDataset(FaceDataset):
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `FaceDataset.sample`."""
-        record = self.records.read(i)
-        where = self.where(i)
-        return record.image, class_of(record, where, self.num_classes, self.records.label_index)
+        return self.records.sample(i)
 
     def where(self, i: int) -> str:
         """See `FaceDataset.where`."""

@@ -100,27 +100,19 @@ def class_of(
     Raises:
         RecordError: the label is no class.
     """
-    if record.flag == 0:
-        if label_index:
-            raise RecordError(
-                f"{where}: label_index {label_index} is outside its one label; leave label_index "
-                "out"
-            )
-        value = float(record.label)
-    else:
-        labels = np.asarray(record.label)
-        if label_index is None and record.flag >= 3:
-            raise RecordError(
-                f"{where}: {record.flag} labels, as in a pack for object detection, so it is not "
-                "clear which is the class; name it with label_index"
-            )
-        index = label_index or 0
-        if not 0 <= index < record.flag:
-            raise RecordError(
-                f"{where}: label_index {index} is outside its {record.flag} labels; "
-                f"choose 0 to {record.flag - 1}"
-            )
-        value = float(labels[index])
+    labels = record.label if isinstance(record.label, np.ndarray) else (record.label,)
+    if label_index is None and record.flag >= 3:
+        raise RecordError(
+            f"{where}: {record.flag} labels, as in a pack for object detection, so it is not "
+            "clear which is the class; name it with label_index"
+        )
+    index = label_index or 0
+    if not 0 <= index < len(labels):
+        raise RecordError(
+            f"{where}: label_index {index} is outside its {len(labels)} labels; choose from 0, or "
+            "leave label_index out"
+        )
+    value = float(labels[index])
     # NaN fails every comparison, infinity the upper one.
     if not 0 <= value < CLASS_LIMIT or not value.is_integer():
         raise RecordError(

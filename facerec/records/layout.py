@@ -171,7 +171,7 @@ class ImageRecords:
 
     def where(self, i: int) -> str:
         """Name image ``i`` for a message: file, key and offset."""
-        return f"{self.path}, key {self.keys[i]}, offset {self.offsets[i]}"
+        return f"{self.path}, key {self.keys.item(i)}, offset {self.offsets.item(i)}"
 
     def read(self, i: int) -> ImageRecord:
         """Return image ``i`` with its labels.
@@ -182,13 +182,19 @@ class ImageRecords:
         payload = self._file.read(int(self.offsets[i]), int(self.keys[i]))
         return unpack(payload, self.where(i))
 
-    def read_class(self, i: int) -> int:
-        """Return the class of image ``i``.
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """Return the encoded image ``i`` and its class.
 
         Raises:
             RecordError: the record is damaged, or its label is no class.
         """
-        return class_of(self.read(i), self.where(i), self.num_classes, self.label_index)
+        where = self.where(i)
+        record = unpack(self._file.read(self.offsets.item(i), self.keys.item(i)), where)
+        return record.image, class_of(record, where, self.num_classes, self.label_index)
+
+    def read_class(self, i: int) -> int:
+        """Return the class of image ``i``; raises as `sample` does."""
+        return self.sample(i)[1]
 
     def labels(
         self,
@@ -268,13 +274,11 @@ def _find_record_file(path: Path) -> Path:
     if (path / "train.rec").is_file():
         return path / "train.rec"
     files = sorted(path.glob("*.rec"))
-    if not files:
-        raise RecordError(f"{path}: the folder has no .rec file; name the folder that has one")
-    if len(files) > 1:
+    if len(files) != 1:
         names = ", ".join(file.name for file in files[:10]) + ", …" * (len(files) > 10)
         raise RecordError(
-            f"{path}: the folder has {len(files)} record files ({names}) and none is train.rec; "
-            "name the file"
+            f"{path}: the folder has {len(files)} record files{names and f' ({names})'} and none "
+            "is train.rec; name the file"
         )
     return files[0]
 

@@ -283,20 +283,12 @@ def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) ->
     """Refuse proposals for images or labels that the set does not have."""
     known = {*labels.values(), *(row.proposed_label for row in rows)}
     for row in rows:
-        if row.image_id and row.image_id not in labels:
+        there = labels.get(row.image_id) == row.label if row.image_id else row.label in known
+        if not there:
+            what = f"image {row.image_id[:60]!r} of " if row.image_id else ""
             raise DatasetError(
-                f"{path}: the set has no image {row.image_id[:60]!r}; proposals are applied to the "
-                "set that they were made of"
-            )
-        if row.image_id and labels[row.image_id] != row.label:
-            raise DatasetError(
-                f"{path}: image {row.image_id[:60]!r} has the label {labels[row.image_id][:60]!r} "
-                f"in the set and {row.label[:60]!r} here; make the proposals again"
-            )
-        if not row.image_id and row.label not in known:
-            raise DatasetError(
-                f"{path}: the set has no label {row.label[:60]!r}; proposals are applied to the "
-                "set that they were made of"
+                f"{path}: the set has no {what}label {row.label[:60]!r}; proposals are applied to "
+                "the set that they were made of"
             )
 
 

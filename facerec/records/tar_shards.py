@@ -440,8 +440,7 @@ def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.
     file.seek(end)
     last = file.read(_BLOCK)
     if len(last) < _BLOCK or any(last):
-        what = "there is no end marker" if len(last) < _BLOCK else "what follows is no header"
-        raise DatasetError(f"{path}: truncated or damaged at byte {end:,}, {what}; {advice}")
+        raise DatasetError(f"{path}: truncated or damaged at byte {end:,}; {advice}")
     while rest := file.read(1 << 20):
         if any(rest):
             raise DatasetError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pickle
 import tarfile
 import unicodedata
 from collections.abc import Iterator
@@ -16,23 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
+from facerec.errors import DatasetError, ImageError
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     Batch,
     BatchLoader,
     BatchRequest,
-    FaceDataset,
     FolderDataset,
     RecordDataset,
     Subset,
 )
 from facerec.records.decode import decode_image
-from facerec.records.image_record import ImageRecord
-from facerec.records.image_record import pack as pack_record
 from facerec.records.layout import write_image_records
-from facerec.records.make import make_records
-from facerec.records.recordio import RecordWriter
 from facerec.records.training_set import Data, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
@@ -170,18 +163,6 @@ def test_errors_of_workers_arrive_as_one_sentence(tmp_path: Path) -> None:
         assert "end marker" in sentence and "\n" not in sentence
 
 
-@pytest.mark.parametrize("kind", ["records", "folder", "subset"])
-def test_data_sets_pickle_small(kind: str, pack: Path, folder: Path) -> None:
-    dataset: FaceDataset = open_dataset(Data(folder if kind == "folder" else pack), seed=0)
-    if kind == "subset":
-        dataset = Subset(dataset, classes=[1, 3])
-    labels = dataset.labels
-    dataset[0]
-    copy = pickle.loads(pickle.dumps(dataset))
-    np.testing.assert_array_equal(copy[3][0], dataset[3][0])
-    np.testing.assert_array_equal(copy.labels, labels)
-
-
 # Damaged samples
 
 
@@ -255,25 +236,6 @@ def test_real_faces(shared_data: Path) -> None:
 
 
 # Labels and classes
-
-
-def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items())
-    (tmp_path / "property").unlink()
-    seen: list[tuple[str, int, int]] = []
-    dataset = RecordDataset(tmp_path, progress=lambda *now: seen.append(now))
-    assert dataset.num_classes == CLASSES and seen[-1] == (
-        "reading labels",
-        len(dataset),
-        len(dataset),
-    )
-
-
-def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
-    path = shared_data / "records" / "benz_train.rec"
-    with pytest.raises(FacerecError, match="label_index"):
-        open_dataset(Data(path), seed=0)
-    assert open_dataset(Data(path, label_index=0), seed=0).labels.tolist() == [4] * 12
 
 
 # Names in any Unicode form
@@ -385,60 +347,4 @@ def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pa
 # Folders
 
 
-def test_what_is_no_image_of_a_person_is_counted(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    left = (".hidden/y.jpg", "b/.DS_Store", "a/Thumbs.db", "b/desktop.ini", "README")
-    for name in ("b/2.jpg", "b/10.jpg", "a/x.JPG", *left):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(jpeg(0) if name != "README" else b"text")
-    dataset = FolderDataset(tmp_path)
-    assert [dataset.name(i) for i in range(len(dataset))] == ["a/x.JPG", "b/10.jpg", "b/2.jpg"]
-    assert dataset.labels.tolist() == [0, 1, 1] and dataset.class_names == ["a", "b"]
-    assert dataset.where(0) == str(tmp_path.resolve() / "a/x.JPG")
-    (text, metadata) = dataset.notes
-    assert text == f"{tmp_path}: 1 without suffix passed over"
-    for kind in ("1 hidden", "1 .DS_Store", "1 Thumbs.db", "1 desktop.ini"):
-        assert kind in metadata
-    # An image there may well be a mistake.
-    for name in ("z.jpg", "y.PNG"):
-        (tmp_path / name).write_bytes(jpeg(0))
-    noted = open_dataset(Data(tmp_path), seed=0)
-    *_, note = noted.notes
-    assert len(noted) == 3 and note.startswith(f"{tmp_path}: ") and "2, the first is y.PNG" in note
-    assert note in make_records(tmp_path, tmp_path_factory.mktemp("out")).notes
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
-def test_a_pipe_among_the_images_is_counted_and_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "0.jpg").symlink_to("gone.jpg")
-    (tmp_path / "a" / "1.jpg").write_bytes(jpeg(0))
-    assert len(FolderDataset(tmp_path)) == 2
-    os.mkfifo(tmp_path / "a" / "2.jpg")
-    dataset = FolderDataset(tmp_path)
-    assert len(dataset) == 2 and "1 pipe passed over" in dataset.notes[0]
-
-
 # Records beside the plain ones
-
-
-def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
-    """A label array, a magic inside the image (a split record), and a last record cut short."""
-    magic = b"\x0a\x23\xd7\xce"
-    image = jpeg(0)
-    comment = b"\xff\xfe" + (14).to_bytes(2, "big") + magic * 3  # aligned: one copy at least
-    images = [image, image[:2] + comment + image[2:], image]
-    labels: list[float | np.ndarray] = [1.0, 0.0, np.array([1.0, 0.0], np.float32)]
-    with RecordWriter(tmp_path / "train.rec") as writer:
-        for data, label in zip(images, labels, strict=True):
-            flag = 0 if isinstance(label, float) else 2
-            writer.write(pack_record(ImageRecord(flag, label, 0, 0, data)))
-    dataset = RecordDataset(tmp_path)
-    assert [dataset.sample(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
-    np.testing.assert_array_equal(dataset[1][0], decode_image(image, ""))
-    path = tmp_path / "train.rec"
-    path.write_bytes(path.read_bytes()[:-4])
-    cut = RecordDataset(tmp_path, num_classes=2)
-    with pytest.raises(RecordError, match=r"train\.rec, key 2, offset \d+: the record claims"):
-        cut[2]

@@ -27,14 +27,6 @@ def ids(folder: Path, names: list[str], header: str = "index,image_id") -> None:
     (folder / "pairs_images.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_pack_without_names(tmp_path: Path) -> None:
-    images = PackImages(toy(tmp_path))
-    assert images.ids.tolist() == ["0", "1", "3", "4"] and not images.named
-    assert images.entries.tolist() == [0, 1, 0, 2, 3, 1]
-    assert [images.encoded(i)[-1] for i in range(len(images))] == [0, 1, 2, 3]
-    assert images.where(2) == f"{tmp_path / 'toy.npz'}, image 3 (pair 1)"
-
-
 def test_pack_with_names(tmp_path: Path) -> None:
     ids(tmp_path, ["A/1.jpg", "A/2.jpg", "A/1.jpg", "B/1.jpg", "B/2.jpg", "A/2.jpg"])
     images = PackImages(toy(tmp_path))

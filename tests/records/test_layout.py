@@ -12,7 +12,6 @@ from facerec.errors import RecordError
 from facerec.records import layout as layout_module
 from facerec.records.image_record import ImageRecord, class_of, pack
 from facerec.records.layout import (
-    _read_headers,
     end_of_images,
     open_image_records,
     write_image_records,
@@ -234,16 +233,6 @@ def test_labels_in_one_pass_equal_labels_one_by_one(tmp_path_factory, cases):
         except RecordError:
             expected.append(-1)
     assert records.labels(on_error="skip").tolist() == expected
-
-
-def test_headers_stop_at_the_end_of_the_file(tmp_path):
-    # The last record is too short for a label array, which must not be read beyond the end.
-    path = tmp_path / "a.rec"
-    payload = pack(ImageRecord(0, 3.0, 0, 0, b""))
-    path.write_bytes(encode_record(payload) + encode_record(b"\x02" + payload[1:]))
-    headers = _read_headers(RecordFile(path), np.array([0, 32]))
-    assert headers.plain.tolist() == [True, False]
-    assert headers.scalar[0] == 3.0
 
 
 # -- the float32 trap ----------------------------------------------------------------------------

@@ -292,16 +292,6 @@ def test_other_processes_read_the_same_bytes(tmp_path, method):
         assert pool.apply(_read_all, (file,)) == content
 
 
-def test_a_file_that_changes_is_refused(tmp_path):
-    file = record_file(tmp_path, encode_record(b"content"))
-    file.path.write_bytes(b"")
-    with pytest.raises(RecordError, match="had 16 bytes when it was opened and now has 0"):
-        file.read(0)
-    with pytest.raises(RecordError, match="no such record file"):
-        RecordFile(tmp_path / "other.rec")
-    assert payloads(record_file(tmp_path, b"")) == []
-
-
 # -- index ---------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from facerec.embedding.check import check_embeddings, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import IDS, SUBJECTS, VECTORS, read_parquet, write_parquet
 from facerec.embedding.shards import MANIFEST, is_shards, list_shards
+from facerec.embedding.table import has_embeddings, read_table
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256
 from facerec.large_arrays import as_type
@@ -68,7 +69,10 @@ def is_embeddings(path: str | Path) -> bool:
 
     A folder with Parquet files in it, or a pattern of their names, is an embeddings file too.
     """
-    return Path(path).suffix.lower() in (".npz", ".parquet") or is_shards(path)
+    path = Path(path)
+    suffix = path.suffix.lower()
+    named = suffix in (".npz", ".parquet") or (suffix == ".csv" and has_embeddings(path))
+    return named or is_shards(path)
 
 
 def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
@@ -80,8 +84,8 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
     Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
     is unknown. Half and double precision become float32; ``note["stored_dtype"]`` then says what it
-    was. So are ``.parquet`` tables, see `facerec.embedding.parquet`, and shards of them: a folder,
-    ``DIR/*.parquet`` or ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
+    was. So are ``.csv`` and ``.parquet`` tables, see `facerec.embedding.parquet`, and shards: a
+    folder, ``DIR/*.parquet`` or ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
 
     Args:
         path: of the file.
@@ -94,6 +98,8 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     path = Path(path)
     if path.suffix.lower() == ".parquet" or is_shards(path):
         embeddings = read_parquet(path, numbered)
+    elif path.suffix.lower() == ".csv":
+        embeddings = read_table(path, numbered)
     else:
         arrays = _load(path, numbered)
         embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)

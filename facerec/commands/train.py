@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,10 +59,12 @@ def train_recipe(
     name: str,
     options: Options,
     console: Console | None,
+    arguments: Sequence[str] = (),
 ) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    The run has this name unless ``options`` has one; no console prints nothing.
+    The run has this name unless ``options`` has one; no console prints nothing. Of ``arguments`` of
+    a command line the command is made that goes on with a run which was stopped.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
@@ -73,7 +78,7 @@ def train_recipe(
         # What holds on to the process group is gone before the group is.
         with launched(options.device) as processes:
             speaker = console if processes.is_main else None
-            folder, stopped = _train(recipe, name, options, speaker, processes)
+            folder, stopped = _train(recipe, name, options, speaker, processes, arguments)
     except SystemExit as stop:
         if stop.code:
             raise
@@ -89,6 +94,7 @@ def _train(
     options: Options,
     console: Console | None,
     processes: Processes,
+    arguments: Sequence[str],
 ) -> tuple[Path | None, bool]:
     """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
     from facerec.training import checkpoint
@@ -160,7 +166,7 @@ def _train(
     except (KeyboardInterrupt, SystemExit) as stop:
         if console is not None:
             why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
-            _tell_stop(console, why, begun, trainer, options)
+            _tell_stop(console, why, begun, trainer, processes, arguments)
         raise
     shares = processes.gather_objects(trainer.skipped)
     if not trainer.interrupted:
@@ -173,7 +179,7 @@ def _train(
     if options.max_steps is not None and learner.step >= options.max_steps:
         why = "--max-steps"
     if console is not None:
-        _tell_stop(console, why, folder, trainer, options)
+        _tell_stop(console, why, folder, trainer, processes, arguments)
     return None, asked == SIGINT
 
 
@@ -220,9 +226,10 @@ def _tell_stop(
     why: str,
     folder: Path | None,
     trainer: Trainer | None,
-    options: Options,
+    processes: Processes,
+    arguments: Sequence[str],
 ) -> None:
-    """Say what is saved of a run that was stopped, and how to go on with it."""
+    """Say what is saved of a run that was stopped, and the command that goes on with it."""
     from facerec.training import checkpoint
 
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
@@ -235,11 +242,27 @@ def _tell_stop(
         saved = "nothing is saved"
     if folder is None or not (folder / "recipe.json").is_file():
         then = "the same command starts again"
+    elif not arguments:
+        then = f"the run is {folder}"
     else:
-        named = "" if options.name else f"--name {folder.name} "
-        but = " but --max-steps" if why == "--max-steps" else ""
-        then = f"go on with the same command{but} and {named}--resume"
+        then = f"go on with: {_going_on(shlex.join(arguments), why, folder, processes)}"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
+
+
+def _going_on(arguments: str, why: str, folder: Path, processes: Processes) -> str:
+    """Return the command that goes on with a run which one with these arguments has started."""
+    program, script = "facerec train", shlex.quote(sys.argv[0])
+    if script.endswith(".py"):
+        program = f"python {script}"
+    if Path(script).name == "__main__.py":
+        program = "python -m facerec train"
+    if processes.world_size > 1:
+        program = f"torchrun --standalone --nproc-per-node {processes.on_this_machine} {script}"
+    arguments = arguments.replace(" --resume", "")
+    if why == "--max-steps":
+        arguments = re.sub(r" --max[-_]steps[ =]\S+", "", arguments)
+    named = "" if re.search(r" --name[ =]", arguments) else f" --name {shlex.quote(folder.name)}"
+    return f"{program} {arguments}{named} --resume"
 
 
 def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
@@ -257,7 +280,8 @@ def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> No
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    name, given, arguments = recipe_argument("train", argv)
+    words_given = list(sys.argv[1:] if argv is None else argv)
+    name, given, arguments = recipe_argument("train", words_given)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
@@ -277,6 +301,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             profile_recipe(recipe, options.device, options.profile_steps, Console())
             return
-        train_recipe(recipe, name, options, Console())
+        train_recipe(recipe, name, options, Console(), words_given)
 
     run_command(train, arguments)

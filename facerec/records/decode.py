@@ -245,6 +245,11 @@ def _opened(data: bytes, where: str) -> Image:
         pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
     except pillow.UnidentifiedImageError as problem:
         raise _damaged(data, where, "it has no size in its header") from problem
+    except pillow.DecompressionBombError as problem:
+        raise ImageError(
+            f"{where}: the header claims more than the limit of {MAX_PIXELS:,} pixels; scale the "
+            "image down or leave it out"
+        ) from problem
     except Exception as problem:  # Pillow promises no particular one
         raise _damaged(data, where, problem) from problem
     if pages > 1:

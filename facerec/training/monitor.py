@@ -18,11 +18,12 @@ from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
 from facerec.training.nonfinite import LateFigures
 from facerec.training.recipe import Recipe
-from facerec.verification import VerificationResult
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+    from facerec.verification import VerificationResult
 
 Figures = dict[str, torch.Tensor]
 """What one optimizer step leaves to look at: float32 scalars, not yet waited for.

@@ -38,10 +38,11 @@ from facerec.training.nonfinite import LIMIT, LateFigures
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
 from facerec.training.validation import PackValidator
-from facerec.verification import VerificationResult
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from facerec.verification import VerificationResult
 
 
 class Trainer:

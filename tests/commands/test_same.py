@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -207,16 +208,17 @@ def test_which_detector_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch)
         ("gone.png", "cannot be read"),
         (".", "cannot be read"),
         ("text.png", "no image|not a|neither"),
-        ("wide.png", "20,000"),
+        ("wide.png", "the limit of"),
     ],
 )
 def test_what_is_no_photo(
     place: Path, capsys: pytest.CaptureFixture[str], photo: str, words: str
 ) -> None:
     Path("text.png").write_text("no photo")
-    header = cv2.imencode(".png", noise(0))[1].tobytes()
-    size = (20_000).to_bytes(4, "big")
-    Path("wide.png").write_bytes(header[:16] + size + size + header[24:])
+    photo_bytes = cv2.imencode(".png", noise(0))[1].tobytes()
+    header = photo_bytes[12:16] + 2 * (20_000).to_bytes(4, "big") + photo_bytes[24:29]
+    check = zlib.crc32(header).to_bytes(4, "big")
+    Path("wide.png").write_bytes(photo_bytes[:12] + header + check + photo_bytes[33:])
     text = refused(capsys, photo, "a.png")
     assert any(word in text for word in words.split("|")), text
     assert photo in text

@@ -266,10 +266,8 @@ def interrupt(
 
 
 def go_on(output: str, run: Path) -> list[str]:
-    """Check that what is printed of a stopped run is true; return the flags that go on."""
-    found = re.search(
-        r"at step (\d+) of 12; the state is saved; go on with the .* and (.*)", output
-    )
+    """Check that what is printed of a stopped run is true; return the command that goes on."""
+    found = re.search(r"at step (\d+) of 12; the state is saved; go on with: (.*)", output)
     assert found is not None, output
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and newest.name == f"step-{int(found[1]):08d}"
@@ -296,9 +294,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     )
     assert status == wanted and f"stopped by {word} " in output and "Traceback" not in output
     run = workplace / "runs" / "arc"
-    more = go_on(output, run)
+    command = go_on(output, run)
+    assert command[:3] == ["python", str(DOOR), "arc.py"]
     # The number of workers is free; the order and the augmentation do not depend on it.
-    main(["arc.py", "--device", "cpu", *flags, *more, "--workers", "0"])
+    main([*command[2:], "--workers", "0"])
     assert "(resumed at step " in capsys.readouterr().out
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
     train("--epochs", "3", "--name", "whole")
@@ -310,9 +309,9 @@ def test_ctrl_c_reaches_all_ranks_and_is_repeated_by_torchrun(workplace: Path) -
     arguments = torchrun("--epochs", "3", "--log-every", "1", "--name", "both")
     status, output = interrupt(arguments, workplace, "both", group=True, number=signal.SIGINT)
     assert status != 0 and output.count("stopped by Ctrl-C ") == 1
-    more = go_on(output, workplace / "runs" / "both")
-    assert more == ["--resume"]
-    done = finish(start([*arguments, *more], workplace))
+    command = go_on(output, workplace / "runs" / "both")
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    done = finish(start(["-m", "torch.distributed.run", *command[1:]], workplace))
     assert done.returncode == 0 and "(resumed at step " in done.stdout
     assert [row["step"] for row in metrics(workplace / "runs" / "both")] == list(range(1, 13))
 
@@ -342,9 +341,9 @@ def test_ctrl_c_before_the_first_step_says_what_is_there(
     assert said.err == "" and said.out.count("\n") == 1 and "before any step" in said.out
     assert ("the state of step 2 is saved" in said.out) is (place == "check_same_run")
     assert ("nothing is saved" in said.out) is (place != "check_same_run")
-    assert ("go on with the same command and --name arc --resume" in said.out) is begun
+    assert ("go on with: facerec train arc.py" in said.out) is begun
     if begun:
-        train("--name", "arc", "--resume")
+        main(shlex.split(said.out.partition("go on with: ")[2])[2:])
         assert [path.name for path in (workplace / "runs").iterdir()] == ["arc"]
     assert (workplace / "runs" / "arc" / "model.safetensors").is_file() is begun
 

@@ -27,7 +27,7 @@ import facerec
 from facerec.backbones import Backbone, register_backbone
 from facerec.commands.train import main
 from facerec.training import Recipe
-from facerec.training.trainer import Trainer
+from facerec.training.learner import Learner
 from helpers.tiny_training import tiny_recipe
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -171,15 +171,15 @@ def elastic(world: int, deaths: Sequence[int], arguments: Sequence[str]) -> None
 
 
 def mortal(deaths: Sequence[int], arguments: Sequence[str]) -> None:
-    life, step = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), Trainer.train_step
+    life, step = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), Learner.train_step
     last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
 
-    def train_step(self: Trainer, batch: Any) -> Any:
+    def train_step(self: Learner, batch: Any) -> Any:
         if last and life < len(deaths) and self.step == deaths[life]:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, batch)
 
-    Trainer.train_step = train_step  # type: ignore[method-assign]
+    Learner.train_step = train_step  # type: ignore[method-assign]
     main(list(arguments))
 
 

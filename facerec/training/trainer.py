@@ -37,11 +37,11 @@ from facerec.training.network import explain_compile_errors
 from facerec.training.nonfinite import LIMIT, LateFigures
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
-from facerec.training.validation import PackValidator
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from facerec.training.validation import PackValidator
     from facerec.verification import VerificationResult
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from scipy.io import loadmat, savemat
 
 from facerec.errors import DatasetError, FacerecError, ImageError
+from facerec.names import same_name
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import (
     FORMATS,
@@ -44,11 +45,15 @@ def refusal(path: Path, format: str, images: Path | None = None) -> str:
 
 # ---------------------------------------------------------------- LFW
 
-people = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\:"),
-    min_size=1,
-    max_size=8,
-).filter(lambda name: name == name.strip() and name[0] != "\ufeff" and set(name) != {"."})
+people = (
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\:"),
+        min_size=1,
+        max_size=8,
+    )
+    .map(same_name)
+    .filter(lambda name: name == name.strip() and name[0] != "\ufeff" and set(name) != {"."})
+)
 
 
 @st.composite

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
@@ -115,6 +116,8 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         argv: arguments without the program's name; ``None`` takes ``sys.argv``.
     """
     replace_what_cannot_be_encoded()
+    # Pillow's quote the files of strangers; what matters of a file is said by facerec.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     if debug:

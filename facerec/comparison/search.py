@@ -142,11 +142,6 @@ class Search:
         """Return how many trials the arm gets: one where there is nothing to search."""
         return self.comparison.trials if arm.ranges else 1
 
-    def is_begun(self, arm: Arm) -> bool:
-        """Tell whether a trial of an arm runs or has ended."""
-        waiting = self._optuna.trial.TrialState.WAITING
-        return any(t.state != waiting for t in self.study(arm).get_trials(deepcopy=False))
-
     def is_done(self, arm: Arm) -> bool:
         """Tell whether all trials of an arm have ended."""
         return len(self.finished(arm)) >= self.budget(arm)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from facerec.embedding.check import check_embeddings, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import IDS, SUBJECTS, VECTORS, read_parquet, write_parquet
-from facerec.embedding.shards import MANIFEST, is_shards, list_shards
+from facerec.embedding.shards import is_shards, list_shards
 from facerec.embedding.table import has_embeddings, read_table
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256
@@ -105,19 +105,6 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
         embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
     check_embeddings(path, embeddings)
     return embeddings
-
-
-def embeddings_files(path: str | Path) -> list[Path]:
-    """Return the files that an embeddings file consists of: itself, or shards and manifest.
-
-    Raises:
-        DatasetError: a shard is missing.
-    """
-    path = Path(path)
-    if not is_shards(path):
-        return [path]
-    manifest = path / MANIFEST
-    return [*list_shards(path), *([manifest] if manifest.is_file() else [])]
 
 
 def embeddings_sha256(path: str | Path) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from facerec.commands.all_pairs import main
-from facerec.embedding import file as files
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import (
     embeddings_sha256,
@@ -209,8 +208,3 @@ def test_all_pairs_takes_a_folder(folder: Path, capsys: pytest.CaptureFixture[st
     for key in ("embeddings",):
         shards.pop(key), single.pop(key)
     assert shards == single
-
-
-def test_shards_are_all_of_its_files(folder: Path) -> None:
-    assert len(files.embeddings_files(folder)) == len(SIZES) + 1
-    assert files.embeddings_files(folder / "part-0.parquet") == [folder / "part-0.parquet"]

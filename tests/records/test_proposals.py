@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from facerec.errors import DatasetError
-from facerec.records.dataset import FolderDataset, RecordDataset
+from facerec.records.images import SubjectFolders
+from facerec.records.layout import RecordImages
 from facerec.records.make import apply_proposals, make_records
 from facerec.records.proposals import Proposal, combine, read_proposals, write_proposals
 
@@ -85,10 +86,10 @@ def test_a_dropped_image_is_gone_and_a_wrong_label_counts_before_a_mixture():
 
 @pytest.mark.parametrize("as_records", [False, True])
 def test_applied_proposals_make_new_records(folder, tmp_path, as_records):
-    source = FolderDataset(folder)
+    source = SubjectFolders(folder)
     if as_records:
         make_records(folder, tmp_path / "old")
-        source = RecordDataset(tmp_path / "old")
+        source = RecordImages(tmp_path / "old")
     image = {
         (str(label), shot): source.name(3 * label + shot) for label in range(3) for shot in range(3)
     }
@@ -102,7 +103,7 @@ def test_applied_proposals_make_new_records(folder, tmp_path, as_records):
     ]
     write_proposals(tmp_path / "p.csv", rows)
     summary = apply_proposals(source, tmp_path / "p.csv", tmp_path / "new")
-    new = RecordDataset(tmp_path / "new")
+    new = RecordImages(tmp_path / "new")
     assert new.class_names == ["anna", "bert", "bert~2"]
     wanted = {
         "anna": [image["0", 2], *(image["2", shot] for shot in range(3))],
@@ -118,7 +119,7 @@ def test_applied_proposals_make_new_records(folder, tmp_path, as_records):
 
 
 def test_proposals_of_another_set_leave_nothing(folder, tmp_path):
-    source = FolderDataset(folder)
+    source = SubjectFolders(folder)
     for rows, word in (
         ([row("wrong_label", "nobody/1.jpg", "anna", "")], "nobody"),
         ([row("wrong_label", "anna/1.jpg", "bert", "")], "anna/1.jpg"),

@@ -7,7 +7,7 @@ import pytest
 
 from facerec.commands import make_records
 from facerec.records import Data, open_dataset
-from facerec.records.recordio import RecordFile, RecordWriter, read_index
+from facerec.records.recordio import RecordFile, read_index, record_writer
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ def test_index_by_ids(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_index_in_file_order_where_ids_say_nothing(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "raw.rec") as writer:
+    with record_writer(tmp_path / "raw.rec") as writer:
         for number in range(5):
             writer.write(b"x" * number)
     (tmp_path / "raw.idx").unlink()
@@ -56,7 +56,7 @@ def test_whole_records_of_damaged_files(
     main([str(source), "--out", str(out)])
     payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
     assert [payload for _, payload in RecordFile(out).scan()] == payloads
-    assert len(read_index(out.with_suffix(".idx"), 1 << 30)) == len(payloads) == len(expected)
+    assert len(read_index(out.with_suffix(".idx"), 1 << 30).keys) == len(expected)
     printed = capsys.readouterr().out
     assert "passed over" in printed and f"{len(expected)} whole records" in printed
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from facerec.errors import DatasetError, RecipeError
-from facerec.records import decode_image, open_image_records, read_pack
+from facerec.records import RecordImages, decode_image, read_pack
 from facerec.records.faces import (
     TEMPLATE,
     YAWS,
@@ -131,7 +131,7 @@ def test_attributes_cover_every_image_once_and_people_meet_nowhere(small: Path) 
     assert all(len(place) == 1 for place in places.values())
     listed = {line.split("\t")[2] for line in (small / "train.lst").read_text().splitlines()}
     assert listed == {row["image_id"] for row in rows if row["set"] == "train"}
-    records = open_image_records(small / "train.rec")
+    records = RecordImages(small / "train.rec")
     assert records.layout == "insightface" and len(records) == len(listed)
 
 

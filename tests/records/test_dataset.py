@@ -189,49 +189,6 @@ def test_skip_replaces_counts_and_lists(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.images[at].numpy(), expected)
 
 
-def test_replacements_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items(bad=(2, 9)))
-    dataset = open_dataset(Data(tmp_path, on_error="skip"), seed=3)
-
-    def replacement(epoch: int, row: list[int]) -> int:
-        batch = dataset.__getitems__(BatchRequest(epoch, np.array(row)))
-        return int(batch.indices[row.index(2)])
-
-    assert replacement(0, [2]) == replacement(0, [9, 5, 2, 1]) == replacement(0, [1, 2, 3])
-    assert len({replacement(epoch, [2]) for epoch in range(20)}) > 5
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_broken_pack_under_both_policies(shared_data: Path, seed: int) -> None:
-    path = shared_data / "records" / "broken" / "corrupt_jpeg.rec"
-    strict = open_dataset(Data(path), seed)
-    assert len(strict) == 20 and strict.num_classes == 4
-    bad = [4, 9, 13, 18]
-    for key in range(1, 21):
-        request = BatchRequest(0, np.array([key - 1]))
-        if key in bad:
-            with pytest.raises(ImageError, match=rf"corrupt_jpeg\.rec, key {key}, offset \d+: "):
-                strict.__getitems__(request)
-        else:
-            assert len(strict.__getitems__(request)) == 1
-    lenient = open_dataset(Data(path, on_error="skip"), seed)
-    batches = [lenient.__getitems__(BatchRequest(0, np.arange(20)[i::3])) for i in range(3)]
-    skipped = sorted(item.index + 1 for batch in batches for item in batch.skipped)
-    assert skipped == bad
-    assert sum(len(batch) - len(batch.skipped) for batch in batches) == 16
-    assert all(batch.images.float().std(dim=(1, 2, 3)).min() > 5 for batch in batches)
-
-
-def test_real_faces(shared_data: Path) -> None:
-    dataset = open_dataset(Data(shared_data / "cfp_train"), seed=0)
-    assert len(dataset) == 4130 and dataset.num_classes == 295
-    np.testing.assert_array_equal(np.bincount(dataset.labels), np.full(295, 14))
-    batch = dataset.__getitems__(BatchRequest(0, np.arange(0, len(dataset), 100)))
-    # Faces are warm: with red and blue exchanged this would be the other way round.
-    red, _, blue = batch.images.float().mean(dim=(0, 1, 2))
-    assert red > blue + 5
-
-
 # Names in any Unicode form
 
 ACCENTED = ("Jose\u0301", "Zo\xeb", "id2", "id3", "id4", "id5")
@@ -297,17 +254,6 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
     assert nested.sample(1) == (dataset.encoded(29), 1) and nested.labels.tolist() == [0, 1, 0]
     copy = pickle.loads(pickle.dumps(nested))
     assert [copy.sample(i) for i in range(3)] == [nested.sample(i) for i in range(3)]
-
-
-def test_identities_from_a_file(tmp_path: Path, pack: Path, folder: Path) -> None:
-    path = tmp_path / "keep.txt"
-    path.write_text("id4\n\nid1\r\n")
-    subset = open_dataset(Data(folder, identities=path), seed=0)
-    assert subset.class_names == ["id1", "id4"] and len(subset) == 2 * PER_CLASS
-    path.write_text("4\n1\n")
-    by_number = open_dataset(Data(pack, identities=path), seed=0)
-    for i in range(len(subset)):
-        np.testing.assert_array_equal(by_number[i][0], subset[i][0])
 
 
 @pytest.mark.parametrize(
@@ -451,15 +397,6 @@ def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
     np.testing.assert_array_equal(copy[8][0], joined[8][0])
 
 
-def test_workers_read_all_sets(two: tuple[Path, Path]) -> None:
-    joined = open_dataset(Data(two[0], also=(Part(two[1]),), min_images=2), seed=3)
-    rows = [[8, 0, 3], [5, 1], [2, 7]]
-    loader = BatchLoader(joined, Batches(rows), workers=2)  # type: ignore[arg-type]
-    for row, batch in zip(rows, loader, strict=True):
-        expected = joined.__getitems__(BatchRequest(0, np.array(row)))
-        assert batch.images.equal(expected.images) and batch.labels.equal(expected.labels)
-
-
 def test_a_record_file_and_a_folder_share_their_people(tmp_path: Path) -> None:
     records = write(tmp_path / "a", [2, 2])
     (records / "classes.txt").write_text("ann\nbob\n")
@@ -518,14 +455,6 @@ def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
 
 
 # People with few images
-
-
-@pytest.mark.parametrize("least", [1, 2, 3])
-def test_people_with_few_images_are_left_out(two: tuple[Path, Path], least: int) -> None:
-    dataset = open_dataset(Data(two[0], min_images=least), seed=0)
-    counts = [count for count in (2, 3, 1) if count >= least]
-    assert dataset.labels.tolist() == np.repeat(np.arange(len(counts)), counts).tolist()
-    assert dataset.num_classes == len(counts)
 
 
 # Visits beyond the first

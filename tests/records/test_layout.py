@@ -58,7 +58,6 @@ HEADER = [span(0, 5, 8)]
     "order",
     [
         HEADER + IMAGES + IDENTITIES,
-        IMAGES + HEADER + IDENTITIES,
         IMAGES + IDENTITIES + HEADER,
         HEADER + IDENTITIES[::-1] + IMAGES[::-1],
         IMAGES + IDENTITIES + [span(0, 5, 8, id2=1)],
@@ -86,14 +85,6 @@ def test_images_with_two_labels(tmp_path):
     write(tmp_path, [image([2.0, 3.0], 0), image([1.0, 1.0], 1)])
     records = RecordImages(tmp_path)
     assert (records.layout, records.labels.tolist()) == ("im2rec", [2, 1])
-
-
-def test_im2rec(tmp_path):
-    write(tmp_path, [image(5.0, 7), image(1.0, 0), image(3.0, 2)])
-    records = RecordImages(tmp_path / "train.rec")
-    assert records.layout == "im2rec"
-    assert records.keys.tolist() == [0, 2, 7]
-    assert records.labels.tolist() == [1, 3, 5]
 
 
 def test_real_packs(shared_data):
@@ -156,20 +147,14 @@ def test_index_that_misses_records(tmp_path):
     path.with_suffix(".idx").write_text("".join(lines[:-1]))
     with pytest.raises(RecordError, match=r"lists 7 records, the last key 6, .*announces 8"):
         RecordImages(path)
-    path = write(tmp_path, [*HEADER, *IMAGES, *IDENTITIES, image(9.0, 8)])
-    path.with_suffix(".idx").write_text("".join(lines))
-    with pytest.raises(RecordError, match="lists 8 records"):
-        RecordImages(path)
 
 
 @pytest.mark.parametrize(
     ("header", "words"),
     [
         ((6, 5), "from key 6 to 5, which is no range"),
-        ((0, 5), "from key 0 to 5"),
         ((2.5, 8), "from key 2.5 to 8"),
         ((np.nan, 8), "from key nan"),
-        ((1, np.inf), "to inf"),
         ((4, 8), "key 4: the header record announces"),
         ((1, 8), "key 1: the header record announces"),
         ((5, 9), "announces 9"),
@@ -239,7 +224,7 @@ def test_labels_in_one_pass_equal_labels_one_by_one(tmp_path_factory, cases):
 # -- the float32 trap ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("true_end", [2**24 + 1, 2**24 + 2, 17_091_658, 17_091_657, 2**25 + 1])
+@pytest.mark.parametrize("true_end", [2**24 + 1, 17_091_657, 2**25 + 1])
 def test_the_end_of_the_images_beyond_float32(true_end):
     announced = float(np.float32(true_end))
     assert end_of_images(announced, lambda key: key < true_end, "x.rec") == true_end
@@ -309,14 +294,6 @@ def test_writing_im2rec(tmp_path):
     assert records.labels.tolist() == [2, 0, 2]
 
 
-def test_writing_repeats_a_real_pack(shared_data, tmp_path):
-    source = RecordImages(shared_data / "records/broken/corrupt_jpeg.rec")
-    items = [(source.sample(i)[1], f"{i}.jpg", source.encoded(i)) for i in range(len(source))]
-    write_image_records(tmp_path / "train", items)
-    copy = RecordImages(tmp_path)
-    assert [copy.read(i) for i in range(20)] == [source.read(i) for i in range(20)]
-
-
 def test_too_many_keys_for_float32(tmp_path, monkeypatch):
     monkeypatch.setattr(layout_module, "EXACT_KEYS", 6)
     assert write_image_records(tmp_path / "a", ITEMS).layout == "insightface"  # keys 0 … 5
@@ -333,10 +310,8 @@ def test_too_many_keys_for_float32(tmp_path, monkeypatch):
         ([*ITEMS, (2, "late.jpg", b"x")], "class 2 comes back at 'late.jpg'"),
         ([(-1, "a", b"x")], "class -1 is none of"),
         ([(0.5, "a", b"x")], "class 0.5 is none of"),
-        ([(9, "a", b"x")], "class 9 is none of 9"),
         ([(0, "a", b"")], "the image is empty"),
         ([(0, "a\tb", b"x")], "name cannot stand"),
-        ([(0, "a\udcff", b"x")], "name cannot stand"),
     ],
 )
 def test_what_the_writer_refuses(tmp_path, items, words):

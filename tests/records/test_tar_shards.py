@@ -14,10 +14,6 @@ import pytest
 
 from facerec.commands.embed import open_source
 from facerec.errors import DatasetError, RecordError
-from facerec.records.dataset import (
-    BatchLoader,
-    BatchRequest,
-)
 from facerec.records.images import LabelledImages
 from facerec.records.tar_shards import INDEX, TarImages
 from facerec.records.training_set import Data, Part, open_dataset
@@ -275,29 +271,3 @@ def test_images_without_labels(tmp_path: Path) -> None:
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"
-
-
-def test_real_samples_with_two_dots(shared_data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mixed.tar"
-    path.write_bytes((shared_data / "cases" / "tar" / "mixed.tar").read_bytes())
-    dataset = TarImages(path)
-    assert len(dataset) == 14 and dataset.num_classes == 5 and not dataset.notes
-
-
-class Batches:
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        for start in (6, 0, 3):
-            yield BatchRequest(1, np.arange(start, start + 3)[::-1])
-
-
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.integration
-def test_workers_read_what_this_process_reads(tmp_path: Path, start_method: str) -> None:
-    for number in range(3):
-        members = [m for k in range(3) for m in sample(f"{number}{k}", 3 * number + k, k)]
-        write(tmp_path / f"s-{number}.tar", members)
-    dataset = open_dataset(Data(tmp_path), 0)
-    alone = [(b.images, b.labels) for b in BatchLoader(dataset, Batches())]
-    shared = BatchLoader(dataset, Batches(), workers=2, start_method=start_method)  # type: ignore[arg-type]
-    for (images, labels), batch in zip(alone, shared, strict=True):
-        assert (batch.images == images).all() and (batch.labels == labels).all()

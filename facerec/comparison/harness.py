@@ -52,7 +52,7 @@ from facerec.errors import ComparisonError, FacerecError
 from facerec.files import parse_json, sha256, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences, from_dict
-from facerec.records.dataset import RecordDataset
+from facerec.records.layout import RecordImages
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.records.training_set import Data, open_dataset
 
@@ -391,7 +391,8 @@ class Harness:
         if trained.class_names is not None:
             return trained.class_names
         # Numbers are names only among whole records: a selection or another label has others.
-        whole = isinstance(trained, RecordDataset) and data.label_index is None
+        plain = Data(data.path, data.layout, data.augmentation, data.on_error)
+        whole = isinstance(trained.sources[0], RecordImages) and data == plain
         if whole and data.path.resolve() == self._path.resolve():
             return [str(number) for number in range(trained.num_classes)]
         raise ComparisonError(f"{data.path} has no names of identities")

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, message_line
 from facerec.files import sha256
-from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages, ImageSource, turned_note
+from facerec.records.images import FolderImages, ImageSource, SubjectFolders, turned_note
+from facerec.records.layout import RecordImages
 from facerec.verification.protocols.lists import MAX_NAME, read_lines
 
 LIST = "images.csv"
@@ -183,17 +183,15 @@ def open_image_set(config: ImageData) -> ImageSet:
     if (path / LIST).is_file():
         return _read_list(path)
     if not records:
-        folder = FolderDataset(path)
-        assert folder.class_names is not None
+        folder = SubjectFolders(path)
         notes = [*folder.notes, *turned_note(folder, str(path))]
-        return ImageSet(path, folder, folder.labels, folder.class_names, notes=notes)
-    dataset = RecordDataset(path)
-    file = dataset.records.path
+        return ImageSet(path, folder, folder.labels, folder.names_of_classes(), notes=notes)
+    dataset = RecordImages(path)
+    file = dataset.path
     beside = [file, file.with_suffix(".idx"), file.parent / "property"]
-    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
     notes = [*dataset.notes, *turned_note(dataset, str(path))]
     files = [each for each in beside if each.is_file()]
-    return ImageSet(path, dataset, dataset.labels, names, files, notes=notes)
+    return ImageSet(path, dataset, dataset.labels, dataset.names_of_classes(), files, notes=notes)
 
 
 def refuse_bench_name(path: Path) -> None:

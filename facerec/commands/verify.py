@@ -158,10 +158,6 @@ def verify(
         loaded = network.load(model or newest_run(runs))
         _try_preprocessing(loaded, opened[0], views, settings, console, output.json)
         return
-    if output.roc is not None and all(bench.pairs is None for bench in opened):
-        raise MetricError(
-            f"{opened[0].name}: it has searches alone, and a ROC shows pairs; leave out --roc"
-        )
     sources = []
     for path in [embeddings or model, *([] if compare is None else [compare])]:
         if path is not None and (path == embeddings or is_embeddings(path)):

@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import matplotlib
@@ -23,11 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from scipy.special import ndtri
-
-from facerec.errors import FacerecError
-from facerec.files import atomic_path
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which most colour-blind readers can tell apart."""
@@ -221,29 +215,6 @@ def draw(figure: Figure, kind: str) -> bytes:
         # Not savefig, which draws everything once more beforehand to find the layout.
         getattr(canvas, f"print_{kind}")(content, metadata=metadata)
     return content.getvalue()
-
-
-def check_plot_path(path: Path) -> None:
-    """Refuse a plot file of unknown type before the work that it would show is done.
-
-    Raises:
-        FacerecError: the suffix is not .png, .svg or .pdf.
-    """
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise FacerecError(f"{path}: a plot is a .png, .svg or .pdf file; change the suffix")
-
-
-def write_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure into a PNG, SVG or PDF file, as its suffix says.
-
-    Raises:
-        FacerecError: another suffix, or the file cannot be written.
-    """
-    path = Path(path)
-    check_plot_path(path)
-    content = draw(figure, path.suffix.lower().removeprefix("."))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def data_uri(kind: str, content: bytes) -> str:

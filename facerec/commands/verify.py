@@ -214,7 +214,7 @@ def _try_preprocessing(
             progress=progress,
         )
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
-    console.print(figures_table(caption, trials.figures()).terminal())
+    console.print(figures_table(caption, trials.figures).terminal())
     console.print(trials.basis, style="dim italic", soft_wrap=True)
     console.print(trials.verdict, style="bold", soft_wrap=True)
     if json is not None:

@@ -17,7 +17,6 @@ from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
-from facerec.records.tar_shards import INDEX
 from facerec.report.words import counted
 from facerec.statistics.kfold import fold_indices
 
@@ -174,12 +173,6 @@ def number_subjects(names: NDArray[np.str_]) -> NDArray[np.int64]:
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def subjects_from_names(ids: NDArray[np.str_]) -> NDArray[np.int64] | None:
-    """Take the folder of ``Subject/Person_0001.jpg`` for the subject; None if any id has none."""
-    folders = folders_of(ids)
-    return None if folders is None else number_subjects(folders)
-
-
 def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
     """Return the folder in each id, ``(m,)``; None if any id has none."""
     folders = [str(PurePosixPath(name).parent) for name in ids.tolist()]
@@ -226,11 +219,9 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
                 if (pack := directory / f"{name}{suffix}").is_file():
                     return pack
     directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
-    there = sorted({file.stem for folder in folders for file in _packs(folder)})
-    hint = f" (found there: {', '.join(there)})" if there else ""
     raise PackError(
-        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}{hint}; "
-        f"put an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
+        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}; put "
+        f"an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
     )
 
 
@@ -239,16 +230,3 @@ def bench_folders(data: Path | None) -> list[Path]:
     environment = os.environ.get("FACEREC_DATA")
     given = [data, Path(environment) if environment else None, Path("data")]
     return list(dict.fromkeys(folder for folder in given if folder is not None))
-
-
-def _packs(folder: Path) -> list[Path]:
-    return [
-        file
-        for pattern in ("*", "*/*")
-        for file in folder.glob(pattern)
-        if file.suffix in SUFFIXES
-        and not file.name.endswith(INDEX)
-        and file.is_file()
-        # In a subfolder only a pack of its name would be found.
-        and (file.parent == folder or file.parent.name == file.stem)
-    ]

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from facerec.embedding.align import Aligner
-from facerec.errors import DatasetError, MetricError
+from facerec.errors import MetricError
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
-from facerec.verification.unit_rows import row_norms
+from facerec.verification.unit_rows import real_matrix, row_norms
 
 NOBODY = -1
 """Subject of a gallery template that is nobody's mate, such as a distractor."""
@@ -41,11 +41,7 @@ class SearchSet:
 
 @dataclass(frozen=True, eq=False)
 class TemplateBench:
-    """A protocol over T templates of m images, listed in r (template, image) rows.
-
-    Raises:
-        DatasetError: arrays that do not fit together.
-    """
+    """A protocol over T templates of m images, listed in r (template, image) rows."""
 
     name: str
     images: ImageSource
@@ -73,14 +69,6 @@ class TemplateBench:
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Format, and files with their SHA-256, as JSON types."""
-
-    def __post_init__(self) -> None:
-        shape = self.image_rows.shape
-        if len(shape) != 1 or not shape == self.template_rows.shape == self.media_rows.shape:
-            raise DatasetError(
-                f"{self.name}: images, templates and media of the rows have shapes {shape}, "
-                f"{self.template_rows.shape} and {self.media_rows.shape}; give one each a row"
-            )
 
     def aligner(self) -> Aligner | None:
         """Return what crops faces by the points of the bench; None if it has none."""
@@ -164,7 +152,7 @@ def template_vectors(
     over its media.
 
     Raises:
-        MetricError: a shape that does not fit, or detector scores that the bench has not.
+        MetricError: a shape that does not fit.
     """
     matrix = real_matrix(vectors, "embeddings")
     if len(matrix) != len(bench.images):
@@ -172,12 +160,9 @@ def template_vectors(
             f"{bench.name}: there are {len(matrix)} embeddings for {len(bench.images)} images; "
             "give one row an image, NaN where there is none"
         )
-    if norm_weighting not in ("raw", "unit"):
-        raise MetricError(f"norm weighting is 'raw' or 'unit', not {norm_weighting!r}")
     weights = np.ones(len(matrix))
     if detector_score:
-        if bench.detector_scores is None:
-            raise MetricError(f"{bench.name} has no detector scores to weight with; leave them out")
+        assert bench.detector_scores is not None
         weights *= bench.detector_scores
     norms = row_norms(matrix)
     if norm_weighting == "unit":
@@ -206,17 +191,3 @@ def template_vectors(
     sums[used == 0] = np.nan
     left_out = np.bincount(bench.template_rows[~usable], minlength=count)
     return TemplateVectors(sums.astype(np.float32), used, left_out, norm_weighting, detector_score)
-
-
-def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
-    """Return ``values`` as a matrix of real numbers.
-
-    Raises:
-        MetricError: they are none; ``what`` says what they should be.
-    """
-    matrix = np.asarray(values)
-    if matrix.ndim != 2 or matrix.dtype.kind != "f":
-        raise MetricError(
-            f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
-        )
-    return matrix

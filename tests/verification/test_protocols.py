@@ -34,12 +34,6 @@ def folds_of(bench: Bench) -> list[int]:
     return bench.pairs.folds.tolist()
 
 
-def refusal(path: Path, format: str, images: Path | None = None) -> str:
-    with pytest.raises(DatasetError) as error:
-        read_pairs(path, format, images)
-    return str(error.value)
-
-
 # ---------------------------------------------------------------- LFW
 
 people = (
@@ -329,14 +323,14 @@ def test_agedb(tmp_path: Path) -> None:
             assert labels[i] == label
 
 
-# SciPy's reader leaves its memory where these bytes are turned over, which ends its process.
-@pytest.mark.parametrize("at", [440])
-def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path, at: int) -> None:
+# SciPy's reader leaves its memory where this byte is turned over, which ends its process.
+def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path) -> None:
     path = make_agedb(tmp_path / "a.mat", AGEDB)
     content = bytearray(path.read_bytes())
-    content[at] ^= 255
+    content[440] ^= 255
     path.write_bytes(content)
-    assert "get the file again" in refusal(path, "agedb")
+    with pytest.raises(FacerecError, match=r"a\.mat: .*(ended by signal|get the file again)"):
+        read_pairs(path, "agedb")
 
 
 # ---------------------------------------------------------------- RFW

@@ -402,8 +402,7 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
 @pytest.mark.parametrize(
     ("vectors", "subjects", "arguments", "message"),
     [
-        (VECTORS[0], [1], {}, r"shape \(N, D\) and real values, found float32 of shape \(16,\)"),
-        (VECTORS.astype(int), [0] * 6, {}, "found int64 of shape"),
+        (VECTORS[0], [1], {}, r"float32 of shape \(16,\)"),
         (VECTORS, [0, 1], {}, r"there are 6 embeddings but subjects of shape \(2,\)"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"groups": ["a"]}, r"groups of shape"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "target '2' is not a rate"),
@@ -411,7 +410,6 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
         (VECTORS, range(6), {}, "6 usable images of 6 identities make 0 mated and 15 non-mated"),
         (VECTORS, [0] * 6, {}, "15 mated and 0 non-mated pairs"),
         (VECTORS * np.float32(0), [0, 0, 1, 1, 2, 2], {}, r"\(6 images have no usable embedding"),
-        (VECTORS[:0], [], {}, "0 usable images of 0 identities"),
     ],
 )
 def test_bad_input_is_refused(

@@ -17,7 +17,7 @@ from facerec.devices import exact_products
 from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
-from facerec.verification.unit_rows import row_norms, unit_rows
+from facerec.verification.unit_rows import real_matrix, row_norms, unit_rows
 
 K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
 """What takes what it needs from one tile after another: scores of two spans with each other."""
@@ -29,12 +29,7 @@ class Sample:
     def __init__(
         self, vectors: ArrayLike, subjects: ArrayLike, groups: ArrayLike | None = None
     ) -> None:
-        raw, names = np.asarray(vectors), np.asarray(subjects)
-        if raw.ndim != 2 or raw.dtype.kind != "f":
-            raise MetricError(
-                f"embeddings have shape (N, D) and real values, found {raw.dtype} of shape "
-                f"{raw.shape}"
-            )
+        raw, names = real_matrix(vectors, "embeddings"), np.asarray(subjects)
         codes = np.zeros(len(raw), np.int64) if groups is None else np.asarray(groups)
         if not names.shape == codes.shape == (len(raw),):
             raise MetricError(

@@ -18,9 +18,8 @@ from facerec.files import write_json
 from facerec.limits import Flags, Seed
 
 if TYPE_CHECKING:
-    from facerec.verification import Bench, VerificationResult
+    from facerec.verification import VerificationResult
     from facerec.verification.identification import IdentificationResult
-    from facerec.verification.templates import TemplateBench
 
 LEAST_REPLICATES = 40
 """With fewer, 2.5 % of them are less than one, and no limit of an interval can be read."""
@@ -101,13 +100,8 @@ def tell(
     settings: Mapping[str, Any],
     output: Output,
     console: Console,
-    pictures: Sequence[Bench | TemplateBench] = (),
 ) -> None:
-    """Print one side, or two and their differences, and write what was asked for.
-
-    Pictures are shown in the report if there are benches to take them from.
-    """
-    from facerec.verification import Bench
+    """Print one side, or two and their differences, and write what was asked for."""
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
@@ -138,14 +132,12 @@ def tell(
         write_json(output.json, figures)
         console.print(f"figures: {output.json}", soft_wrap=True)
     if output.out is not None:
-        shown = {one.name: one.images.encoded for one in pictures if isinstance(one, Bench)}
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         page = write_report(
             output.out,
             first.results,
             comparisons=list(comparisons.values()),
             searches=searches,
-            pictures=shown or None,
             command=command,
         )
         console.print(f"report: {output.out / page.name}", soft_wrap=True)

@@ -110,7 +110,6 @@ def verify(
     compare: Path | None = None,
     try_preprocessing: bool = False,
     compat: Compat | None = None,
-    with_images: bool = False,
     views: tyro.conf.OmitArgPrefixes[Views] = VIEWS,
     computation: tyro.conf.OmitArgPrefixes[Computation] = COMPUTATION,
     output: tyro.conf.OmitArgPrefixes[Output] = OUTPUT,
@@ -134,7 +133,6 @@ def verify(
             scalings on two folds of the bench, name the best and whether others can be told from
             it, and end.
         compat: add the accuracy as that project computes it.
-        with_images: show the hardest pairs in the report; it then holds photos of people.
         views: how images become embeddings.
         computation: how figures are computed.
         output: where they go.
@@ -146,8 +144,6 @@ def verify(
     # Whatever can be wrong is found before minutes of embedding.
     settings = computation.settings(compare is not None or try_preprocessing)
     output.check()
-    if with_images and output.out is None:
-        raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
     if embeddings is not None and (model is not None or try_preprocessing):
         raise MetricError("--embeddings take the place of a model; leave one of them out")
     console = Console(highlight=False)
@@ -171,7 +167,7 @@ def verify(
         known = [given_overlap(benches.overlap, opened)]
     variants = [(bench, without_known(bench, known, console)) for bench in opened]
     both = [_verify_all(each, variants, settings, compat, console) for each in sources]
-    tell(both, settings, output, console, opened if with_images else ())
+    tell(both, settings, output, console)
 
 
 def _try_preprocessing(

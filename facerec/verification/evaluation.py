@@ -379,15 +379,10 @@ def evaluate_embeddings(
     # An embeddings file of such a bench holds what the pairs tell, and nothing more.
     named = embeddings.note.get("source", {}).get("subjects_from") != INFERRED
     if subjects_from == INFERRED and named and embeddings.subjects is not None:
-        subjects, subjects_from, remarks = find_subjects(
-            pairs.first,
-            pairs.second,
-            pairs.issame,
-            len(vectors),
-            embeddings.subjects,
-            "the embeddings file",
+        pairs, subjects_from, remarks = find_subjects(
+            pairs, len(vectors), embeddings.subjects, "the embeddings file"
         )
-        pairs, notes = replace(pairs, subjects=subjects), (*notes, *remarks)
+        notes = (*notes, *remarks)
     scores = score_pairs(vectors, pairs.first, pairs.second)
     missing = np.flatnonzero(np.isnan(scores)).tolist()
     result = evaluate(

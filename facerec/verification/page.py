@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pandas as pd
 
-from facerec.errors import FacerecError
 from facerec.files import check_replaceable, parse_json, read_file, write_folder
-from facerec.records.decode import decode_image
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import plain, provenance_of, to_json
-from facerec.report.figures import Drawing, Drawings, data_uri, slug
-from facerec.report.page import Beside, Block, FindingLine, Listed, Page, Section, Text
-from facerec.report.table import Cell, Table, facts_table, text_table
+from facerec.report.figures import Drawing, Drawings, slug
+from facerec.report.page import Block, FindingLine, Listed, Page, Section
+from facerec.report.table import Table, facts_table, text_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, describe_result
@@ -36,9 +32,6 @@ from facerec.verification.report import (
     remarks_of_differences,
 )
 
-Encoded = Callable[[int], bytes]
-"""Item of a bench → its encoded image, such as `ImageSource.encoded`."""
-
 Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]
 
@@ -48,9 +41,6 @@ LISTED = 50
 """Failures that the page lists; the table has all."""
 HARDEST = 10
 """Pairs of each kind that are shown."""
-
-_FACE = 112
-"""Longer side of the pictures in the page, pixels."""
 
 _READING = (
     "A pair matches if its score is at or above the threshold. TPR is the share of mated pairs "
@@ -78,7 +68,6 @@ def write_report(
     *,
     comparisons: Sequence[Comparison] = (),
     searches: Sequence[IdentificationResult] = (),
-    pictures: Mapping[str, Encoded] | None = None,
     command: str | None = None,
 ) -> Path:
     """Write ``report.html``, ``report.json``, ``figures.csv``, ``pairs.csv`` and pictures.
@@ -93,8 +82,6 @@ def write_report(
             there are searches.
         comparisons: differences between results, see `compare`.
         searches: results of 1:N.
-        pictures: name → pictures of its items, for the hardest pairs; without it pairs are named
-            by the ids of their images alone.
         command: the command line that led to this report, for the record.
 
     Returns:
@@ -125,10 +112,7 @@ def write_report(
             Section("Identification", [figures_table(describe_result(each), one)], lead=_SEARCHES)
             for each, one in zip(searches, found, strict=True)
         ),
-        *(
-            _section(name, result, pairs[name], (pictures or {}).get(name))
-            for name, result in results.items()
-        ),
+        *(_section(name, result, pairs[name]) for name, result in results.items()),
         Section("How to read the figures", [Listed(_READING)]),
         Section("Provenance", [_provenance(each) for each in every]),
     ]
@@ -158,7 +142,7 @@ def write_report(
         sections=[section for section in sections if section is not None],
     )
     files["report.html"] = page.render().encode()
-    write_folder(final, files, private=bool(pictures))
+    write_folder(final, files)
     return final / "report.html"
 
 
@@ -239,47 +223,21 @@ _SEARCHES = (
 )
 
 
-def _section(
-    name: str, result: VerificationResult, rows: Sequence[Row], encoded: Encoded | None
-) -> Section:
-    def cells(row: Row) -> list[Cell]:
-        faces = ["", ""]
-        if encoded is not None:
-            sides = (getattr(result.pairs, which)[row["pair"]] for which in ("first", "second"))
-            faces = [face_picture(encoded, int(item)) for item in sides]
-        small = "" if encoded is None or all(faces) else "a picture cannot be shown"
-        last = row["reason"] or f"{row['score']:.4g}"
-        ids = (Cell(str(row[which])) for which in ("first", "second"))
-        return [
-            Cell(str(row["pair"]), small),
-            *(replace(cell, picture=face) for cell, face in zip(ids, faces, strict=True)),
-            Cell(last),
-        ]
-
-    def table(caption: str, kind: str, most: int = HARDEST) -> Table[Any]:
-        headings = "pair", "first image", "second image", "score or reason"
-        listed = [cells(row) for row in rows if row["list"] == kind][:most]
-        return text_table(caption, headings, listed, words=headings[1:])
-
-    blocks: list[Block] = [Listed(list(map(words.sentence, result.notes)), "notes")]
-    if encoded:
-        warning = "These pictures show people. Handle this page as you handle the bench itself."
-        blocks.append(Text(warning))
-    blocks.append(
-        Beside(
-            [
-                table("Lowest mated scores", "lowest mated"),
-                table("Highest non-mated scores", "highest non-mated"),
-            ]
-        )
-    )
-    if result.failures:
-        count = words.counted(len(result.failures), "pair")
-        blocks.append(table(f"{count} without a score", "failures", LISTED))
+def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Section:
+    headings = "list", "pair", "first image", "second image", "score or reason"
+    listed = [
+        [*(str(row[key]) for key in ("list", "pair", "first", "second")), _last(row)]
+        for row in rows[: 2 * HARDEST + LISTED]
+    ]
+    blocks: list[Block] = [text_table("Pairs that err most", headings, listed, words=headings)]
+    if result.notes:
+        blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
     said = [*remarks_of(result), f"intervals: {result.basis}"]
-    return Section(
-        name, blocks[not result.notes :], lead=f"{describe_result(result)}: {'; '.join(said)}."
-    )
+    return Section(name, blocks, lead=f"{describe_result(result)}: {'; '.join(said)}.")
+
+
+def _last(row: Row) -> str:
+    return row["reason"] or f"{row['score']:.4g}"
 
 
 def _pairs(name: str, result: VerificationResult) -> list[Row]:
@@ -322,19 +280,6 @@ def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]
         for name, fact in facts.items()
     }
     return facts_table(describe_result(result), texts)
-
-
-def face_picture(encoded: Encoded, item: int) -> str:
-    """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
-    try:
-        image = decode_image(encoded(item), f"image {item}", size=None, upright=True)
-    except FacerecError:
-        return ""
-    scale = _FACE / max(image.shape[:2])
-    if scale < 1:
-        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    return data_uri("image/jpeg", content.tobytes())
 
 
 def _written_before(folder: Path) -> set[str]:

@@ -8,7 +8,7 @@ from helpers.toy_packs import make_pack
 
 from facerec.errors import PackError
 from facerec.records.packs import read_pack
-from facerec.verification import find_pack, pack_bench
+from facerec.verification import Pairs, find_pack, pack_bench
 from facerec.verification.bench import infer_subjects
 
 
@@ -117,6 +117,6 @@ def test_small_pack_has_no_folds(tmp_path: Path) -> None:
 def test_persons_inferred_from_same_pairs() -> None:
     first, second = np.array([0, 1, 4, 5]), np.array([1, 2, 0, 6])
     same = np.array([True, True, False, True])
-    found = infer_subjects(first, second, same, 8)
+    found = infer_subjects(Pairs(first, second, same), 8)
     assert len(set(found[[0, 1, 2]].tolist())) == 1 and found[5] == found[6]
     assert len(set(found.tolist())) == 5

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,7 +18,7 @@ from helpers.toy_results import make_result
 from rich.console import Console
 
 import facerec
-from facerec.errors import FacerecError, ImageError
+from facerec.errors import FacerecError
 from facerec.report import figures
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.compare import compare
@@ -48,14 +47,6 @@ def files(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def picture(size: int = 160, kind: str = ".png") -> Callable[[int], bytes]:
-    def draw(item: int) -> bytes:
-        pixels = np.random.default_rng(item).integers(0, 255, (6, 6, 3)).astype(np.uint8)
-        return cv2.imencode(kind, cv2.resize(pixels, (size, size)))[1].tobytes()
-
-    return draw
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +78,6 @@ def report(
         folder,
         results,
         comparisons=[comparison],
-        pictures={"one": picture()},
         command="facerec verify --bench lfw 'a & b'",
     )
     assert path == folder / "report.html"
@@ -124,8 +114,6 @@ def test_files(report: Path) -> None:
             assert image is not None and image.std() > 5
         elif name.endswith(".svg"):
             assert ElementTree.fromstring(content).tag.endswith("svg")
-    # Its page shows people.
-    assert {path.stat().st_mode & 0o777 for path in (report, *report.rglob("*"))} == {0o700, 0o600}
 
 
 def test_json_holds_all_results_and_is_strict(
@@ -202,8 +190,7 @@ def test_pairs_that_err_most_and_those_without_a_score(
         assert [(int(row["pair"]), row["reason"]) for row in failed] == [
             (failure.pair, failure.reason) for failure in result.failures
         ]
-    failed = len(results["two"].failures)
-    assert len(read(report).rows(f"{failed} pairs without a score")) == 51
+    assert len(read(report).rows("Pairs that err most")) == 21
 
 
 # --- the page ---------------------------------------------------------------------------------
@@ -218,9 +205,7 @@ def test_page_needs_nothing_but_itself(report: Path) -> None:
     for tag, attributes in found.attributes:
         assert not any(name.startswith("on") for name in attributes)
         if "src" in attributes:
-            assert tag == "img" and re.match(
-                r"data:image/(svg\+xml|jpeg);base64,", attributes["src"]
-            )
+            assert tag == "img" and re.match(r"data:image/svg\+xml;base64,", attributes["src"])
         if "href" in attributes:
             assert tag == "a" and attributes["href"].startswith("#")
     assert re.search(r"https?:|@import|url\(", text) is None
@@ -261,53 +246,6 @@ def test_names_are_text_wherever_they_stand(report: Path) -> None:
             assert b"<script" not in content
 
 
-def test_pictures_are_small_and_new(report: Path) -> None:
-    found = [image for image in read(report).all("img") if image.get("class") == "face"]
-    assert len(found) == 40  # two of each hardest pair of the one result that has pictures
-    for image in found:
-        kind, _, content = image["src"].partition(",")
-        assert kind == "data:image/jpeg;base64"
-        pixels = cv2.imdecode(np.frombuffer(base64.b64decode(content), np.uint8), cv2.IMREAD_COLOR)
-        assert pixels is not None and pixels.shape == (112, 112, 3) and pixels.std() > 5
-    assert "Handle this page as you handle the bench itself" in read(report).text
-
-
-def test_no_pictures_unless_given(
-    tmp_path: Path, small: dict[str, VerificationResult], quick: None
-) -> None:
-    def broken(item: int) -> bytes:
-        if item % 2:
-            raise ImageError("gone")
-        return b"no image"
-
-    for number, pictures in enumerate((None, {"other": picture()}, {"x": broken})):
-        folder = tmp_path / str(number)
-        write_report(folder, small, pictures=pictures)
-        assert folder.stat().st_mode & 0o777 == (0o700 if pictures else 0o755)
-        found = read(folder)
-        assert not [image for image in found.all("img") if image.get("class")]
-        rows = found.rows("Lowest mated scores")[1:]
-        assert [row[1] for row in rows] == [row["first"] for row in table(folder, "pairs")[:10]]
-        assert all(("cannot be shown" in row[0]) == (number == 2) for row in rows)
-
-
-def test_what_a_picture_carried_does_not_get_into_the_page(
-    tmp_path: Path, small: dict[str, VerificationResult], quick: None
-) -> None:
-    secret = b"SECRET-PLACE"
-    comment = b"\xff\xfe" + (len(secret) + 2).to_bytes(2, "big") + secret
-
-    def draw(item: int) -> bytes:
-        plain = picture(80, ".jpg")(item)
-        return plain[:2] + comment + plain[2:]
-
-    write_report(tmp_path / "r", small, pictures={"x": draw})
-    faces = [image for image in read(tmp_path / "r").all("img") if image.get("class")]
-    assert len(faces) == 40
-    for image in faces:
-        assert secret not in base64.b64decode(image["src"].partition(",")[2])
-
-
 def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
     scores = np.array([np.inf, 0.5, 0.7, np.nan, -np.inf, np.inf, 0.2, 0.3])
     rows = np.arange(8)
@@ -333,7 +271,6 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, quick: None) -> None:
             tmp_path / name,
             {"x": result, "y": other},
             comparisons=[compare(result, other, replicates=10)],
-            pictures={"x": picture()},
             command="facerec verify",
         )
     assert files(tmp_path / "once") == files(tmp_path / "again")

@@ -126,14 +126,17 @@ class PairList:
         if isinstance(images, Path):
             images = ListedImages(images, ids, list(map(path_of, ids)))
         table = np.array(self._pairs, np.int64)
-        first, second, same = table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(bool)
-        subjects, named_by, doubts = find_subjects(
-            first, second, same, len(ids), subject_of and list(map(subject_of, ids)), named_by
+        first, second = table[:, 0].copy(), table[:, 1].copy()
+        pairs, named_by, doubts = find_subjects(
+            Pairs(first, second, table[:, 2].astype(bool), folds=folds),
+            len(ids),
+            subject_of and list(map(subject_of, ids)),
+            named_by,
         )
         return Bench(
             name=name,
             images=images,
-            pairs=Pairs(first, second, same, subjects, folds),
+            pairs=pairs,
             subjects_from=named_by,
             notes=(*self.notes, *doubts),
             source=source,

@@ -67,7 +67,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         notes.append(f"{meta}: the lists of 1:N are not there, so nothing is searched")
     subjects_from = "the list"
     if (subjects == NOBODY).any():
-        subjects = infer_subjects(first, second, label == 1, len(templates))
+        subjects = infer_subjects(Pairs(first, second, label == 1), len(templates))
         subjects_from = INFERRED
     clashes = (subjects[first] == subjects[second]) != (label == 1)
     if clashes.any():

@@ -294,12 +294,9 @@ def _verify_templates(
 
     results: dict[str, VerificationResult] = {}
     embeddings = source.embed(bench.images, bench.name, bench.aligner())
-    weighted = bench.detector_scores is not None
     weightings: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
     for weighting in weightings:
-        pooled = template_vectors(
-            embeddings.vectors, bench, norm_weighting=weighting, detector_score=weighted
-        )
+        pooled = template_vectors(embeddings.vectors, bench, weighting)
         name = f"{bench.name} ({weighting} norms)"
         facts: Any = {
             "flip": embeddings.flip,

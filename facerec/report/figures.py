@@ -21,7 +21,6 @@ from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from scipy.special import ndtri
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which most colour-blind readers can tell apart."""
@@ -35,9 +34,6 @@ SMALL = 8.5
 
 Files = dict[str, bytes]
 """Path inside a report → contents."""
-
-# Rates at which a probit axis has a mark.
-_MARKS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -136,12 +132,6 @@ def filled(style: Style, *marks: str) -> dict[str, Any]:
 def percent_axis(axis: Axis) -> None:
     """Mark an axis of shares in percent, with no more decimals than the marks need."""
     axis.set_major_formatter(lambda share, _: f"{100 * share:.6g} %")
-
-
-def probit_axis(axis: Axis, lowest: float) -> None:
-    """Mark an axis of Φ⁻¹ of rates from ``lowest`` on with the rates."""
-    marks = [mark for mark in _MARKS if mark >= 0.5 * lowest]
-    axis.set_ticks(ndtri(marks), [f"{100 * mark:.6g} %" for mark in marks])
 
 
 def legend(figure: Figure, shown: Sequence[Style], title: str | None = None) -> None:

@@ -24,7 +24,7 @@ from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.plots import det_figure, roc_figure, score_figure
+from facerec.verification.plots import roc_figure, score_figure
 from facerec.verification.report import (
     THRESHOLD_ADVICE,
     pairs_of,
@@ -198,12 +198,6 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
         f"ROC curves of {', '.join(results)} over a logarithmic FPR axis.",
         "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded. Dots "
         "with whiskers are operating points; hollow ones rest on fewer than 30 false accepts.",
-    )
-    curves += drawings.draw(
-        "det",
-        det_figure(results),
-        f"DET curves of {', '.join(results)} on probit axes.",
-        "DET: points at which a rate is exactly 0 or 1 have no place and are left out.",
     )
     for number, (name, result) in enumerate(results.items(), start=1):
         curves += drawings.draw(

@@ -10,9 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
-from facerec.report import words
 from facerec.report.figures import (
     COLOURS,
     SMALL,
@@ -20,7 +18,6 @@ from facerec.report.figures import (
     label,
     new_figure,
     percent_axis,
-    probit_axis,
     styles,
     verbatim,
 )
@@ -58,38 +55,6 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     percent_axis(axes.yaxis)
     axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
     verbatim(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
-    return figure
-
-
-def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
-    """Draw the trade-off of false matches and false non-matches on probit axes.
-
-    Normally distributed scores give straight lines (Martin et al., Eurospeech 1997). Points at
-    which a rate is exactly 0 or 1 lie at infinity and are left out. Dots and whiskers are those of
-    `roc_figure`.
-    """
-    figure, axes = new_figure(7, 5.6)
-    x_low, y_low, y_high = 0.01, 0.01, 0.5
-    for name, result, style in _styled(results):
-        x, y = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points()
-        y_high = max([y_high, *ndtr(y[:1])])
-        shown, text = _visible(x), f"{name}   EER {words.percent(result.eer.value)}"
-        x, y = x[shown], y[shown]
-        axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
-        for target, tpr, low, high, reliable in _points(result):
-            if target < 1 and 0 < tpr < 1:
-                # A limit of exactly 0 or 1 lies at infinity; far outside will do.
-                ends = ndtri(np.clip([1 - high, 1 - low], 1e-12, 1 - 1e-12))
-                _whisker(axes, (ndtri(target), ndtri(1 - tpr)), ends, style, reliable)
-        x_low = min(x_low, 1 / result.non_mated)
-        y_low = min(y_low, 1 / result.mated)
-    probit_axis(axes.xaxis, x_low)
-    probit_axis(axes.yaxis, y_low)
-    axes.set(xlabel="FMR", ylabel="FNMR")
-    axes.set_xlim(ndtri(0.8 * x_low), ndtri(0.6))
-    axes.set_ylim(ndtri(0.8 * y_low), ndtri(min(1.1 * y_high, 0.999)))
-    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    verbatim(axes.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=9))
     return figure
 
 

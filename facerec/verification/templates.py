@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,53 +92,25 @@ class BenchPoints(Aligner):
         return {"method": "points of the bench"}
 
 
-@dataclass(frozen=True, eq=False)
-class TemplateVectors:
+class TemplateVectors(NamedTuple):
     """The vectors of T templates, and how they came to be."""
 
     vectors: NDArray[np.float32]
     """Not normalised, ``(T, D)``; NaN for a template without any embedding."""
-    used: NDArray[np.int64]
-    """Images in each vector, ``(T,)``."""
-    left_out: NDArray[np.int64]
-    """Images of each template without a usable embedding (failure to acquire), ``(T,)``."""
-    norm_weighting: Literal["raw", "unit"]
-    detector_score: bool
-
-    @property
-    def score(self) -> str:
-        """What is compared, in a few words."""
-        weights = ", weighted by the detector's scores" if self.detector_score else ""
-        return (
-            f"cosine of template vectors, float32 ({self.norm_weighting} norms{weights}; mean over "
-            "the images of a medium, sum over media)"
-        )
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know, one sentence each."""
-        failed = int(self.left_out.sum())
-        if not failed:
-            return ()
-        empty = int((self.used == 0).sum())
-        return (
-            f"{failed} of {failed + int(self.used.sum())} images of templates have no usable "
-            f"embedding and are left out; {empty} of {len(self.used)} templates have no image left",
-        )
+    score: str
+    """What is compared, in a few words."""
+    notes: tuple[str, ...]
+    """What a reader must know, one sentence each."""
 
 
 def template_vectors(
-    vectors: ArrayLike,
-    bench: TemplateBench,
-    *,
-    norm_weighting: Literal["raw", "unit"],
-    detector_score: bool,
+    vectors: ArrayLike, bench: TemplateBench, norm_weighting: Literal["raw", "unit"]
 ) -> TemplateVectors:
     """Pool the embeddings of images into one vector a template, which is not normalised.
 
     The mean over the images of one media id, then the sum over media. Each embedding is first
     divided by its norm (``norm_weighting="unit"``) or keeps it (``"raw"``), so that images with
-    large norms count more; and with ``detector_score`` it is multiplied by that score.
+    large norms count more; and where the bench has detector scores it is multiplied by its own.
 
     The name "N1" of published figures does not say which: of the two scripts of
     ``deepinsight/insightface``, ``recognition/arcface_torch/eval_ijbc.py`` means *raw* norms by
@@ -160,10 +132,10 @@ def template_vectors(
             f"{bench.name}: there are {len(matrix)} embeddings for {len(bench.images)} images; "
             "give one row an image, NaN where there is none"
         )
+    detector, said = bench.detector_scores, ""
     weights = np.ones(len(matrix))
-    if detector_score:
-        assert bench.detector_scores is not None
-        weights *= bench.detector_scores
+    if detector is not None:
+        weights, said = weights * detector, ", weighted by the detector's scores"
     norms = row_norms(matrix)
     if norm_weighting == "unit":
         weights /= norms
@@ -187,7 +159,16 @@ def template_vectors(
             (weights[chunk], (template[chunk] - first, columns)), (last - first, len(columns))
         )
         sums[first:last] += pooling @ matrix[rows[chunk]].astype(np.float64)
-    used = np.bincount(template, minlength=count)
-    sums[used == 0] = np.nan
-    left_out = np.bincount(bench.template_rows[~usable], minlength=count)
-    return TemplateVectors(sums.astype(np.float32), used, left_out, norm_weighting, detector_score)
+    empty = np.bincount(template, minlength=count) == 0
+    sums[empty] = np.nan
+    score = (
+        f"cosine of template vectors, float32 ({norm_weighting} norms{said}; mean over the images "
+        "of a medium, sum over media)"
+    )
+    notes = []
+    if not usable.all():
+        notes.append(
+            f"{(~usable).sum()} of {usable.size} images of templates have no usable embedding and "
+            f"are left out; {empty.sum()} of {count} templates have no image left"
+        )
+    return TemplateVectors(sums.astype(np.float32), score, tuple(notes))

@@ -99,7 +99,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files(report: Path) -> None:
-    drawings = ["roc", "det", "scores-1-one", "scores-2-two"]
+    drawings = ["roc", "scores-1-one", "scores-2-two"]
     drawings.append("scores-3-_script_alert_script_")
     assert set(files(report)) == {
         "report.html",

@@ -9,12 +9,11 @@ from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
-from scipy.special import ndtri
 
 from facerec.report.figures import draw
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
-from facerec.verification.plots import det_figure, roc_figure, score_figure
+from facerec.verification.plots import roc_figure, score_figure
 
 
 def make_scores(
@@ -81,7 +80,7 @@ def test_whiskers_are_the_intervals_of_the_result() -> None:
 def test_names_with_dollars_are_no_formulas() -> None:
     results = {r"$\broken$": make_result(name=r"$x^$")}
     scores = score_figure(*next(iter(results.items())))
-    for drawn in (roc_figure(results), det_figure(results), scores):
+    for drawn in (roc_figure(results), scores):
         drawn.draw_without_rendering()  # a formula would be refused here
         assert r"\broken" in " ".join(text.get_text() for text in drawn.findobj(Text))
 
@@ -89,24 +88,9 @@ def test_names_with_dollars_are_no_formulas() -> None:
 def test_separated_scores_can_be_drawn() -> None:
     result = make_scores(np.ones(20), np.full(20, -1.0))
     perfect = {"perfect": result}
-    for drawn in (roc_figure(perfect), det_figure(perfect), score_figure("perfect", result)):
+    for drawn in (roc_figure(perfect), score_figure("perfect", result)):
         drawn.draw_without_rendering()
         assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in drawn.axes)
-
-
-# --- DET --------------------------------------------------------------------------------------
-
-
-def test_det_is_the_probit_of_both_error_rates() -> None:
-    result = make_result(400)
-    ((x, y),) = curves(det_figure({"toy": result}).axes[0])
-    expected = []
-    for threshold in np.unique(result.scores)[::-1]:
-        fmr = (result.non_mated_scores >= threshold).mean()
-        fnmr = (result.mated_scores < threshold).mean()
-        if 0 < fmr < 1 and 0 < fnmr < 1:
-            expected.append((ndtri(fmr), ndtri(fnmr)))
-    np.testing.assert_allclose(np.stack([x, y], axis=1), expected, atol=1e-12)
 
 
 # --- histograms -------------------------------------------------------------------------------
@@ -140,7 +124,7 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
     ("figure", "kind"),
     [
         (roc_figure, "png"),
-        (det_figure, "svg"),
+        (roc_figure, "svg"),
     ],
 )
 def test_equal_results_give_equal_bytes(figure: Any, kind: str) -> None:

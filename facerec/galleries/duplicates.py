@@ -10,10 +10,11 @@ from torch import Tensor
 from facerec.galleries.faults import Floats, Ints
 from facerec.galleries.label_faults import Members
 from facerec.progress import Progress
-from facerec.verification.scoring.bins import BIN_EDGES
-from facerec.verification.scoring.mated import count_mated
-from facerec.verification.scoring.sample import Sample
-from facerec.verification.scoring.tiles import Tiles, images_of
+from facerec.verification.scoring.counts import count_mated
+from facerec.verification.scoring.tiles import Sample, Tiles, images_of
+
+BIN_EDGES = np.arange(-(2**13), 2**13 + 1) * 2.0**-13
+"""Lower edges of the bins of cosines, −1, …, 1; the last bin holds 1 alone."""
 
 _LAW = (0.02, 0.2)
 """Between these shares of the nearest pairs of one label the law of their angles is read."""
@@ -88,8 +89,8 @@ def duplicates(
         MetricError: there is no pair of images with one label, or with two.
     """
     threshold = _duplicate_threshold(_cosines_of_one_label(members, sure, device))
-    sample = Sample(members.unit, members.label, [], by_group=False)
-    tiles = Tiles(sample, device, 1024, None, progress)
+    sample = Sample(members.unit, members.label)
+    tiles = Tiles(sample, device, 1024, progress)
     kernels = tiles.visit(
         lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
     )
@@ -124,11 +125,11 @@ def _cosines_of_one_label(
     # With a label of its own an image is in no pair.
     alone = np.where(unsure, members.classes + numbers, label)
     label = alone if np.unique(alone, return_counts=True)[1].max() > 1 else label
-    sample = Sample(members.unit, label, [], by_group=False)
-    none = np.empty(0, np.float32)
-    tiles = Tiles(sample, device, 1024, None, None)
-    histogram: Ints = count_mated(tiles, sample, none, 0).histogram
-    return histogram
+    sample = Sample(members.unit, label)
+    tiles = Tiles(sample, device, 1024, None)
+    scores, *_ = count_mated(tiles, sample, np.empty(0, np.float32), keep=True)
+    assert scores is not None
+    return np.histogram(scores, np.append(BIN_EDGES, np.inf))[0]
 
 
 def _duplicate_threshold(histogram: Ints) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -51,19 +50,3 @@ time.sleep(600)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert not worker.is_alive(name) and worker.claim(tmp_path / "x")
-
-
-def _claim_all(folder: Path, count: int) -> list[int]:
-    worker, done = Worker(folder), []
-    for i in range(count):
-        if worker.claim(folder / f"{i}"):
-            (folder / f"{i}").write_text("done")
-            done.append(i)
-    return done
-
-
-@pytest.mark.integration
-def test_processes_share_the_work(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        shares = pool.starmap(_claim_all, [(tmp_path, 20)] * 2)
-        assert sorted(shares[0] + shares[1]) == list(range(20))

@@ -7,11 +7,13 @@ the folder.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -37,17 +39,15 @@ from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
     Comparison,
-    Protocol,
     as_stored,
     digest,
 )
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search, Trial
 from facerec.comparison.splits import ClassSplit, split_classes
-from facerec.comparison.storage import Worker
 from facerec.comparison.trunks import read_recipe
 from facerec.errors import ComparisonError
-from facerec.files import parse_json, sha256, write_json
+from facerec.files import full_disk_sentence, open_file, parse_json, sha256, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -96,6 +96,31 @@ class Results:
     """Models with drawn weights, one a seed; of a comparison on features these themselves, once."""
 
 
+@contextmanager
+def held(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock for a block, and tell whether it is held; it ends with its process.
+
+    Several processes, on one machine or several with a common folder, share the work of a
+    comparison: what a killed one had begun is taken over at once.
+
+    Args:
+        path: the lock's file, which stays.
+        wait: until others let it go.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_file(path, "w")
+    except OSError as error:
+        raise ComparisonError(full_disk_sentence(path, error)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 class Harness:
     """One worker of a comparison.
 
@@ -128,25 +153,21 @@ class Harness:
         self.on_features = isinstance(comparison.data, FeatureData)
         # Features as they are need no seed.
         self._untrained = 1 if self.on_features else comparison.repetitions
-        self.worker = Worker(folder)
-        try:
-            self.images = self._open_images(faces)
-            common = comparison.protocol
-            self.split: ClassSplit = split_classes(
-                self.images.num_classes,
-                common.folds,
-                common.numbering,
-                self.images.train_classes,
-                str(self._path),
-            )
-            self.trainer = Trainer(self.images, device)
-            self._check_models()
-            self._notes = [*self.images.notes, *self._check_weights()]
+        self.images = self._open_images(faces)
+        common = comparison.protocol
+        self.split: ClassSplit = split_classes(
+            self.images.num_classes,
+            common.folds,
+            common.numbering,
+            self.images.train_classes,
+            str(self._path),
+        )
+        self.trainer = Trainer(self.images, device)
+        self._check_models()
+        self._notes = [*self.images.notes, *self._check_weights()]
+        with held(folder / "locks" / "turn", wait=True):
             self.manifest = self._write_manifest()
-            self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
-        except BaseException:
-            self.worker.close()
-            raise
+            self.search = Search(comparison, self.manifest["data"], folder, storage)
 
     def run(self, progress: Progress | None = None) -> Results:
         """Work until nothing is left to do for anybody, and return what all workers found.
@@ -154,24 +175,21 @@ class Harness:
         Args:
             progress: called with each arm and how many of its trials and final runs are done.
         """
-        try:
-            told: dict[str, int] = {}
-            while True:
-                for arm in self.comparison.arms:
-                    count = self._done(arm)
-                    if progress is not None and told.get(arm.name) != count:
-                        progress(arm.name, count, self._units(arm))
-                    told[arm.name] = count
-                if self._search() or self._finish():
-                    continue
-                untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
-                if all(path.is_file() for path in untrained) and all(
-                    self._done(arm) >= self._units(arm) for arm in self.comparison.arms
-                ):
-                    return self.results()
-                time.sleep(_WAIT)
-        finally:
-            self.worker.close()
+        told: dict[str, int] = {}
+        while True:
+            for arm in self.comparison.arms:
+                count = self._done(arm)
+                if progress is not None and told.get(arm.name) != count:
+                    progress(arm.name, count, self._units(arm))
+                told[arm.name] = count
+            if self._search() or self._finish():
+                continue
+            untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
+            if all(path.is_file() for path in untrained) and all(
+                self._done(arm) >= self._units(arm) for arm in self.comparison.arms
+            ):
+                return self.results()
+            time.sleep(_WAIT)
 
     def _units(self, arm: Arm) -> int:
         return self.search.budget(arm) + self.comparison.repetitions
@@ -189,10 +207,9 @@ class Harness:
         for arm in self.comparison.arms:
             best = self.search.best(arm)
             given = len(self.search.first_settings(arm)) if arm.ranges else 1
-            trial = None if best is None else best.number
             runs, seeds, failures = [], [], []
             for seed in range(self.comparison.repetitions) if best else ():
-                run, note = self._read(arm.name, seed, trial)
+                run, note = self._read(arm, seed)
                 if note["failure"]:
                     failures.append(f"seed {seed}: {note['failure']}")
                 else:
@@ -208,7 +225,7 @@ class Harness:
                     first_settings=min(given, self.search.budget(arm)),
                 )
             )
-        untrained = [self._read(UNTRAINED, seed, None)[0] for seed in range(self._untrained)]
+        untrained = [self._read(None, seed)[0] for seed in range(self._untrained)]
         return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
 
     # ---------------------------------------------------------------- units of work
@@ -221,14 +238,10 @@ class Harness:
                 continue
             # What is proposed depends on the trials that have ended: an arm is searched by one
             # worker, and the table does not depend on how many there are.
-            mark = self.folder / "search" / arm.name
-            if not self.worker.claim(mark):
-                continue
-            if not self.search.is_done(arm):
-                self.search.work(arm, partial(self._fit_trial, arm))
-            if self.search.is_done(arm):
-                self.worker.release(mark)
-            return True
+            with held(self.folder / "locks" / "search" / arm.name) as mine:
+                if mine and not self.search.is_done(arm):
+                    self.search.work(arm, partial(self._fit_trial, arm))
+                    return True
         return False
 
     def _fit_trial(self, arm: Arm, tried: Arm, first: int) -> Iterator[Fit]:
@@ -239,71 +252,66 @@ class Harness:
         )
 
     def _finish(self) -> bool:
-        """Train and score one seed of an arm whose search is done."""
+        """Train and score one seed of an arm whose search is done, or of the untrained network."""
         for seed in range(self.comparison.repetitions):
-            path = self._final_path(UNTRAINED, seed)
-            if seed < self._untrained and self.worker.claim(path):
-                self._score_untrained(path, seed)
-                return True
-            for arm in self.comparison.ordered:
-                best = self.search.best(arm) if self.search.is_done(arm) else None
-                path = self._final_path(arm.name, seed)
-                if best is not None and self.worker.claim(path):
-                    tuned = arm.at(self.search.setting(arm, best))
-                    self._train_final(tuned, path, seed, best.number)
-                    return True
+            for arm in (None, *self.comparison.ordered):
+                name = UNTRAINED if arm is None else arm.name
+                path = self._final_path(name, seed)
+                ready = seed < self._untrained if arm is None else self._best(arm) is not None
+                if not ready or path.is_file():
+                    continue
+                with held(self.folder / "locks" / "finals" / f"{name}-{seed}") as mine:
+                    if mine and not path.is_file():
+                        self._score(path, arm, seed)
+                        return True
         return False
 
-    def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
-        protocol = self.comparison.protocol_of(arm)
-        trained = [
-            self.trainer.fit(arm, protocol, fold, self._seed(1, seed)) for fold in self.split.folds
-        ]
-        models, fits = [model for _, model in trained], [fit for fit, _ in trained]
-        self._score(path, protocol, models, fits, self._origin(arm.name, seed, trial))
+    def _best(self, arm: Arm) -> Any:
+        """Return the best trial of an arm whose search is done."""
+        return self.search.best(arm) if self.search.is_done(arm) else None
 
-    def _score_untrained(self, path: Path, seed: int) -> None:
-        protocol = self.comparison.protocol
-        trunk = (
-            nn.Identity()
-            if self.on_features
-            else self.trainer.create_trunk(protocol.trunk, self._seed(1, seed))
-        )
-        self._score(path, protocol, [trunk], [], self._origin(UNTRAINED, seed, None))
-
-    def _score(
-        self,
-        path: Path,
-        protocol: Protocol,
-        models: Sequence[nn.Module],
-        fits: Sequence[Fit],
-        origin: dict[str, Any],
-    ) -> None:
-        """Score the models of a seed on the test classes, and write what comes out."""
-        asked, sides = self.comparison, scored_positions(self.images, self.split)
+    def _score(self, path: Path, arm: Arm | None, seed: int) -> None:
+        """Train a seed's models, or none, and write how they score on the test classes."""
+        asked, drawn = self.comparison, self._seed(1, seed)
+        protocol = asked.protocol if arm is None else asked.protocol_of(arm)
+        models, fits = [], []
+        if arm is not None:
+            tuned = arm.at(self.search.setting(arm, self._best(arm)))
+            for fold in self.split.folds:
+                fit, model = self.trainer.fit(tuned, protocol, fold, drawn)
+                models.append(model)
+                fits.append(fit)
+        elif self.on_features:
+            models = [nn.Identity()]
+        else:
+            models = [self.trainer.create_trunk(protocol.trunk, drawn)]
+        sides = scored_positions(self.images, self.split)
         run = score_models(
             self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
         )
         # A model that diverged has no score; its weights before that are not the result.
         failure = next((fit.failure for fit in fits if fit.failure), None)
-        write_final(path, run, {**origin, "failure": failure})
-        self.worker.release(path)
+        write_final(path, run, {**self._origin(arm, seed), "failure": failure})
 
-    def _origin(self, name: str, seed: int, trial: int | None) -> dict[str, Any]:
+    def _origin(self, arm: Arm | None, seed: int) -> dict[str, Any]:
         """Return what tells a final run from all others."""
-        own = {"arm": name, "seed": seed, "trial": trial}
-        return {**own, "comparison_sha256": self.manifest["comparison_sha256"]}
+        return {
+            "arm": UNTRAINED if arm is None else arm.name,
+            "seed": seed,
+            "trial": None if arm is None else self._best(arm).number,
+            "comparison_sha256": self.manifest["comparison_sha256"],
+        }
 
-    def _read(self, name: str, seed: int, trial: int | None) -> tuple[FinalRun, dict[str, Any]]:
+    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, dict[str, Any]]:
         """Read a final run with its note; refuse that of another arm, seed, trial or comparison."""
-        path = self._final_path(name, seed)
+        origin = self._origin(arm, seed)
+        path = self._final_path(origin["arm"], seed)
         run, note = read_final(path)
-        for key, value in self._origin(name, seed, trial).items():
-            if note.get(key) != value:
-                raise ComparisonError(
-                    f"{path}: is the result of another {key.removesuffix('_sha256')} "
-                    f"({note.get(key)}, not {value}); delete it and run the same command again"
-                )
+        if {name: note.get(name) for name in origin} != origin:
+            raise ComparisonError(
+                f"{path}: is the result of another arm, seed, trial or comparison; delete it and "
+                "run the same command again"
+            )
         return run, note
 
     def _seed(self, *key: int) -> int:
@@ -322,7 +330,7 @@ class Harness:
             return open_features(data)
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
-            with self.worker.turn():
+            with held(self.folder / "locks" / "turn", wait=True):
                 if not (folder / "train.rec").is_file():  # which comes last
                     write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
@@ -381,10 +389,9 @@ class Harness:
             "versions": provenance_of(None, installed),
         }
         path = self.folder / "manifest.json"
-        with self.worker.turn():
-            if not path.is_file():
-                write_json(path, manifest)
-                return manifest
+        if not path.is_file():
+            write_json(path, manifest)
+            return manifest
         begun = _read_manifest(path)
         changed = differences(_compared(begun), _compared(manifest))
         if changed:

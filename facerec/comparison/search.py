@@ -30,7 +30,6 @@ from facerec.comparison.protocol import (
     digest,
     shared_ranges,
 )
-from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError, message_line
 from facerec.files import open_regular
 from facerec.recipe import from_dict, to_dict
@@ -79,7 +78,6 @@ class Search:
         comparison: what is compared.
         data: fingerprint of the images.
         folder: of the comparison; holds the storage unless ``url`` names another.
-        worker: this process.
         url: of an Optuna storage: a database, or ``journal:PATH`` for folders on a network.
     """
 
@@ -88,39 +86,35 @@ class Search:
         comparison: Comparison,
         data: dict[str, Any],
         folder: Path,
-        worker: Worker,
         url: str | None = None,
     ) -> None:
-        self.comparison, self.worker = comparison, worker
-        # Another comparison of this name in the same storage has other trials.
-        self._digest = digest([as_stored(comparison), data])[:16]
+        self.comparison = comparison
         self._optuna = import_optuna()
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
-        self._studies: dict[str, optuna.Study] = {}
-        # Two workers that make the tables of one database at a time get in each other's way.
-        with self._explained(), worker.turn():
+        # Another comparison of this name in the same storage has other trials.
+        own = digest([as_stored(comparison), data])[:16]
+        with self._explained():
             if url is None:  # SQLite would follow a link
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
-            self._storage = self._open()
-
-    # ---------------------------------------------------------------- what lies there
-
-    def study(self, arm: Arm) -> optuna.Study:
-        """Return the trials of an arm; made if there are none."""
-        if arm.name not in self._studies:
-            with self._explained(), self.worker.turn():
-                self._studies[arm.name] = self._optuna.create_study(
-                    study_name=f"{self.comparison.name}/{arm.name}/{self._digest}",
-                    storage=self._storage,
+            storage = self._open()
+            self._studies: dict[str, optuna.Study] = {
+                arm.name: self._optuna.create_study(
+                    study_name=f"{comparison.name}/{arm.name}/{own}",
+                    storage=storage,
                     direction="maximize",
                     load_if_exists=True,
                 )
-        return self._studies[arm.name]
+                for arm in comparison.arms
+            }
+
+    # ---------------------------------------------------------------- what lies there
 
     def finished(self, arm: Arm) -> list[optuna.trial.FrozenTrial]:
         """Return the trials that ended, those that failed among them, in order."""
         state = self._optuna.trial.TrialState
-        return self.study(arm).get_trials(deepcopy=False, states=(state.COMPLETE, state.FAIL))
+        return self._studies[arm.name].get_trials(
+            deepcopy=False, states=(state.COMPLETE, state.FAIL)
+        )
 
     def budget(self, arm: Arm) -> int:
         """Return how many trials the arm gets: one where there is nothing to search."""
@@ -169,13 +163,13 @@ class Search:
                 trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
             if result.score is None:
                 trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
-                self.study(arm).tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                self._studies[arm.name].tell(trial, state=self._optuna.trial.TrialState.FAIL)
                 return
             scores.append(result.score)
-        self.study(arm).tell(trial, float(np.mean(scores)))
+        self._studies[arm.name].tell(trial, float(np.mean(scores)))
 
     def _next(self, arm: Arm) -> optuna.Trial:
-        study, states = self.study(arm), self._optuna.trial.TrialState
+        study, states = self._studies[arm.name], self._optuna.trial.TrialState
         self._enqueue(arm, study)
         trials = study.get_trials(deepcopy=False)
         open_ = (states.RUNNING, states.WAITING)

@@ -405,13 +405,6 @@ def _runs(results: Results) -> Iterator[dict[str, Any]]:
 def _trials(results: Results) -> Iterator[dict[str, Any]]:
     for each in results.arms:
         for trial in each.trials:
-            yield {
-                "arm": each.arm.name,
-                "trial": trial.number,
-                "best": each.best is not None and trial.number == each.best.number,
-                "score": trial.score,
-                "folds": " ".join("" if fold is None else str(fold) for fold in trial.folds),
-                "seconds": trial.seconds,
-                "failure": trial.failure,
-                **trial.setting,
-            }
+            row = {**vars(trial), **trial.setting, "folds": " ".join(map(str, trial.folds))}
+            del row["setting"]
+            yield {"arm": each.arm.name, "best": trial == each.best, **row}

@@ -250,7 +250,6 @@ def test_weights_trained_on_these_images_are_refused(images: Path, tmp_path: Pat
         trunk = Trunk("mbf", 8, width=0.25, weights=weights)
         plan = comparison(images, protocol=protocol(trunk=trunk, transform=FaceTransform()))
         harness = Harness(plan, tmp_path / f"{name}-out", torch.device("cpu"))
-        harness.worker.close()
         assert list(harness.manifest["weights_sha256"]) == [str(weights)]
         return list(harness.manifest["notes"])
 
@@ -275,6 +274,5 @@ def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
         harness = Harness(
             plan, tmp_path, torch.device("cpu"), faces=lambda _, done, total: drawn.append(done)
         )
-        harness.worker.close()
         assert harness.images.num_classes == 10 and len(harness.images) == 20
     assert drawn.count(faces.total_images) == 1

@@ -14,7 +14,6 @@ from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Comparison
 from facerec.comparison.search import Search
-from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError
 
 pytestmark = pytest.mark.integration
@@ -42,7 +41,8 @@ class Killed(BaseException):
 
 
 def opened(plan: Comparison, folder: Path, **options: Any) -> Search:
-    return Search(plan, DATA, folder, Worker(folder), **options)
+    folder.mkdir(exist_ok=True)
+    return Search(plan, DATA, folder, **options)
 
 
 def run(search: Search, fit: Callable[[Arm, int], Fit] = by_setting) -> None:
@@ -82,7 +82,6 @@ def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, journal:
             break
         except Killed:
             killed += 1
-            search.worker.close()
     assert killed > 5
     assert table(search) == table(whole)
     # Folds that were stored are not trained again.
@@ -185,7 +184,7 @@ def test_a_storage_holds_several_comparisons(tmp_path: Path) -> None:
     assert len(opened(plan, tmp_path).finished(BASE)) == 2
     changed = comparison(tmp_path, trials=2, arms=(replace(BASE, loss_lr=0.5), WITH_SEC))
     assert not opened(changed, tmp_path).finished(BASE)
-    assert not Search(plan, {"images": 2}, tmp_path, Worker(tmp_path)).finished(BASE)
+    assert not Search(plan, {"images": 2}, tmp_path).finished(BASE)
 
 
 def test_more_than_ten_folds_are_in_order(tmp_path: Path) -> None:

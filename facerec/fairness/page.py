@@ -251,7 +251,7 @@ def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
     for grouping, groups in audit.facts["groups"].items():
         for target in working_targets(audit.rows, grouping):
             set_at = {"grouping": grouping, "target": target}
-            value = words.threshold(names.number(audit.rows, "FPIR threshold", **set_at))
+            value = words.threshold(names.number(audit.rows, names.FPIR_THRESHOLD, **set_at))
             for group in [*groups["shown"], EVERYBODY]:
                 where = {"grouping": grouping, "group": group}
                 lines.append(

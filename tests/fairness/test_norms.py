@@ -19,6 +19,7 @@ from facerec.fairness.norms import (
     variance_interval,
     within_interval,
 )
+from facerec.fairness.rows import BETWEEN, IMAGE_NORM, NORM, WITHIN
 
 
 def draw(
@@ -44,10 +45,10 @@ def naive_figures(images: list[np.ndarray]) -> dict[str, float]:
     msw = within / (len(values) - len(images))
     spread = np.var([norms.mean() for norms in images], ddof=1)
     return {
-        "mean": values.mean(),
-        "subject_mean": np.mean([norms.mean() for norms in images]),
-        "within_sd": math.sqrt(msw),
-        "between_sd": math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
+        IMAGE_NORM: values.mean(),
+        NORM: np.mean([norms.mean() for norms in images]),
+        WITHIN: math.sqrt(msw),
+        BETWEEN: math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
     }
 
 
@@ -71,7 +72,7 @@ def test_figures_equal_plain_words(seed: int) -> None:
 
 def test_mean_over_images_by_a_loop() -> None:
     row, images = norm_figures(draw(1))["a"], by_subject(draw(1), 0)
-    mean, between, within = (row[name].value for name in ("mean", "between_sd", "within_sd"))
+    mean, between, within = (row[name].value for name in (IMAGE_NORM, BETWEEN, WITHIN))
     total = sum(map(len, images))
     residuals = [(n - mean).sum() / total for n in images]
     error = sum(r**2 / (1 - len(n) / total) for r, n in zip(residuals, images, strict=True))
@@ -79,7 +80,7 @@ def test_mean_over_images_by_a_loop() -> None:
     effective = sum(parts) ** 2 / sum(p**2 for p in parts)
     freedom = effective * (len(images) - 1) / len(images)
     expected = scipy.stats.t.interval(0.95, freedom, mean, error**0.5)
-    assert (row["mean"].low, row["mean"].high) == pytest.approx(expected)
+    assert (row[IMAGE_NORM].low, row[IMAGE_NORM].high) == pytest.approx(expected)
 
 
 def test_percentiles_are_those_of_few_subjects() -> None:
@@ -99,21 +100,21 @@ def test_no_interval_of_norms_goes_below_zero() -> None:
     for row in norm_figures(sample).values():
         for figure in row.values():
             assert figure.interval is None or 0 <= figure.low <= figure.value <= figure.high
-    assert norm_figures(sample)["0"]["subject_mean"].low == 0
+    assert norm_figures(sample)["0"][NORM].low == 0
 
 
 def test_what_has_no_spread_says_so() -> None:
     for row in norm_figures(draw(0, images=(1, 2))).values():
-        for name in ("within_sd", "between_sd"):
+        for name in (WITHIN, BETWEEN):
             assert row[name].value is None and row[name].remark == "one image a subject"
-        assert row["mean"].low < row["mean"].value < row["mean"].high
+        assert row[NORM].low < row[NORM].value < row[NORM].high
     alone = SubjectNorms.from_images(
         [1.0, 2.0, 5.0, 5.0, 5.0, 5.0], [0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1]
     )
     first, second, _ = norm_figures(alone).values()
-    assert first["mean"].value == 1.5 and first["mean"].interval is None
-    assert first["between_sd"].remark == "one subject" and first["within_sd"].value == 0.5**0.5
-    assert second["within_sd"].value == 0
+    assert first[IMAGE_NORM].value == 1.5 and first[IMAGE_NORM].interval is None
+    assert first[BETWEEN].remark == "one subject" and first[WITHIN].value == 0.5**0.5
+    assert second[WITHIN].value == 0
 
 
 def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
@@ -164,7 +165,7 @@ def test_within_interval_by_leaving_subjects_out() -> None:
     counts = np.array([len(n) for n in images])
 
     def logarithm(kept: list[np.ndarray]) -> float:
-        return math.log(naive_figures(kept)["within_sd"] ** 2)
+        return math.log(naive_figures(kept)[WITHIN] ** 2)
 
     n = len(images)
     left = np.array([logarithm([x for i, x in enumerate(images) if i != j]) for j in range(n)])

@@ -229,12 +229,11 @@ class Calibration:
             stay = of_probe != fold
             entries = self.entries[stay, :kept]
             gone = (entries < 0) | (of_entry[entries] == fold)
-            order = np.argsort(gone, axis=1, kind="stable")
-            scores = np.where(gone, np.float32(-np.inf), self.scores[stay, :kept])
+            _, scores = left_out(entries, self.scores[stay, :kept], gone, kept)
             left = np.bincount(of_entry, minlength=_FOLDS)[fold]
             # A probe's own entries are of its own group, which stays.
             eligible = np.maximum(self.eligible[stay] - left, 1)
-            tail = _tail(np.take_along_axis(scores, order, axis=1), eligible, _RANKS)
+            tail = _tail(scores, eligible, _RANKS)
             folds.extend([] if tail is None else [tail])
         return self._tail(_RANKS // 2), folds
 
@@ -242,23 +241,24 @@ class Calibration:
         return _tail(self.scores, self.eligible, ranks)
 
     def without(self, entry: int) -> Calibration | None:
-        """Return what is left without an entry and its subject's probes; None if nothing is."""
-        subjects = np.delete(self.entry_subjects, entry)
+        """Return what is left without an entry and its subject's probes; None if nothing is.
+
+        Subjects of entries are their numbers, here and in what is left.
+        """
+        entries = self.entry_subjects.size - 1
         # Whoever is left with nobody else to meet goes too.
-        lone = subjects[:1] if (subjects == subjects[:1]).all() else subjects[:0]
-        stay = ~np.isin(self.probe_subjects, [self.entry_subjects[entry], *lone])
-        if not stay.any() or not subjects.size:
+        gone = [entry, 1 - entry] if entries == 1 else [entry]
+        stay = ~np.isin(self.probe_subjects, gone)
+        if not stay.any() or not entries:
             return None
-        entries, scores = self.entries[stay], self.scores[stay]
-        gone = entries == entry
-        order = np.argsort(gone, axis=1, kind="stable")
-        entries = np.take_along_axis(np.where(gone, -1, entries), order, axis=1)
-        scores = np.take_along_axis(np.where(gone, np.float32(-np.inf), scores), order, axis=1)
+        kept, scores = self.entries[stay], self.scores[stay]
+        kept, scores = left_out(kept, scores, kept == entry, kept.shape[1])
+        probes = self.probe_subjects[stay]
         return Calibration(
             scores,
-            np.where(entries > entry, entries - 1, entries),
-            self.probe_subjects[stay],
-            subjects,
+            kept - (kept > entry),
+            probes - (probes > entry),
+            np.arange(entries),
             self.note,
         )
 
@@ -300,6 +300,18 @@ class Calibration:
                 "and at least one entry"
             )
         return _Resampling(self).threshold(target, size, confidence)
+
+
+def left_out(
+    entries: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    gone: NDArray[np.bool_],
+    depth: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return entries and scores, ``(P, depth)`` each, as if some of ``(P, m)`` were not there."""
+    order = np.argsort(gone, axis=1, kind="stable")[:, :depth]
+    entries = np.take_along_axis(np.where(gone, -1, entries), order, axis=1)
+    return entries, np.take_along_axis(np.where(gone, np.float32(-np.inf), scores), order, axis=1)
 
 
 class _Resampling:

@@ -175,15 +175,6 @@ def test_renaming_groups_permutes_rows_only(names: list[str], seed: int) -> None
         assert other.value == pytest.approx(sign * delta.value) and its_p == pytest.approx(p)
 
 
-def test_groups_without_spread_and_of_one_subject() -> None:
-    apart = SubjectNorms.from_images([1.0] * 12 + [2.0] * 12, np.arange(24), [0] * 12 + [1] * 12)
-    found = compare(apart)
-    assert found.welch_f is None and found.eta2.value == 1 and found.eta2.interval is None
-    alone = SubjectNorms.from_images([1.0, 2.0, 3.0, 4.0], np.arange(4), [0, 0, 0, 1])
-    found = compare(alone)
-    assert found.eta2.interval is None and found.eta2.remark
-
-
 @pytest.mark.parametrize(
     ("groups", "row"),
     [
@@ -200,12 +191,6 @@ def test_minimum_detectable_effect(groups: int, row: list[float]) -> None:
         critical = scipy.stats.f.isf(0.05, groups - 1, subjects - groups)
         power = scipy.stats.ncf.sf(critical, groups - 1, subjects - groups, ratio)
         assert power == pytest.approx(0.8, abs=1e-6)
-
-
-def test_no_minimum_without_subjects_to_spare() -> None:
-    assert minimum_detectable_eta2(4, 4) is None and minimum_detectable_eta2(9, 1) is None
-    found = minimum_detectable_eta2(3, 2)
-    assert found is not None and 0.95 < found < 1
 
 
 def test_groups_apart_have_an_open_limit() -> None:
@@ -269,15 +254,6 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
     assert 0 < detected < 24
 
 
-def test_groups_with_equal_means_have_an_interval() -> None:
-    sample = SubjectNorms.from_images(
-        [1.0, 2, 3, 4, 1, 2, 3, 4, 2, 3], range(10), [0] * 4 + [1] * 6
-    )
-    found = compare(sample)
-    assert found.eta2.value == pytest.approx(0, abs=1e-20) and found.p == 1
-    assert found.eta2.interval.low == 0 and found.eta2.interval.high > 0.1
-
-
 def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> None:
     generator = np.random.default_rng(4)
     x, y = generator.integers(0, 9, 14), generator.integers(1, 12, 25)
@@ -289,20 +265,6 @@ def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> No
     assert apart == 0.5**6
     assert cliffs_delta(np.arange(6.0), np.arange(9.0) + 50, 1 - apart).interval.high == 0
     assert difference_p([1, 1, 1], [1, 1, 1]) == 1
-
-
-def test_minimum_detectable_effect_of_groups_that_spread_unlike() -> None:
-    """Ten subjects of twice the SD make a difference harder to find than ninety of them."""
-    generator = np.random.default_rng(0)
-    groups = np.repeat([0, 1], [90, 10])
-    found = [
-        compare(
-            SubjectNorms.from_images(generator.normal(20, sd[groups]), np.arange(100), groups)
-        ).mde_eta2
-        for sd in (np.array([1, 2]), np.array([2, 1]))
-    ]
-    alike = minimum_detectable_eta2(100, 2)
-    assert found[1] < alike < 1.5 * alike < found[0]
 
 
 @pytest.mark.parametrize(
@@ -341,13 +303,3 @@ def test_type_one_error_of_subjects_and_of_images() -> None:
         naive += scipy.stats.kruskal(*parts).pvalue <= 0.05
     assert 0.01 <= rejected / runs <= 0.10
     assert naive / runs > 0.7
-
-
-def test_power_to_find_half_an_sd() -> None:
-    generator = np.random.default_rng(1)
-    runs, rejected = 100, 0
-    for seed in range(runs):
-        norms, subjects, groups = simulate(generator, 0.5, icc=0.3)
-        sample = SubjectNorms.from_images(norms, subjects, groups[subjects])
-        rejected += permute(sample.means, sample.groups, 199, seed).p <= 0.05
-    assert rejected / runs >= 0.88

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 
 from facerec.errors import MetricError
-from facerec.fairness.attributes import join, read_attributes
 from facerec.fairness.norms import (
     SubjectBootstrap,
     SubjectNorms,
@@ -93,16 +91,6 @@ def test_percentiles_are_those_of_few_subjects() -> None:
     assert found.low == 25 and "3 of 1,043 replicates undefined" in found.assumption
 
 
-def test_no_interval_of_norms_goes_below_zero() -> None:
-    """Three subjects, of whom one has by far the longest embeddings."""
-    norms = [0.1, 0.2, 0.2, 0.3, 40.0, 42.0, 0.1, 0.3, 0.2, 0.5, 80.0, 90.0]
-    sample = SubjectNorms.from_images(norms, np.repeat(range(6), 2), np.repeat([0, 1], 6))
-    for row in norm_figures(sample).values():
-        for figure in row.values():
-            assert figure.interval is None or 0 <= figure.low <= figure.value <= figure.high
-    assert norm_figures(sample)["0"][NORM].low == 0
-
-
 def test_what_has_no_spread_says_so() -> None:
     for row in norm_figures(draw(0, images=(1, 2))).values():
         for name in (WITHIN, BETWEEN):
@@ -135,13 +123,6 @@ def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
     np.testing.assert_allclose(bootstrap.sums(2, features), expected)
     with pytest.raises(MetricError, match="at least one"):
         SubjectBootstrap(groups, 0)
-
-
-def test_mean_with_equal_weights_has_the_usual_interval() -> None:
-    values = np.random.default_rng(0).normal(20, 3, 12)
-    found = clustered_mean(values, np.full(12, 4.0), np.ones(12), 0.9)
-    expected = scipy.stats.t.interval(0.9, 11, values.mean(), values.std(ddof=1) / 12**0.5)
-    assert (found.low, found.high) == pytest.approx(expected)
 
 
 def test_variance_interval_by_bonetts_formula() -> None:
@@ -192,19 +173,3 @@ def test_intervals_cover_with_very_uneven_image_counts() -> None:
         _, between = between_sd(means, squares, counts)
         covered += [mean.low <= 0 <= mean.high, between.low <= 1 <= between.high]
     assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()
-
-
-def test_from_a_join_takes_what_was_acquired_and_shown(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    lines = ["image_id,subject_id,race,blur,label_source"]
-    lines += [f"{r}{i}/{j},{r}{i},{r},{i},curator" for r in "AB" for i in range(12) for j in (0, 1)]
-    lines += [f"x{j},x,C,0,curator" for j in range(2)]
-    lines += [f"d{i}/{j},d{i},,{i},curator" for i in range(10) for j in (0, 1)]
-    path.write_text("\n".join(lines))
-    attributes = read_attributes(path, ["race"])
-    norms = np.random.default_rng(0).normal(20, 2, len(attributes.images))
-    found = join(attributes, attributes.images, norms, failures=[0, 2, 3])
-    sample = SubjectNorms.of(found, found.groupings[0])
-    assert sample.names == ("A", "B") and sample.sizes.tolist() == [11, 12]
-    assert sample.norms.tolist() == norms[[1, *range(4, 48)]].tolist()
-    assert sample.counts.tolist() == [1, *[2] * 22]

@@ -113,7 +113,7 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
     assert found.groups["race"].tolist() == ["A, or B", "<script>alert(1)</script>"]
     assert found.groups["sex"].tolist() == ["f", ""]
     assert found.label_sources == ("curator", "self-reported")
-    assert not found.inferred and len(found.sha256) == 64
+    assert not found.inferred
 
 
 @pytest.mark.parametrize(
@@ -204,10 +204,6 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
-    with pytest.raises(DatasetError, match="negative"):
-        check_raw([1.0, -2.0, 3.0])
-    with pytest.raises(DatasetError, match="1 images"):
-        check_raw([1.0, np.nan])
     attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
     with pytest.raises(DatasetError, match=r"E\.npz: .*already normalised"):
         join(attributes, attributes.images, np.ones(24), source="E.npz")

@@ -310,15 +310,15 @@ def form_groupings(
     left, apart = _set_apart(labels, subjects, acquired)
     subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
     acquired = acquired[left]
-    raw = []
+    raw: list[tuple[NDArray[np.int64], list[tuple[str, ...]]]] = []
     members = np.full((int(subjects.max()) + 1, len(combinations)), -1, dtype=np.int64)
     for column, names in enumerate(combinations):
         columns = [labels[name][left] for name in names]
         labelled = np.all([values != "" for values in columns], axis=0)
         codes = np.full(len(labelled), -1, dtype=np.int64)
         table = pd.MultiIndex.from_arrays([values[labelled] for values in columns])
-        codes[labelled], cells = table.factorize(sort=True)
-        raw.append((codes, list(cells)))
+        codes[labelled], found = table.factorize(sort=True)
+        raw.append((codes, list(map(tuple, found))))
         there = acquired & labelled
         members[subjects[there], column] = codes[there]
     seen = np.isin(np.arange(len(members)), subjects[acquired])

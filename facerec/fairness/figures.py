@@ -71,13 +71,7 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     resolved = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
     targets = sorted(resolved, key=parse_rate)
     if len(targets) > 1:
-        grid = [
-            [
-                (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
-                for of in ("FMR", "FNMR")
-            ]
-            for at in targets
-        ]
+        grid = _grid(rows, grouping, ("FMR", "FNMR"), targets)
         yield "rates", _forests(grid), f"{grouping}: FMR and FNMR at the global thresholds."
     tenths = names.select(rows, names.TENTH.format(1), grouping=grouping)
     if len(tenths):
@@ -89,14 +83,21 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
         )
     searched = working_targets(rows, grouping)
     if searched:
-        grid = [
-            [
-                (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
-                for of in ("FPIR", "FNIR")
-            ]
-            for at in searched
-        ]
+        grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
+
+
+def _grid(
+    rows: pd.DataFrame, grouping: str, figures: Sequence[str], targets: Sequence[str]
+) -> list[list[tuple[str, Named]]]:
+    """Return titles and estimates of two figures at each target."""
+    return [
+        [
+            (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
+            for of in figures
+        ]
+        for at in targets
+    ]
 
 
 def _named(rows: pd.DataFrame, figure: str, **where: str) -> Named:

@@ -41,6 +41,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
@@ -131,21 +132,15 @@ class Calibration:
     """Where the probes come from, as JSON types."""
 
     def __post_init__(self) -> None:
-        shape = self.scores.shape
-        if (
-            len(shape) != 2
-            or self.entries.shape != shape
-            or self.probe_subjects.shape != shape[:1]
-            or self.entry_subjects.ndim != 1
-            or (self.entries >= self.entry_subjects.size).any()
-            or np.isnan(self.scores).any()
-        ):
+        shapes = self.scores.shape, self.entries.shape, self.probe_subjects.shape
+        size = self.entry_subjects.size
+        fits = len(shapes[0]) == 2 and shapes[1:] == (shapes[0], shapes[0][:1])
+        if not fits or (self.entries >= size).any() or np.isnan(self.scores).any():
             raise MetricError(
-                f"a calibration has scores and entries (P, m) and a subject for each probe and "
-                f"entry, found {shape}, {self.entries.shape}, {self.probe_subjects.shape} and "
-                f"{self.entry_subjects.shape}; calibrate again"
+                f"a calibration has scores and entries (P, m) and a subject for each probe, found "
+                f"{shapes} and {size} entries; calibrate again"
             )
-        if not (shape[0] and self.eligible.min() > 0):
+        if not (shapes[0][0] and self.eligible.min() > 0):
             raise MetricError(
                 "a calibration needs probes, and entries of other subjects for each of them; enrol "
                 "at least two subjects, or give embeddings of impostors"
@@ -183,13 +178,8 @@ class Calibration:
     @property
     def eligible(self) -> NDArray[np.int64]:
         """Entries that each probe may meet, ``(P,)``: those of other subjects."""
-        subjects, counts = np.unique(self.entry_subjects, return_counts=True)
-        index = np.minimum(
-            np.searchsorted(subjects, self.probe_subjects), max(subjects.size - 1, 0)
-        )
-        if not subjects.size:
-            return np.zeros(self.probe_subjects.size, np.int64)
-        own = np.where(subjects[index] == self.probe_subjects, counts[index], 0)
+        counts = pd.Series(self.entry_subjects).value_counts()
+        own = np.asarray(counts.reindex(self.probe_subjects, fill_value=0), np.int64)
         return self.entry_subjects.size - own
 
     @property

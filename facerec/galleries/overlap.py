@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from facerec.defaults import OVERLAP_SHARE
 from facerec.devices import choose_device
@@ -27,9 +26,9 @@ from facerec.galleries.impostor_tail import (
     standardise,
     subtracted,
 )
+from facerec.galleries.search import best_subjects
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
-from facerec.verification.scoring.tiles import CrossTiles
 from facerec.verification.unit_rows import row_norms, unit_rows
 
 _BLOCK = 1 << 14
@@ -227,12 +226,7 @@ class _Level:
     ) -> None:
         scaled = standardise(*unit)
         ranks = RANKS if named.all() else _UNNAMED_RANKS
-        kernels = CrossTiles(*scaled, device, progress=progress).visit(
-            lambda: _Best(len(unit[0]), subject[1], ranks), stage
-        )
-        scores, subjects = kernels[0].scores, kernels[0].subjects
-        for kernel in kernels[1:]:
-            scores, subjects = _merged(scores, subjects, kernel.scores, kernel.subjects)
+        scores, subjects = best_subjects(*scaled, subject[1], ranks, device, stage, progress)
         first = subjects[:, 0].copy()
         scores = _without_more_of_the_best(scores, subjects, unit[1], subject[1], named)
         scale = centre_and_spread(*scaled)
@@ -245,62 +239,6 @@ class _Level:
         middle = values[order[begins + agreeing - 1]]
         self.log_p = np.minimum(0.0, middle + np.log(images / agreeing))
         self.other = first[order[begins]]
-
-
-class _Best:
-    """Keeps, for every row of A, its best scores with different subjects of B."""
-
-    def __init__(self, rows: int, others: NDArray[np.int64], ranks: int) -> None:
-        self._others = others
-        shape = rows, min(ranks, int(others[-1]) + 1)
-        self.scores, self.subjects = (
-            np.full(shape, -np.inf, np.float32),
-            np.full(shape, -1, np.int32),
-        )
-
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        subjects, starts = np.unique(self._others[columns], return_index=True)
-        if len(subjects) < scores.shape[1]:
-            scores = _by_subject(scores, starts)
-        count = min(self.scores.shape[1], scores.shape[1])
-        top, column = torch.topk(scores, count, dim=1)
-        new = top.cpu().numpy()
-        # Rows that hold better ones already need no more work: nearly all, after a while.
-        better = np.flatnonzero(new[:, 0] > self.scores[rows, -1])
-        at = rows.start + better
-        fresh = subjects[column.cpu().numpy()[better]].astype(np.int32)
-        self.scores[at], self.subjects[at] = _merged(
-            self.scores[at], self.subjects[at], new[better], fresh
-        )
-
-
-def _by_subject(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
-    """Return the best score of each row with each subject, whose columns are neighbours."""
-    if matrix.device.type == "cpu":
-        return torch.from_numpy(np.maximum.reduceat(matrix.numpy(), starts, axis=1))
-    lengths = torch.from_numpy(np.diff([*starts, matrix.shape[1]])).to(matrix.device)
-    lengths = lengths.expand(len(matrix), -1).contiguous()
-    return torch.segment_reduce(matrix.contiguous(), "max", lengths=lengths, axis=1)
-
-
-def _merged(
-    scores: NDArray[np.float32],
-    subjects: NDArray[np.int32],
-    more: NDArray[np.float32],
-    others: NDArray[np.int32],
-) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the best of two lists of rows, each subject once."""
-    count = scores.shape[1]
-    values = np.concatenate([scores, more], axis=1)
-    names = np.concatenate([subjects, others], axis=1)
-    order = np.lexsort((-values, names), axis=1)
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    values[:, 1:][names[:, 1:] == names[:, :-1]] = -np.inf
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    return values, names.astype(np.int32, copy=False)
 
 
 def _without_more_of_the_best(

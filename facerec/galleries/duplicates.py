@@ -20,7 +20,7 @@ _PAIRS = 10_000
 _LEAST = 100
 """Pairs of one label that are needed to read it."""
 
-_IDENTICAL = float(BIN_EDGES[-2])
+_IDENTICAL = 1 - 2.0**-13
 """Cosine from which on two images are one, whatever else is in the set."""
 
 

@@ -22,8 +22,7 @@ from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
 from facerec.files import parse_json, sha256, write_json
 from facerec.libraries import cv2
-from facerec.records.dataset import FaceDataset, FolderDataset
-from facerec.records.tar_shards import TarDataset
+from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import Data, Part
 from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
@@ -310,11 +309,7 @@ def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     configs: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
         fingerprint(config.path)
-        | (
-            {"names": source.names_sha256()}
-            if isinstance(source, (FolderDataset, TarDataset))
-            else {}
-        )
+        | ({"names": names} if (names := source.names_sha256()) else {})
         | ({"identities": sha256(config.identities)} if config.identities else {})
         | ({"exclude": sha256(config.exclude)} if config.exclude else {})
         for config, source in zip(configs, dataset.sources, strict=True)

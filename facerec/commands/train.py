@@ -119,7 +119,7 @@ def _train(
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
                 "precision": learner.precision,
-                "compile": learner.compile_mode,
+                "compile": str(learner.compiled),
             }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
         return folder, going_on
@@ -172,28 +172,19 @@ def _train(
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
     """Yield what is about to be trained, as the settings really are."""
-    import torch
-
     learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
     count = sum(p.numel() for p in learner.backbone.parameters())
-    penalty = recipe.regularizer or "none"
+    people = words.counted(dataset.num_classes, "class")
+    if dataset.identities is not None:
+        people = words.counted(dataset.identities, "identity", "identities")
     yield "run", str(folder) + (f" (resumed at step {learner.step})" if learner.step else "")
-    also = len(recipe.data.also)
-    further = f" and {words.counted(also, 'further set')}" if also else ""
-    known = words.counted(dataset.identities or 0, "identity", "identities")
-    people = words.counted(dataset.num_classes, "class") if dataset.identities is None else known
-    yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}{further}"
+    yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from learner.start.rows() if learner.start else ()
     yield "margin", str(recipe.margin or "none")
-    yield "norm penalty", str(penalty)
-    if learner.targets is not None and recipe.distillation is not None:
-        teacher, of = recipe.distillation, learner.targets.shape
-        yield (
-            "teacher",
-            f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
-            f"{words.counted(of[1], 'picture')} an image, {learner.targets.path.parent}",
-        )
+    yield "norm penalty", str(recipe.regularizer or "none")
+    if learner.targets is not None:
+        yield "teacher", f"{recipe.distillation}, {learner.targets.path.parent}"
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     for name in ("sampling", "head", "finetune", "ema"):
         if (value := getattr(recipe, name)) != getattr(Recipe(), name):
@@ -202,10 +193,9 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         "steps",
         f"{learner.total_steps:,} of {recipe.batch_size} images, "
         f"{words.counted(recipe.epochs, 'epoch')}, "
-        f"{learner.precision}{', compiled' if learner.compile_mode else ''}",
+        f"{learner.precision}{', compiled' if learner.compiled else ''}",
     )
-    threads = torch.get_num_threads()
-    yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
+    yield "processes", f"{processes.world_size} on {processes.device}"
 
 
 def _tell_stop(

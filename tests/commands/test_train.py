@@ -176,7 +176,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert manifest["chosen"] == {
         "head.kernel": "torch",
         "precision": read(run / "recipe.json")["precision"],
-        "compile": None,
+        "compile": "False",
     }
     assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)
@@ -343,7 +343,7 @@ def test_torchrun_trains_and_one_process_resumes(
     done = finish(start(torchrun(), workplace))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert "2 on cpu, 1 threads each" in done.stdout
+    assert "2 on cpu" in done.stdout
     for once in (
         "56 images of 7 identities",
         "epoch 2/2  loss",

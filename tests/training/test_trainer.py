@@ -235,12 +235,9 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
         trainer.resume()
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(signal.SIGKILL, r"\(Killed\); the memory may be"), (signal.SIGBUS, r"\(Bus error\); shared")],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_a_loader_process_that_is_killed_in_a_step(
-    data: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     trainer = make_trainer(tiny_recipe(data, workers=1))
     before = {process.pid for process in multiprocessing.active_children()}
@@ -253,7 +250,7 @@ def test_a_loader_process_that_is_killed_in_a_step(
         raise AssertionError
 
     monkeypatch.setattr(trainer.learner, "train_step", train_step)
-    with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
+    with pytest.raises(TrainingError, match=r"a loader process died \(.*memory") as caught:
         trainer.fit()
     assert "\n" not in str(caught.value)
 

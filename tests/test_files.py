@@ -115,7 +115,7 @@ def test_a_place_without_rights_is_refused_before_the_work(
 
     monkeypatch.setattr(os, "access", refuse)
     for name in ("theirs/a", "theirs/b/c", "theirs/report", "link"):
-        with pytest.raises(FacerecError, match=f"{name}: .*rights to write into .*theirs"):
+        with pytest.raises(FacerecError, match=f"{name}: .*theirs is .*rights to write"):
             check_place(tmp_path / name)
     with pytest.raises(FacerecError, match=r"x: .*file is no folder"):
         check_place(tmp_path / "file" / "x")
@@ -269,15 +269,8 @@ def test_without_locks_of_the_file_system_files_are_still_whole(
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        atomic_folder,
-        lambda path: check_replaceable(path, lambda folder: set(), "a report"),
-    ],
-)
 def test_a_folder_that_is_a_disk_of_its_own_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a volume of a container is, into which nothing can be renamed from beside it."""
     (tmp_path / "disk").mkdir()
@@ -285,6 +278,5 @@ def test_a_folder_that_is_a_disk_of_its_own_is_refused_before_the_work(
     mounted = os.path.realpath(tmp_path / "disk")
     monkeypatch.setattr(os.path, "ismount", lambda path: os.fspath(path) == mounted)
     for name in ("disk", "link"):
-        with pytest.raises(FacerecError, match=f"{name}: .*mounted"), use(tmp_path / name):
-            pytest.fail("the block must not run")
-    assert names(tmp_path) == ["disk", "link"] and names(tmp_path / "disk") == []
+        with pytest.raises(FacerecError, match=f"{name}: .*mounted"):
+            check_replaceable(tmp_path / name, lambda folder: set(), "a report")

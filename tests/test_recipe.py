@@ -123,7 +123,7 @@ def test_differences_are_dotted_names() -> None:
         ("recipe = (", ["line 1"]),
         (
             "from facerec.training import Recipe\n\nrecipe = Recipe(epoch=3)",
-            ["line 3", "Recipe has no field 'epoch'", "did you mean 'epochs'"],
+            ["line 3", "Recipe", "'epoch'"],
         ),
         (
             "from facerec.training import SGD, Recipe\nrecipe = Recipe(optimizer=SGD(lr='big'))",

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
 
-from facerec.comparison.storage import Worker
+from facerec.comparison.harness import held
 from facerec.embedding import read_embeddings
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
@@ -61,12 +61,8 @@ def write_metrics(folder: Path) -> None:
 
 
 def take_turn(folder: Path) -> None:
-    worker = Worker(folder)
-    try:
-        with worker.turn():
-            pass
-    finally:
-        worker.close()
+    with held(folder / "locks" / "turn", wait=True):
+        pass
 
 
 def entered(context: Any) -> None:
@@ -81,7 +77,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
     "run": (LOCK_FILE, lambda folder: entered(locked(folder))),
     "metrics": ("metrics.jsonl", write_metrics),
-    "turn": ("workers/turn.lock", take_turn),
+    "turn": ("locks/turn", take_turn),
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),
     "appended": ("any", lambda folder: open_file(folder / "any", "a")),
 }

@@ -144,7 +144,7 @@ def test_the_plan_and_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = read_embeddings(out)
     assert found.ids is not None and found.ids.tolist() == TarImages(pattern).ids.tolist()
     names = sorted(path.name for path in out.iterdir())
-    assert names == ["manifest.json", *(f"part-{k:06d}.parquet" for k in range(4))]
+    assert names == [".job.json", *(f"part-{k:06d}.parquet" for k in range(4))]
     # Another job is refused, as is a folder of something else.
     with pytest.raises(DatasetError, match="flip"):
         ray_embed.ray_embed(model, out, Path(pattern), shard_size=3, flip=False)

@@ -45,17 +45,6 @@ def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
     assert final.stat().st_mode & 0o777 == 0o644
 
 
-def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "far").mkdir()
-    target, link = tmp_path / "far" / "file.txt", tmp_path / "link.txt"
-    target.write_text("old")
-    link.symlink_to("far/file.txt")
-    with atomic_path(link) as temporary:
-        temporary.write_text("new")
-    assert link.is_symlink() and target.read_text() == "new"
-    assert names(tmp_path) == ["far", "link.txt"] and names(target.parent) == ["file.txt"]
-
-
 def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
@@ -256,17 +245,6 @@ def test_staged_files_leave_strangers_and_the_last_one_tells_that_all_are_there(
         "inside": "whole", "last": "all", "stranger": "old"
     }  # fmt: skip
     assert names(tmp_path) == ["out"]
-
-
-def test_without_locks_of_the_file_system_files_are_still_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(files.fcntl, "flock", none)
-    rewrite("file", tmp_path / "file")
-    assert names(tmp_path) == ["file"]
 
 
 def test_a_folder_that_is_a_disk_of_its_own_is_refused_before_the_work(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -136,7 +136,8 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], where: str) -> np.ndarray:
     # Where a turn is asked for it is made by us, alike for all formats and versions of OpenCV.
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        return cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), flags), cv2.COLOR_BGR2RGB)
+        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     except cv2.error as problem:  # of either, where there are no pixels
         raise _damaged(data, where, problem) from problem
 

@@ -102,8 +102,6 @@ def compare(
     Raises:
         MetricError: the pairs differ, or those with two scores are of one class only.
     """
-    if replicates < 1:
-        raise MetricError(f"{replicates} replicates; a comparison needs at least one")
     _check_pairs(first, second)
     notes: list[str] = []
     replicates = min(replicates, max(MIN_REPLICATES, MAX_CELLS // len(first.pairs)))

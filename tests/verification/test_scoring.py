@@ -72,7 +72,7 @@ class Dense:
         assert (found.mated, found.non_mated) == (mated_scores.size, impostor.size)
         expected = [tpr_at_fpr(mated_scores, impostor, target) for target in targets]
         same_points(found.points, expected, self.scores)
-        assert found.mated_scores is not None and np.array_equal(found.mated_scores, mated_scores)
+        assert np.array_equal(found.mated_scores, mated_scores)
 
     def check_table(self, table: ErrorTable, threshold: float, found: AllPairs) -> None:
         wrong = np.where(self.same, self.scores < threshold, self.scores >= threshold)
@@ -368,15 +368,6 @@ def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
     table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[threshold]).tables[0]
     expected = np.count_nonzero(found.mated_scores.astype(np.float64) < threshold)
     assert table.false_non_matches == expected
-
-
-def test_many_mated_scores_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, subjects = clustered(200, 20, 24)
-    all_kept = score_all_pairs(vectors, subjects, tile=64)
-    monkeypatch.setattr("facerec.verification.scoring.all_pairs.MATED_LIMIT", all_kept.mated - 1)
-    few_kept = score_all_pairs(vectors, subjects, tile=64)
-    assert few_kept.mated_scores is None and all_kept.mated_scores is not None
-    same_points(few_kept.points, all_kept.points, all_kept.mated_scores)
 
 
 VECTORS = on_a_grid(np.random.default_rng(0), 6)

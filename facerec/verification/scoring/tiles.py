@@ -47,6 +47,12 @@ class Sample:
         order = np.argsort(subject, kind="stable")
         self.subject, self.group = subject[order].astype(np.int32), group[order]
         self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
+        self.width = len(texts)
+
+    def cells(self, first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the groups of two images as one number, of all images where there are none."""
+        cells: NDArray[np.int64] = self.group[first] * self.width + self.group[second]
+        return cells
 
 
 class ScoreTiles:

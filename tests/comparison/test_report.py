@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -25,7 +24,7 @@ from facerec.comparison.fit import Fit, Point
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead, MetricLoss
 from facerec.comparison.protocol import FIGURES, Arm
-from facerec.comparison.report import SCHEMA, answers, render, write_report
+from facerec.comparison.report import SCHEMA, answers, render
 from facerec.comparison.significance import compare_paired, mean_over_seeds
 from facerec.comparison.summary import HEADLINE, Summary, summarize
 from facerec.comparison.tables import COLUMNS
@@ -180,18 +179,6 @@ def test_p_is_adjusted_within_each_figure_and_claim(summary: Summary) -> None:
     assert [pairs[n].claim for n in names] == ["penalty", "penalty", "loss"]
     assert [pairs[n].claim_pairs for n in names] == [2, 2, 1]
     assert mixed.headline("Triplet").p_holm == mixed.headline("Triplet").p
-
-
-def test_arms_that_differ_in_what_is_searched_are_a_claim_of_their_own() -> None:
-    base = toy_arms(("CosFace",))[0]
-    arms = (
-        base,
-        replace(base, name="again", against="CosFace"),
-        replace(base, name="alone", against="CosFace", search=()),
-        replace(base, name="longer", against="CosFace", protocol=replace(PROTOCOL, patience=9)),
-    )
-    found = summarize(small(arms=arms, declared=("patience",)))
-    assert [pair.claim for pair in found.pairs] == ["search", "search", "protocol"]
 
 
 def test_conclusions_are_those_of_the_adjusted_test() -> None:
@@ -421,15 +408,6 @@ def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:
     files = render(found)
     assert "concatenated_nmi" in csv_rows(files["runs.csv"])[0]
     assert "NMI" in files["table.tex"].decode()
-
-
-def test_writing_leaves_other_files_alone(tmp_path: Path) -> None:
-    results = small(arms=toy_arms(("CosFace",)), repetitions=2)
-    (tmp_path / "manifest.json").write_text("mine")
-    paths = write_report(results, tmp_path)
-    expected = render(summarize(results))
-    assert all(path.read_bytes() == expected[name] for name, path in paths.items())
-    assert (tmp_path / "manifest.json").read_text() == "mine" and len(paths) == len(NAMES)
 
 
 def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> None:

@@ -31,10 +31,8 @@ from facerec.files import (
     write_folder,
 )
 from facerec.galleries import Gallery
-from facerec.records.dataset import read_text
 from facerec.records.images import FolderImages
-from facerec.records.layout import read_property
-from facerec.records.make import read_list
+from facerec.records.layout import read_list, read_property, read_text
 from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, message_line
 from facerec.files import sha256
-from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages, ImageSource, turned_note
+from facerec.records.images import FolderImages, ImageSource, SubjectFolders, turned_note
+from facerec.records.layout import RecordImages
 from facerec.verification.protocols.lists import MAX_NAME, read_lines
 
 LIST = "images.csv"
@@ -192,15 +192,14 @@ def open_image_set(config: ImageData) -> ImageSet:
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
     if (path / LIST).is_file():
         return _read_list(path)
-    dataset = RecordDataset(path) if records else FolderDataset(path)
+    source = RecordImages(path) if records else SubjectFolders(path)
     files = []
-    if isinstance(dataset, RecordDataset):
-        file = dataset.records.path
-        beside = (file, file.with_suffix(".idx"), file.parent / "property")
+    if isinstance(source, RecordImages):
+        beside = (source.path, source.path.with_suffix(".idx"), source.path.parent / "property")
         files = [each for each in beside if each.is_file()]
-    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
-    notes = [*dataset.notes, *turned_note(dataset, str(path))]
-    return ImageSet(path, dataset.ids, dataset.labels, names, files, dataset, notes=notes)
+    notes = [*source.notes, *turned_note(source, str(path))]
+    names = source.names_of_classes()
+    return ImageSet(path, source.ids, source.labels, names, files, source, notes=notes)
 
 
 def refuse_bench_name(path: Path) -> None:

@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.errors import DatasetError
-from facerec.records import RecordDataset, write_image_records, write_pack
+from facerec.records import RecordImages, decode_image, write_image_records, write_pack
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -203,6 +203,6 @@ def test_training_sets_are_not_taken_for_benches(tmp_path: Path, name: str) -> N
 
 def test_real_records(shared_data: Path) -> None:
     images = opened(shared_data / "cfp_train")
-    dataset = RecordDataset(shared_data / "cfp_train")
+    dataset = RecordImages(shared_data / "cfp_train")
     assert (len(images), images.num_classes) == (4130, 295)
-    np.testing.assert_array_equal(images.read(4000), dataset[4000][0])
+    np.testing.assert_array_equal(images.read(4000), decode_image(dataset.encoded(4000), ""))

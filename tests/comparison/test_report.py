@@ -402,7 +402,7 @@ def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:
     results = small(arms=toy_arms(("CosFace",)), metrics=("nmi", "f1"))
     found = summarize(results)
     for arm in found.arms.index:
-        values = [run.clusterings["concatenated", "nmi"] for run in runs(results, arm)]
+        values = [run.scores["concatenated", "nmi"] for run in runs(results, arm)]
         row = found.row(arm, "concatenated", "nmi")
         assert row["mean"] == pytest.approx(np.mean(values)) and math.isnan(row.mean_joint_low)
     files = render(found)

@@ -284,20 +284,17 @@ def kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
 
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[str, str]:
     """Return the declared fields that differ, and what takes the mark "fair" away."""
+    # No other field differs, see `Comparison.check`.
     different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
     declared = [
         each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
-    reasons = [
-        f"{name} differs and is not declared" for name in different if not is_within(name, declared)
-    ]
-    for noun, first, second in (
-        ("trials", len(arm.trials), len(base.trials)),
-        ("first settings", arm.first_settings, base.first_settings),
-    ):
-        if first != second:
-            reasons.append(f"{first} and {second} {noun}")
-    return ", ".join(declared), "; ".join(reasons)
+    counts = {
+        "trials": (len(arm.trials), len(base.trials)),
+        "first settings": (arm.first_settings, base.first_settings),
+    }
+    unfair = (f"{own} and {other} {noun}" for noun, (own, other) in counts.items() if own != other)
+    return ", ".join(declared), "; ".join(unfair)
 
 
 def _gain(

@@ -205,7 +205,6 @@ def _manifest(comparison: Comparison) -> dict[str, Any]:
         "schema": "facerec.comparison/1",
         "comparison": {"type": "Comparison", "name": comparison.name},
         "comparison_sha256": "c" * 64,
-        "protocols": {a.name: comparison.protocol_of(a).fingerprint for a in comparison.arms},
         "data": {
             "images": 1536,
             "classes": 96,

@@ -155,7 +155,7 @@ def all_pairs(first: Embeddings, _: Embeddings) -> Any:
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:
     found = find_overlap(first, second)
-    return found.matches, found.in_b
+    return found.matches
 
 
 def unnamed_overlap(first: Embeddings, second: Embeddings) -> Any:

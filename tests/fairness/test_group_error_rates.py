@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 from helpers.plain_rates import error_rates
 from helpers.toy_faces import Toy, toy
-from numpy.typing import NDArray
 
 from facerec.errors import MetricError
-from facerec.fairness import rates as module
 from facerec.fairness.pair_counts import PairCounts
 from facerec.fairness.rates import (
     Calibration,
@@ -139,18 +136,6 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
         assert at.between[0, 2].low == pytest.approx(expected.low)
 
 
-def test_within_groups_all_is_counted_by_subject(monkeypatch: pytest.MonkeyPatch) -> None:
-    faces = toy()
-    usual = of_all(faces)
-    limited = functools.partial(module.score_all_pairs, pair_limit=100)
-    monkeypatch.setattr(module, "score_all_pairs", limited)
-    found = of_all(faces)
-    for one, other in zip(usual.points, found.points, strict=True):
-        assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
-    assert found.points[0].between[0, 1].interval is None
-    assert "too many" in found.points[0].between[0, 1].remark
-
-
 @both
 def test_thresholds_are_those_of_all_impostors(count: Count) -> None:
     faces = toy()
@@ -215,44 +200,3 @@ def test_replicates_of_unknown_subjects_are_binomial() -> None:
 
 
 # --- several groupings ------------------------------------------------------------------------
-
-
-def made_up(
-    seed: int, torn: bool = False
-) -> tuple[NDArray, NDArray, list[tuple[NDArray, tuple[str, ...]]]]:
-    """Return vectors, subjects and three groupings, in which some subjects have no group.
-
-    With ``torn`` there are images without a group, of subjects who have one.
-    """
-    faces = toy(persons=36, images=4, seed=seed)
-    generator = np.random.default_rng(seed)
-    vectors = faces.vectors.copy()
-    vectors[generator.choice(len(vectors), 5, replace=False)] = np.nan
-    subject = np.where(generator.random(len(vectors)) < 0.03, -1, faces.subject)
-    second = (generator.integers(-1, 2, 36))[faces.subject]
-    third = np.where((faces.group < 2) & (second >= 0), 2 * faces.group + second, -1)
-    if torn:
-        second[generator.random(second.size) < 0.1] = -1
-    names = faces.names, ("f", "m"), ("Af", "Am", "Bf", "Bm")
-    return vectors, subject, list(zip((faces.group, second, third), names, strict=True))
-
-
-@pytest.mark.parametrize("torn", [False, True])
-def test_several_groupings_are_scored_once_and_as_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, torn: bool
-) -> None:
-    made: list[int] = []
-    score = module.score_all_pairs
-
-    def counting(vectors: NDArray, *arguments: Any, **options: Any) -> Any:
-        made.append(len(vectors))
-        return score(vectors, *arguments, **options)
-
-    monkeypatch.setattr(module, "score_all_pairs", counting)
-    vectors, subject, groupings = made_up(int(torn), torn)
-    found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)
-    assert len(made) == (4 if torn else 1)
-    for errors, grouping in zip(found, groupings, strict=True):
-        (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
-        assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
-        assert_same(errors, expected)

@@ -159,19 +159,6 @@ def test_neither_order_of_images_nor_scale_changes_anything(tmp_path: Path) -> N
     np.testing.assert_allclose(*best, rtol=0, atol=1e-6)
 
 
-def test_everybody_is_enrolled_once_and_outside_once(tmp_path: Path) -> None:
-    _, joined = people(tmp_path, persons=41)
-    images = np.bincount(joined.subjects)
-    for template, wanted in (("one", np.ones(41)), ("mean", np.maximum(images // 2, 1))):
-        drawn = Enrolment.draw(joined.subjects, joined.order, template, 5)  # type: ignore[arg-type]
-        assert sorted(np.bincount(drawn.half)) == [20, 21]
-        np.testing.assert_array_equal(np.bincount(joined.subjects[drawn.enrolled]), wanted)
-    again = Enrolment.draw(joined.subjects, joined.order, "mean", 5)
-    np.testing.assert_array_equal(again.enrolled, drawn.enrolled)
-    other = Enrolment.draw(joined.subjects, joined.order, "mean", 6)
-    assert (other.half != drawn.half).any() and (other.enrolled != drawn.enrolled).any()
-
-
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path, persons=120)
     found = search(vectors, joined, SearchPlan(targets=("3e-1", "1e-2")))

@@ -33,10 +33,10 @@ from facerec.embedding.extraction import describe_embedding, embed_images
 from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import first_line
+from facerec.embedding.parquet import JOB_FILE
 from facerec.embedding.parts import job_identity
-from facerec.embedding.shards import Manifest, read_manifest, write_manifest
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import exclusive
+from facerec.files import exclusive, parse_json, read_file, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences
 from facerec.records.tar_shards import is_tar_shards
@@ -168,11 +168,14 @@ def ray_embed(
     console.print(
         f"{len(wanted):,} images: {lost:,} lost, {doubled:,} doubled, {strange:,} of other sources"
     )
+    running, ended = job_files(job)
     if lost or doubled or strange:
         raise DatasetError(
             f"{job.out}: the shards are not those of the images, which may have changed; choose "
             "another folder, or remove this one, and run the same command again"
         )
+    if running.exists():  # from now on the folder is read as a whole
+        running.replace(ended)
     console.print(f"embeddings: {out}")
 
 
@@ -224,22 +227,25 @@ def begin(job: Job, blocks: list[Block]) -> None:
     model = load_model(job.model, batch_size=job.batch_size)  # wrong flags end the job here
     note = describe_embedding(model, flip=job.flip, align=None, batch_size=job.batch_size)
     note["source"] = {"path": str(job.records or job.images)}
-    manifest = Manifest(note, {block.shard: block.stop - block.start for block in blocks})
-    before = read_manifest(job.out)
-    if before is None:
-        if job.out.is_dir() and any(entry.name[0] != "." for entry in job.out.iterdir()):
-            raise DatasetError(f"{job.out}: holds other files; choose another folder")
+    shards = {block.shard: block.stop - block.start for block in blocks}
+    wanted = {**job_identity(note), "shards": shards}
+    before = next((file for file in job_files(job) if file.is_file()), None)
+    if before is not None:
+        if changed := differences(parse_json(read_file(before)), wanted):
+            raise DatasetError(
+                f"{job.out}: holds shards of a job that differs in {', '.join(changed[:4])}; run "
+                "that command again, or choose another folder"
+            )
+    elif job.out.is_dir() and any(entry.name[0] != "." for entry in job.out.iterdir()):
+        raise DatasetError(f"{job.out}: holds other files; choose another folder for the shards")
+    else:
         job.out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_manifest(job.out, manifest)
-        return
-    changed = differences(job_identity(before.note), job_identity(note))
-    if dict(before.shards) != dict(manifest.shards):
-        changed.append("shards")
-    if changed:
-        raise DatasetError(
-            f"{job.out}: holds shards of a job that differs in {', '.join(changed[:4])}; run that "
-            "command again, or choose another folder"
-        )
+        write_json(job.out / JOB_FILE, wanted)
+
+
+def job_files(job: Job) -> tuple[Path, Path]:
+    """Return what says which job the shards are of: as long as it runs, and once it has ended."""
+    return job.out / JOB_FILE, job.out / f".{JOB_FILE}"
 
 
 def run(

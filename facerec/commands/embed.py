@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,13 +19,10 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model, print_notes
 from facerec.commands.networks import Network
 from facerec.embedding.align import Aligner, parse_align
-from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
-from facerec.limits import Count
-from facerec.processes import process_pool
-from facerec.progress import Progress, section
-from facerec.records.images import FolderImages, ImageSource, PackImages, turned_note
+from facerec.progress import section
+from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -43,7 +38,7 @@ _SHOWN_FAILURES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Network):
-    """What is to be embedded; each process opens everything from it by itself."""
+    """What is to be embedded."""
 
     model: Path
     """A run folder, a .safetensors, .pth or .onnx file."""
@@ -85,47 +80,7 @@ class Source:
     """From points that come with the images; another one may be asked for."""
 
 
-class Worker:
-    """One process's model, images and aligner, and the chunks that it writes."""
-
-    def __init__(self, job: Job) -> None:
-        from facerec.embedding.extraction import describe_embedding
-        from facerec.embedding.parts import EmbeddingsWriter
-
-        self.job = job
-        self.model: EmbeddingModel = job.load(job.model)
-        self.source = open_source(
-            records=job.records,
-            images=job.images,
-            bench=job.bench,
-            data=job.data,
-            on_error=job.on_error,
-        )
-        self.aligner = parse_align(job.align, job.align_threshold) or self.source.aligner
-        note = describe_embedding(
-            self.model, flip=job.flip, align=self.aligner, batch_size=job.batch_size
-        )
-        note["source"] = self.source.description
-        self.writer = EmbeddingsWriter(job.out, self.source.images.ids, note)
-
-    def embed(self, chunk: int, progress: Progress | None) -> None:
-        """Embed and write one chunk."""
-        from facerec.embedding.extraction import embed_images
-
-        embeddings = embed_images(
-            self.model,
-            self.source.images,
-            flip=self.job.flip,
-            align=self.aligner,
-            batch_size=self.job.batch_size,
-            on_error=self.job.on_error,
-            indices=self.writer.rows(chunk),
-            progress=progress,
-        )
-        self.writer.write(chunk, embeddings)
-
-
-def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
+def embed(job: tyro.conf.OmitArgPrefixes[Job]) -> None:
     """Embed the images of a record file, a folder or a bench into an .npz file.
 
     The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, and
@@ -134,22 +89,32 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
 
     Args:
         job: what is to be embedded.
-        processes: processes on this machine that share the work, all on the same device.
     """
+    from facerec.embedding.extraction import describe_embedding, embed_images
+    from facerec.embedding.parts import EmbeddingsWriter
+
     check_file_name(job.out, DatasetError)
     with _ranks() as ranks, contextlib.ExitStack() as claims:
         if ranks.world_size > 1:
             from facerec.devices import choose_device
 
-            if processes > 1:
-                raise DatasetError("torchrun already starts processes; leave out --processes")
             device = str(choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0"))))
             job = replace(job, device=device)
         console = Console(quiet=not ranks.is_main, highlight=False)
         say = partial(console.print, soft_wrap=True)
-        worker = Worker(job)
-        writer, source = worker.writer, worker.source
-        print_model(worker.model, job.flip, worker.aligner, console)
+        model: EmbeddingModel = job.load(job.model)
+        source = open_source(
+            records=job.records,
+            images=job.images,
+            bench=job.bench,
+            data=job.data,
+            on_error=job.on_error,
+        )
+        aligner = parse_align(job.align, job.align_threshold) or source.aligner
+        note = describe_embedding(model, flip=job.flip, align=aligner, batch_size=job.batch_size)
+        note["source"] = source.description
+        writer = EmbeddingsWriter(job.out, source.images.ids, note)
+        print_model(model, job.flip, aligner, console)
         say(f"images {source.description['path']}: {len(source.images):,}")
         print_notes(source.images.notes, console)
 
@@ -171,12 +136,20 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: Count = 1) -> None:
             say(f"going on: {kept:,} images are embedded already")
         try:
             with progress_bar(console, "images") as progress:
-                if processes > 1 and own:
-                    share_out(job, own, processes, total, progress)
-                else:
-                    for chunk in own:
-                        worker.embed(chunk, section(progress, "embedding", done, total))
-                        done += size([chunk])
+                for chunk in own:
+                    rows = writer.rows(chunk)
+                    embeddings = embed_images(
+                        model,
+                        source.images,
+                        flip=job.flip,
+                        align=aligner,
+                        batch_size=job.batch_size,
+                        on_error=job.on_error,
+                        indices=rows,
+                        progress=section(progress, "embedding", done, total),
+                    )
+                    writer.write(chunk, embeddings)
+                    done += len(rows)
         except BaseException:
             if ranks.is_main and (kept := writer.abandon()):
                 say(
@@ -225,18 +198,19 @@ def open_source(
     Raises:
         FacerecError: not exactly one is named, or it cannot be read.
     """
-    from facerec.records.tar_shards import TarDataset, is_tar_shards
-    from facerec.records.training_set import Data, open_dataset
+    from facerec.records.tar_shards import TarImages
+    from facerec.records.training_set import Data, open_images
 
     if sum(choice is not None for choice in (records, images, bench)) != 1:
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
-    if records is not None and is_tar_shards(records):
-        tar = TarDataset(records, on_error=on_error, labelled=False)
-        tar.notes.extend(turned_note(tar, str(records)))
-        return Source(tar, {"kind": "webdataset", "path": str(records)}, tar.subjects)
     if records is not None:
-        dataset = open_dataset(Data(path=records, on_error=on_error), seed=0)
-        return Source(dataset, {"kind": "records", "path": str(records)}, dataset.label_names)
+        faces = open_images(records, Data(records, on_error=on_error))
+        kind = "webdataset" if isinstance(faces, TarImages) else "records"
+
+        def subjects() -> NDArray[np.str_] | None:
+            return faces.label_names() if faces.num_classes else None
+
+        return Source(faces, {"kind": kind, "path": str(records)}, subjects)
     if images is not None:
         folder = FolderImages(images)
         return Source(folder, {"kind": "images", "path": str(images)}, folder.first_folders)
@@ -261,51 +235,6 @@ def _bench(name: str, data: Path | None) -> Source:
         subjects = subjects if names is None else names
     description = {"kind": "bench", **bench.source, "subjects_from": bench.subjects_from}
     return Source(images, description, lambda: subjects)
-
-
-def share_out(
-    job: Job, chunks: Sequence[int], processes: int, total: int, progress: Progress
-) -> None:
-    """Embed chunks in several processes of this machine, each of which takes the next one left.
-
-    Raises:
-        FacerecError: a process failed or died; the chunks under way are finished first.
-    """
-    done = multiprocessing.get_context("spawn").Value("q", 0)
-    threads = max(1, available_cores() // processes)
-    count = min(processes, len(chunks))
-    with process_pool(count, _start_worker, (done, threads)) as pool:
-        waiting = {pool.submit(_embed_chunk, job, chunk) for chunk in chunks}
-        while waiting:
-            finished, waiting = wait(waiting, timeout=0.2)
-            for future in finished:
-                future.result()
-            progress("embedding", done.value, total)
-
-
-_done: Any
-"""Images embedded by all processes of a pool: a shared integer with a lock."""
-
-
-def _start_worker(done: Any, threads: int) -> None:
-    global _done
-    _done = done
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before any library is loaded that reads it
-
-
-_open_worker = cache(Worker)
-
-
-def _embed_chunk(job: Job, chunk: int) -> None:
-    before = 0
-
-    def count(doing: str, done: int, total: int) -> None:
-        nonlocal before
-        with _done.get_lock():
-            _done.value += done - before
-        before = done
-
-    _open_worker(job).embed(chunk, count)
 
 
 def print_summary(written: Embeddings, path: Path, say: Callable[[str], None]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
@@ -14,9 +12,6 @@ from facerec.commands.cli import run_command
 from facerec.commands.models import preprocessing_words
 from facerec.errors import ModelError
 from facerec.files import sha256
-
-SAFE_TORCH = (2, 10)
-"""The first release without the known holes in ``torch.load(weights_only=True)``."""
 
 
 def import_weights(
@@ -29,7 +24,6 @@ def import_weights(
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
-    trust: bool = False,
     force: bool = False,
 ) -> None:
     """Turn a published backbone into a .safetensors file that every command takes and trains on.
@@ -54,12 +48,9 @@ def import_weights(
             into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
         mean: subtracted from every pixel value; by default the same, else 127.5.
         std: divides the result; by default the same, else 127.5.
-        trust: read the file on a torch older than 2.10, because you know where it comes from.
         force: replace a file that is there.
     """
-    import torch
-
-    from facerec.backbones import Backbone, Preprocessing, create_backbone
+    from facerec.backbones import Backbone, create_backbone
     from facerec.embedding.onnx_file import read_onnx
     from facerec.embedding.onnx_preprocessing import guess_by_name, guess_preprocessing
     from facerec.embedding.onnx_weights import load_onnx_weights
@@ -76,50 +67,30 @@ def import_weights(
     if embedding_bn is None:
         embedding_bn = "frozen_gamma" if backbone.startswith("iresnet") else "affine"
     config = Backbone(backbone, embedding_size, width, embedding_bn)
-    chosen = {"channels": channels, "mean": mean, "std": std}
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     guess = guess_by_name(weights)
-    stated = guess.preprocessing or Preprocessing()
     left_out: tuple[str, ...] = ()
     module = create_backbone(config)
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
         load_onnx_weights(module, file)
-        with contextlib.suppress(ModelError):  # a note of another facerec; the weights are proved
-            if file.note is not None:
-                stated = guess_preprocessing(file).preprocessing or stated
+        if file.note is not None:
+            guess = guess_preprocessing(file)
     else:
         if own_note(weights) is not None:
             raise ModelError(
                 f"{weights}: facerec wrote it, with its architecture and preprocessing, which "
                 "would be lost; give it to the other commands as it is"
             )
-        check_torch(weights, torch.__version__, trust)
         left_out = load_state_dict_file(module, weights)
-    preprocessing = replace(stated, **given)
+    guess = guess.asked(weights, {"channels": channels, "mean": mean, "std": std})
     imported = {"file": weights.name, "sha256": sha256(weights)}
-    save_model(out, module, config, preprocessing, {}, {"imported": imported})
+    save_model(out, module, config, guess.preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
     for line in left_out_words(left_out):
         print(line)
-    if stated is guess.preprocessing and "channels" not in given:
-        print(f"pixels {preprocessing_words(preprocessing)}: {guess.evidence[0]}")
-
-
-def check_torch(weights: Path, version: str, trust: bool) -> None:
-    """Refuse the files of strangers on a torch whose loader can be attacked.
-
-    Raises:
-        ModelError: the release is too old.
-    """
-    release = tuple(int(number) for number in version.split("+")[0].split(".")[:2])
-    if release < SAFE_TORCH and not trust:
-        raise ModelError(
-            f"{weights}: torch {version} has known holes in loading checkpoints, so that a "
-            "crafted .pth may run code; install torch 2.10 or newer, or give --trust if you know "
-            "where the file comes from"
-        )
+    if guess.assumed:
+        print(f"pixels {preprocessing_words(guess.preprocessing)}: {'; '.join(guess.evidence)}")
 
 
 main = partial(run_command, import_weights)

@@ -170,8 +170,8 @@ def _table(
 
 def holds_embeddings(path: Path) -> bool:
     """Tell embeddings from packs, which may both end in ``.npz``, by what is in the file."""
+    from facerec.embedding.check import VECTORS
     from facerec.embedding.file import is_embeddings
-    from facerec.embedding.parquet import VECTORS
 
     if path.suffix.lower() == ".npz" and path.is_file():
         try:

@@ -6,7 +6,7 @@ from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner, align_face, parse_align
-    from facerec.embedding.extraction import Embeddings, embed_images, embed_views, extract
+    from facerec.embedding.extraction import Embeddings, embed_images, extract
     from facerec.embedding.file import read_embeddings, write_embeddings
     from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
     from facerec.embedding.parts import EmbeddingsWriter
@@ -23,7 +23,6 @@ __all__ = [
     "TorchModel",
     "align_face",
     "embed_images",
-    "embed_views",
     "extract",
     "load_model",
     "load_state_dict_file",

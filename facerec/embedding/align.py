@@ -13,9 +13,9 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,7 +50,7 @@ _MAX_COORDINATE = 1e6
 _MAX_SIDE = 32_766
 """Longest side of an image that OpenCV's warps take."""
 
-_DETECTION_SIDE = 640
+_SIDE = 640
 """Longest side, in pixels, of what a detector is shown; the size that InsightFace uses."""
 
 YUNET_THRESHOLD = 0.6
@@ -59,8 +59,13 @@ YUNET_THRESHOLD = 0.6
 INSIGHTFACE_THRESHOLD = 0.5
 """Least score of a face for insightface: the default of its ``FaceAnalysis.prepare``."""
 
+INSIGHTFACE_PACK = "buffalo_l"
+
 _YUNET_OVERLAP, _YUNET_FACES = 0.3, 5000
 """Overlap from which on two boxes are one face, and faces looked at; OpenCV's defaults."""
+
+
+_Found = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
 class NotAcquiredError(ImageError):
@@ -218,68 +223,47 @@ class PointsTable(Aligner):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lines: dict[str, int] = {}
-        rows: list[list[float]] = []
-        for number, image_id, coordinates in self._read():
-            if image_id in self._lines:
+        self._points: dict[str, NDArray[np.float64]] = {}
+        table = Table(self.path)
+        for line, (image_id, *numbers) in table.rows(_COLUMNS):
+            if all(map(is_missing, numbers)):
+                continue
+            try:
+                points = np.array(numbers, np.float64).reshape(5, 2)
+            except ValueError as problem:
                 raise DatasetError(
-                    f"{self.path}, line {number}: a second line for image {image_id!r}; keep one "
-                    "face an image"
+                    f"{table.where(line)}: expected an image id and ten numbers "
+                    f"({str(problem)[:100]}); correct or remove the line"
+                ) from problem
+            if image_id in self._points:
+                raise DatasetError(
+                    f"{table.where(line)}: a second line for image {image_id!r}; keep one face an "
+                    "image"
                 )
-            self._lines[image_id] = len(rows)
-            rows.append(coordinates)
-        if not rows:
+            self._points[image_id] = points
+        if not self._points:
             raise DatasetError(f"{self.path}: the table has no line with points")
-        self._points = np.array(rows).reshape(-1, 5, 2)
-        mirrored = int(_mirrored(self._points).sum())
-        if 2 * mirrored > len(rows):
+        exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in self._points.values())
+        if 2 * exchanged > len(self._points):
             raise DatasetError(
-                f"{self.path}: left and right are exchanged in {mirrored} of {len(rows)} lines; "
-                "point 1 is the eye and point 4 the corner of the mouth on the viewer's left"
+                f"{self.path}: left and right are exchanged in {exchanged} of {len(self._points)} "
+                "lines; point 1 is the eye and point 4 the corner of the mouth on the viewer's left"
             )
-
-    def __len__(self) -> int:
-        return len(self._lines)
 
     def find(
         self, image: NDArray[np.uint8], image_id: str, where: str
     ) -> NDArray[np.floating[Any]]:
         """Return the points of the line for ``image_id``."""
         image_id = same_name(image_id)
-        if image_id not in self._lines:
+        if image_id not in self._points:
             raise NotAcquiredError(
                 f"{where}: {self.path} has no line with points for image_id {image_id!r}"
             )
-        return self._points[self._lines[image_id]]
+        return self._points[image_id]
 
     def describe(self) -> dict[str, Any]:
         """Return file and hash."""
         return {"method": "points", "path": str(self.path), "sha256": sha256(self.path)}
-
-    def _read(self) -> Iterator[tuple[int, str, list[float]]]:
-        """Yield line number, image id and ten coordinates of every line."""
-        table = Table(self.path)
-        for line, (image_id, *numbers) in table.rows(_COLUMNS):
-            if all(map(is_missing, numbers)):
-                continue
-            try:
-                yield line, image_id, [float(text) for text in numbers]
-            except ValueError as problem:
-                raise DatasetError(
-                    f"{table.where(line)}: expected an image id and ten numbers "
-                    f"({str(problem)[:100]}); correct or remove the line"
-                ) from problem
-
-
-class Faces(NamedTuple):
-    """What a detector found in one image, in its pixels."""
-
-    boxes: NDArray[np.floating[Any]]
-    """Left, top, right and bottom, ``(n, 4)``."""
-    scores: NDArray[np.floating[Any]]
-    """``(n,)``, larger is surer."""
-    points: NDArray[np.floating[Any]]
-    """``(n, 5, 2)``, see `align_face`."""
 
 
 class Detector(Aligner):
@@ -309,17 +293,24 @@ class Detector(Aligner):
             NotAcquiredError: there is none.
         """
         with self._lock:
-            faces = self._detect(np.ascontiguousarray(image[:, :, ::-1]))
-        if not len(faces.scores):
+            boxes, points, scores = self._detect(np.ascontiguousarray(image[:, :, ::-1]))
+        if not len(scores):
             raise NotAcquiredError(
                 f"{where}: {self.name} finds no face with a score of {self.threshold:g} or more"
             )
-        height, width = image.shape[:2]
-        return faces.points[_by_size(faces, height, width)]
+        corner, opposite = boxes.reshape(-1, 2, 2).transpose(1, 0, 2)
+        centre = np.array(image.shape[1::-1]) / 2
+        off_centre = np.linalg.norm((corner + opposite) / 2 - centre, axis=1)
+        order = np.lexsort([off_centre, -scores, -np.prod(opposite - corner, axis=1)])
+        return points.reshape(-1, 5, 2)[order]
 
     @abstractmethod
-    def _detect(self, image: NDArray[np.uint8]) -> Faces:
-        """Return all faces in a BGR image."""
+    def _detect(self, image: NDArray[np.uint8]) -> _Found:
+        """Return all faces in a BGR image, in its pixels.
+
+        Left, top, right and bottom ``(n, 4)``; the points ``(n, 5, 2)``, see `align_face`; and the
+        scores ``(n,)``, larger is surer.
+        """
 
 
 class InsightFaceDetector(Detector):
@@ -328,7 +319,6 @@ class InsightFaceDetector(Detector):
     The package downloads the pack on first use.
 
     Args:
-        pack: name of the pack.
         threshold: least score of a face, from 0 to 1.
 
     Raises:
@@ -338,7 +328,7 @@ class InsightFaceDetector(Detector):
 
     name = "insightface"
 
-    def __init__(self, pack: str = "buffalo_l", threshold: float = INSIGHTFACE_THRESHOLD) -> None:
+    def __init__(self, threshold: float = INSIGHTFACE_THRESHOLD) -> None:
         super().__init__(threshold)
         try:
             import insightface
@@ -348,20 +338,18 @@ class InsightFaceDetector(Detector):
                 "finding faces with insightface needs that package; "
                 "run: pip install 'facerec[insightface]'"
             ) from error
-        self.pack = pack
         self.version = str(insightface.__version__)
         try:
             # The package prints what it loads, which does not belong among results.
             with contextlib.redirect_stdout(sys.stderr):
-                self._app = FaceAnalysis(name=pack, allowed_modules=["detection"])
-                self._app.prepare(
-                    ctx_id=0, det_thresh=threshold, det_size=(_DETECTION_SIDE, _DETECTION_SIDE)
-                )
+                self._app = FaceAnalysis(name=INSIGHTFACE_PACK, allowed_modules=["detection"])
+                self._app.prepare(ctx_id=0, det_thresh=threshold, det_size=(_SIDE, _SIDE))
         # Missing packs and broken downloads end in many kinds of error.
         except Exception as error:
             raise ModelError(
-                f"insightface {self.version} cannot load its model pack {pack!r} ({error}); "
-                "download the pack to ~/.insightface/models, or align with another detector"
+                f"insightface {self.version} cannot load its model pack {INSIGHTFACE_PACK!r} "
+                f"({error}); download the pack to ~/.insightface/models, or align with another "
+                "detector"
             ) from error
 
     def describe(self) -> dict[str, Any]:
@@ -369,17 +357,15 @@ class InsightFaceDetector(Detector):
         return {
             "method": "insightface",
             "version": self.version,
-            "pack": self.pack,
+            "pack": INSIGHTFACE_PACK,
             "score_threshold": self.threshold,
         }
 
-    def _detect(self, image: NDArray[np.uint8]) -> Faces:
+    def _detect(self, image: NDArray[np.uint8]) -> _Found:
         faces = [face for face in self._app.get(image) if face.kps is not None]
-        return Faces(
-            np.array([face.bbox for face in faces]).reshape(-1, 4),
-            np.array([face.det_score for face in faces]),
-            np.array([face.kps for face in faces]).reshape(-1, 5, 2),
-        )
+        boxes = np.array([face.bbox for face in faces]).reshape(-1, 4)
+        points = np.array([face.kps for face in faces])
+        return boxes, points, np.array([face.det_score for face in faces])
 
 
 class YuNet(Detector):
@@ -400,16 +386,12 @@ class YuNet(Detector):
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
         super().__init__(threshold)
         self.path = Path(path)
+        settings = threshold, _YUNET_OVERLAP, _YUNET_FACES
         if not self.path.is_file():
             raise ModelError(f"{self.path}: there is no such YuNet file; check the path")
         try:
             self._detector = cv2.FaceDetectorYN.create(
-                str(self.path),
-                "",
-                (_DETECTION_SIDE, _DETECTION_SIDE),
-                threshold,
-                _YUNET_OVERLAP,
-                _YUNET_FACES,
+                str(self.path), "", (_SIDE, _SIDE), *settings
             )
         except cv2.error as error:
             raise ModelError(
@@ -428,9 +410,9 @@ class YuNet(Detector):
             "nms_threshold": _YUNET_OVERLAP,
         }
 
-    def _detect(self, image: NDArray[np.uint8]) -> Faces:
+    def _detect(self, image: NDArray[np.uint8]) -> _Found:
         height, width = image.shape[:2]
-        shrink = min(1.0, _DETECTION_SIDE / max(height, width))
+        shrink = min(1.0, _SIDE / max(height, width))
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
         shown = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if shrink < 1 else image
         self._detector.setInputSize(size)
@@ -438,12 +420,9 @@ class YuNet(Detector):
         # Left, top, width, height, the five points in the template's order, score.
         rows = np.empty((0, 15)) if detections is None else np.asarray(detections, np.float64)
         back = np.array([width / size[0], height / size[1]])
-        corners = rows[:, :2], rows[:, :2] + rows[:, 2:4]
-        return Faces(
-            np.concatenate([corner * back for corner in corners], axis=1),
-            rows[:, 14],
-            rows[:, 4:14].reshape(-1, 5, 2) * back,
-        )
+        places = np.hstack([rows[:, :2], rows[:, :2] + rows[:, 2:4], rows[:, 4:14]])
+        places = (places.reshape(-1, 7, 2) * back).reshape(-1, 14)
+        return places[:, :4], places[:, 4:], rows[:, 14]
 
 
 def parse_align(text: str | None, threshold: float | None = None) -> Aligner | None:
@@ -456,7 +435,8 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     Raises:
         FacerecError: another word, the aligner cannot be used, or a threshold without a detector.
     """
-    if threshold is not None and (text is None or Path(text).suffix.lower() == ".csv"):
+    suffix = "" if text is None else Path(text).suffix.lower()
+    if threshold is not None and suffix != ".onnx" and text != "insightface":
         raise DatasetError(
             "--align-threshold belongs to a detector; give --align insightface or a YuNet .onnx "
             "file, or leave it out"
@@ -464,10 +444,7 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     if text is None:
         return None
     if text == "insightface":
-        return InsightFaceDetector(
-            threshold=INSIGHTFACE_THRESHOLD if threshold is None else threshold
-        )
-    suffix = Path(text).suffix.lower()
+        return InsightFaceDetector(INSIGHTFACE_THRESHOLD if threshold is None else threshold)
     if suffix == ".csv":
         return PointsTable(text)
     if suffix == ".onnx":
@@ -495,15 +472,12 @@ def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
     named = given or os.environ.get("FACEREC_DETECTOR") or None
     if named is None and beside is not None:
         named = next((str(path) for path in sorted(beside.glob("*yunet*.onnx"))), None)
-    pack = Path("~/.insightface/models/buffalo_l").expanduser()
+    pack = Path("~/.insightface/models").expanduser() / INSIGHTFACE_PACK
     if named is None and pack.is_dir() and importlib.util.find_spec("insightface") is not None:
         named = "insightface"
     aligner = parse_align(named)
-    if isinstance(aligner, PointsTable):
-        raise DatasetError(
-            f"{named}: is a table of points; a detector is a YuNet .onnx file or insightface"
-        )
-    assert aligner is None or isinstance(aligner, Detector)
+    if aligner is not None and not isinstance(aligner, Detector):
+        raise DatasetError(f"{named}: no detector; give a YuNet .onnx file or insightface")
     return aligner
 
 
@@ -517,31 +491,10 @@ NO_DETECTOR = (
 
 
 def alignment_words(described: Mapping[str, Any] | None) -> str:
-    """Say in a few words what `Aligner.describe` says, also of an older embeddings file."""
+    """Say in a few words what `Aligner.describe` says."""
     if described is None:
         return "alignment: none, images as they are"
-    path = Path(str(described.get("path", ""))).name
-    method = described.get("method")
-    if method == "points":
-        return f"alignment: points of {path}"
-    names = {"yunet": f"YuNet ({path})", "insightface": f"insightface ({described.get('pack')})"}
-    if method not in names:
-        return f"alignment: {method}"
-    threshold = described.get("score_threshold", "not recorded")
-    return f"alignment: {names[method]}, score threshold {threshold}"
-
-
-def _by_size(faces: Faces, height: int, width: int) -> NDArray[np.int64]:
-    """Return the faces from large to small; ties go by score, then by nearness to the centre."""
-    left_top, right_bottom = faces.boxes[:, :2], faces.boxes[:, 2:]
-    areas = np.prod(right_bottom - left_top, axis=1)
-    off_centre = np.linalg.norm((left_top + right_bottom - (width, height)) / 2, axis=1)
-    return np.lexsort([off_centre, -faces.scores, -areas])
-
-
-def _mirrored(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say which faces, ``(n, 5, 2)``, fit the template better after a reflection."""
-    template = _TEMPLATE - _TEMPLATE.mean(axis=0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        centred = points - points.mean(axis=1, keepdims=True)
-        return np.linalg.det(np.einsum("pi,npj->nij", template, centred)) < 0
+    file = described.get("pack") or Path(str(described.get("path", ""))).name
+    threshold = described.get("score_threshold")
+    cut = "" if threshold is None else f", score threshold {threshold}"
+    return f"alignment: {described.get('method')} ({file}){cut}"

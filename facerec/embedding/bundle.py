@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from facerec.errors import ModelError
-from facerec.files import atomic_path, parse_json, sha256
+from facerec.files import atomic_path, parse_json, read_file, sha256
 
 BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"
@@ -122,40 +122,23 @@ def check_sums(folder: str | Path) -> dict[str, str]:
 def _sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of all files but the list itself, sorted by path; links are refused."""
     names = []
-    waiting = [folder]
-    try:
-        while waiting:
-            for path in waiting.pop().iterdir():
-                mode, name = path.lstat().st_mode, path.relative_to(folder).as_posix()
-                if stat.S_ISDIR(mode):
-                    waiting.append(path)
-                elif not stat.S_ISREG(mode) or not name.isprintable() or "\\" in name:
-                    raise ModelError(
-                        f"{folder}: {name[:80]!r} is a link or no regular file, or has a name that "
-                        f"{SUMS_FILE} cannot carry; remove it"
-                    )
-                elif name != SUMS_FILE:
-                    names.append(name)
-    except OSError as error:
-        raise ModelError(
-            f"{error.filename or folder}: cannot be read ({error.strerror or error}); check the "
-            "path and its rights"
-        ) from error
+    for path in folder.rglob("*"):
+        mode, name = path.lstat().st_mode, path.relative_to(folder).as_posix()
+        if not stat.S_ISDIR(mode) and name != SUMS_FILE:
+            if not stat.S_ISREG(mode) or not name.isprintable() or "\\" in name:
+                raise ModelError(
+                    f"{folder}: {name[:80]!r} is a link or no regular file, or has a name that "
+                    f"{SUMS_FILE} cannot carry; remove it"
+                )
+            names.append(name)
     return {name: sha256(folder / name) for name in sorted(names)}
 
 
 def _text(path: Path) -> str:
     """Read a small text file that is itself no link."""
     try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT:
-            raise ModelError(
-                f"{path}: is a link, no regular file or larger than {MAX_TEXT:,} bytes"
-            )
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: not text in UTF-8; copy the bundle again") from error
-    except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror or error}); copy the bundle again"
-        ) from error
+        if path.is_symlink() or path.stat().st_size > MAX_TEXT:
+            raise ValueError(f"a link, or larger than {MAX_TEXT:,} bytes")
+        return read_file(path).decode()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); copy the bundle again") from error

@@ -116,24 +116,30 @@ class OnnxruntimeEngine(Engine):
 
 def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None) -> Any:
     kind, _, index = device.partition(":")
-    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-    if kind not in providers:
+    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(kind)
+    if wanted is None:
         raise ModelError(f"{file.where}: an .onnx file runs on cpu or cuda, not on {device!r}")
-    wanted = providers[kind]
-    _check_provider(file.where, wanted, onnxruntime.get_available_providers())
     settings = {"device_id": index} if index else {}
     if kind == "cuda":
         settings["use_tf32"] = "0"  # its default; float32 would be rounded to 10 bits
-    try:
-        session = onnxruntime.InferenceSession(
-            file.content, session_options(threads), providers=[(wanted, settings)]
-        )
-    except Exception as error:  # onnxruntime's classes share no base but this
+    # Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU; and
+    # one can be there and still not start, for want of its libraries.
+    offered, session = onnxruntime.get_available_providers(), None
+    if wanted in offered:
+        try:
+            session = onnxruntime.InferenceSession(
+                file.content, session_options(threads), providers=[(wanted, settings)]
+            )
+        except Exception as error:  # onnxruntime's classes share no base but this
+            raise ModelError(
+                f"{file.where}: onnxruntime cannot load it ({first_line(error)})"
+            ) from error
+        offered = session.get_providers()
+    if wanted not in offered:
         raise ModelError(
-            f"{file.where}: onnxruntime cannot load it ({first_line(error)})"
-        ) from error
-    # A provider can be there and still not start, for want of its libraries.
-    _check_provider(file.where, wanted, session.get_providers())
+            f"{file.where}: onnxruntime offers no {wanted} here, only {', '.join(offered)}; "
+            "install onnxruntime-gpu in place of onnxruntime, or use device cpu"
+        )
     return session
 
 
@@ -168,15 +174,6 @@ def session_options(threads: int | None = None) -> Any:
     for name, value in entries.items():
         options.add_session_config_entry(name, value)
     return options
-
-
-def _check_provider(where: str, wanted: str, offered: list[str]) -> None:
-    """Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU."""
-    if wanted not in offered:
-        raise ModelError(
-            f"{where}: onnxruntime offers no {wanted} here, only {', '.join(offered)}; install "
-            "onnxruntime-gpu in place of onnxruntime, or use device cpu"
-        )
 
 
 class OpenVinoEngine(Engine):

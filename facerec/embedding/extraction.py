@@ -62,7 +62,6 @@ def extract(
     *,
     flip: bool,
     batch_size: int = 64,
-    progress: Progress | None = None,
 ) -> Embeddings:
     """Embed images one batch at a time; only one batch of pixels is held in memory.
 
@@ -73,32 +72,20 @@ def extract(
         flip: add the raw embedding of the mirror image, as InsightFace's verification does
             (``recognition/arcface_torch/eval/verification.py``).
         batch_size: images fetched and embedded together.
-        progress: called after each batch with the images done.
 
     Raises:
-        ImageError: an image of the wrong shape or type.
+        ImageError: images of the wrong shape or type.
     """
-    if callable(images):
-        fetch = images
-        if count is None:
-            raise TypeError("extract needs count when images is a function")
-        total = count
-    else:
-        fetch = images.__getitem__
-        total = len(images) if count is None else count
-    vectors = empty((total, model.embedding_size), np.float32)
-    norms = np.empty(total, np.float32)
-
-    def begun() -> Iterator[tuple[slice, _Finish]]:
-        for start in range(0, total, batch_size):
-            rows = slice(start, min(start + batch_size, total))
-            batch = np.stack([_checked(fetch(i), i, model) for i in range(rows.start, rows.stop)])
-            yield rows, _begin(model, batch, flip)
-
-    for rows, views in _a_batch_late(begun()):
-        vectors[rows], norms[rows] = _fused(views)
-        if progress is not None:
-            progress("embedding", rows.stop, total)
+    fetch = images if callable(images) else images.__getitem__
+    if count is None:
+        assert not callable(images)
+        count = len(images)
+    vectors = empty((count, model.embedding_size), np.float32)
+    norms = np.empty(count, np.float32)
+    for start in range(0, count, batch_size):
+        rows = slice(start, min(start + batch_size, count))
+        batch = np.stack([fetch(i) for i in range(rows.start, rows.stop)])
+        vectors[rows], norms[rows] = _fused(_begin(model, batch, flip)())
     return Embeddings(vectors, norms, flip)
 
 
@@ -136,51 +123,11 @@ def embed_images(
         DatasetError: the path of an image leaves its folder (whatever ``on_error`` says).
         ModelError: faces cannot be aligned to the model's image size.
     """
-    (embeddings,) = _embed(
-        model, source, (flip,), align, batch_size, on_error, indices=indices, progress=progress
-    )
-    return embeddings
-
-
-def embed_views(
-    model: EmbeddingModel,
-    source: ImageSource,
-    *,
-    align: Aligner | None = None,
-    batch_size: int = 64,
-    on_error: Literal["error", "skip"] = "error",
-    progress: Progress | None = None,
-) -> tuple[Embeddings, Embeddings]:
-    """Return what `embed_images` does with the mirror images and without, each view embedded once.
-
-    Arguments and errors are those of `embed_images`.
-
-    Returns:
-        With ``flip`` and without, for `unit_fusion`.
-    """
-    both, one = _embed(model, source, (True, False), align, batch_size, on_error, progress=progress)
-    return both, one
-
-
-def _embed(
-    model: EmbeddingModel,
-    source: ImageSource,
-    flips: Sequence[bool],
-    align: Aligner | None,
-    batch_size: int,
-    on_error: Literal["error", "skip"],
-    *,
-    indices: npt.ArrayLike | None = None,
-    progress: Progress | None,
-) -> list[Embeddings]:
-    """Return the embeddings with each value of ``flip``, see `embed_images`."""
     if align is not None:
         face_template(model.image_size)  # before minutes of work
     rows = np.arange(len(source)) if indices is None else np.asarray(indices, np.int64)
-    buffers = [
-        (empty((len(rows), model.embedding_size), np.float32), np.empty(len(rows), np.float32))
-        for _ in flips
-    ]
+    vectors = empty((len(rows), model.embedding_size), np.float32)
+    norms = np.empty(len(rows), np.float32)
     failures: dict[int, str] = {}
 
     def face(index: int) -> Image:
@@ -201,31 +148,26 @@ def _embed(
                     if on_error == "error" and not isinstance(error, NotAcquiredError):
                         raise
                     failures[start + position] = str(error)
-            yield slice(start, start + len(faces)), _begin(model, batch, any(flips))
+            yield slice(start, start + len(faces)), _begin(model, batch, flip)
 
     for block, views in _a_batch_late(begun()):
-        for flip, (vectors, norms) in zip(flips, buffers, strict=True):
-            vectors[block], norms[block] = _fused(views if flip else views[:1])
-            finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
-            for row in block.start + np.flatnonzero(~finite):
-                where = source.where(rows[row])
-                failures.setdefault(int(row), f"{where}: its embedding is not finite")
+        vectors[block], norms[block] = _fused(views)
+        finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
+        for row in block.start + np.flatnonzero(~finite):
+            where = source.where(rows[row])
+            failures.setdefault(int(row), f"{where}: its embedding is not finite")
         if progress is not None:
             progress("embedding", block.stop, len(rows))
-    for vectors, norms in buffers:
-        vectors[list(failures)] = np.nan
-        norms[list(failures)] = np.nan
-    return [
-        Embeddings(
-            vectors,
-            norms,
-            flip,
-            ids=source.ids[rows],
-            failures=dict(sorted(failures.items())),
-            note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
-        )
-        for flip, (vectors, norms) in zip(flips, buffers, strict=True)
-    ]
+    failed = list(failures)
+    vectors[failed], norms[failed] = np.nan, np.nan
+    return Embeddings(
+        vectors,
+        norms,
+        flip,
+        ids=source.ids[rows],
+        failures=dict(sorted(failures.items())),
+        note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
+    )
 
 
 def describe_embedding(
@@ -243,9 +185,9 @@ def describe_embedding(
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
     """Begin to embed the images of a batch and, with ``flip``, their mirror images."""
-    views = [_begin_view(model, batch)]
+    views = [model.embed_later(batch)]
     if flip:
-        views.append(_begin_view(model, batch[:, :, ::-1]))
+        views.append(model.embed_later(batch[:, :, ::-1]))
     return lambda: [view() for view in views]
 
 
@@ -259,13 +201,6 @@ def _fused(views: Sequence[_Vectors]) -> tuple[_Vectors, _Vectors]:
     return vectors, norms
 
 
-def _begin_view(model: EmbeddingModel, images: Image) -> Callable[[], _Vectors]:
-    if isinstance(model, EmbeddingModel):
-        return model.embed_later(images)
-    vectors = model.embed(images)  # whatever else embeds has no more than that
-    return lambda: vectors
-
-
 def _a_batch_late(
     begun: Iterable[tuple[slice, _Finish]],
 ) -> Iterator[tuple[slice, list[_Vectors]]]:
@@ -277,30 +212,3 @@ def _a_batch_late(
         waiting = item
     if waiting is not None:
         yield waiting[0], waiting[1]()
-
-
-def _checked(image: Image, index: int, model: EmbeddingModel) -> Image:
-    if image.dtype != np.uint8 or image.shape != (*model.image_size, 3):
-        height, width = model.image_size
-        raise ImageError(
-            f"image {index}: {model.name} takes aligned uint8 RGB images of shape "
-            f"({height}, {width}, 3), found {image.dtype} of shape {image.shape}"
-        )
-    return image
-
-
-def unit_fusion(both: Embeddings, one: Embeddings) -> npt.NDArray[np.float32]:
-    """Return sums of two views of each image, both normalised before they are added, ``(m, D)``.
-
-    Args:
-        both: raw sums of image and mirror image.
-        one: raw embeddings of the images alone, in the same order.
-
-    Returns:
-        Rows are NaN where a view has no direction.
-    """
-    first = one.vectors.astype(np.float64)
-    second = both.vectors.astype(np.float64) - first
-    with np.errstate(invalid="ignore", divide="ignore"):
-        views = [view / np.linalg.norm(view, axis=1, keepdims=True) for view in (first, second)]
-    return (views[0] + views[1]).astype(np.float32)

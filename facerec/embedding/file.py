@@ -12,30 +12,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.check import check_embeddings, parse_note
+from facerec.embedding.check import (
+    FORMAT,
+    IDS,
+    MAX_BYTES,
+    SUBJECTS,
+    VECTORS,
+    assembled,
+    check_embeddings,
+    columns_of,
+    parse_note,
+)
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.parquet import IDS, SUBJECTS, VECTORS, read_parquet, write_parquet
-from facerec.embedding.shards import is_shards, list_shards
-from facerec.embedding.table import has_embeddings, read_table
+from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256
 from facerec.large_arrays import as_type
+from facerec.names import is_missing
 from facerec.npz import ArchiveError, read_arrays, write_arrays
-
-FORMAT = 1
-MAX_BYTES = 64 << 30
-"""Largest total size of the arrays in a file that is read."""
+from facerec.records.images import text_array
+from facerec.tables import Table
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
-_BLOCK = 1 << 14
 
 Array = npt.NDArray[Any]
 
@@ -53,9 +57,9 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    parquet = path.suffix.lower() == ".parquet"
-    if not parquet:
-        path = _npz(path)
+    parquet = path.suffix.lower() == SUFFIX
+    if not parquet and path.suffix != ".npz":
+        raise DatasetError(f"{path}: an embeddings file has a name that ends in .npz; rename it")
     check_embeddings(path, embeddings)
     with atomic_path(path, DatasetError, private=True) as temporary:
         if parquet:
@@ -65,14 +69,18 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
 
 
 def is_embeddings(path: str | Path) -> bool:
-    """Tell embeddings from models and scores by the file's name.
+    """Tell embeddings from models and scores by the file's name, or a CSV's first line.
 
     A folder with Parquet files in it, or a pattern of their names, is an embeddings file too.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    named = suffix in (".npz", ".parquet") or (suffix == ".csv" and has_embeddings(path))
-    return named or is_shards(path)
+    if path.suffix.lower() == ".csv":
+        try:
+            columns_of(path, Table(path).columns, numbered=False)
+        except DatasetError:
+            return False
+        return True
+    return path.suffix.lower() in (".npz", SUFFIX) or is_shards(path)
 
 
 def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
@@ -80,12 +88,11 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
 
     Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`.
 
-    A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
-    and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
-    Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
-    is unknown. Half and double precision become float32; ``note["stored_dtype"]`` then says what it
-    was. So are ``.csv`` and ``.parquet`` tables, see `facerec.embedding.parquet`, and shards: a
-    folder, ``DIR/*.parquet`` or ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
+    Files of others are taken too: an ``.npz`` with ``vectors``, ``embeddings`` or ``features``
+    ``(N, D)``, and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or
+    ``labels``; ``.csv`` and ``.parquet`` tables with such columns, or e0, e1, …; and Parquet
+    shards, see `facerec.embedding.parquet`. Their norms are computed, rows that are not finite are
+    failures to acquire, and their flip mode is unknown. Half and double precision become float32.
 
     Args:
         path: of the file.
@@ -96,13 +103,12 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    if path.suffix.lower() == ".parquet" or is_shards(path):
+    if path.suffix.lower() == SUFFIX or is_shards(path):
         embeddings = read_parquet(path, numbered)
     elif path.suffix.lower() == ".csv":
-        embeddings = read_table(path, numbered)
+        embeddings = _read_csv(path, numbered)
     else:
-        arrays = _load(path, numbered)
-        embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
+        embeddings = _read_npz(path, numbered)
     check_embeddings(path, embeddings)
     return embeddings
 
@@ -120,13 +126,6 @@ def embeddings_sha256(path: str | Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _npz(path: str | Path) -> Path:
-    path = Path(path)
-    if path.suffix != ".npz":
-        raise DatasetError(f"{path}: an embeddings file has a name that ends in .npz; rename it")
-    return path
-
-
 def _arrays(embeddings: Embeddings) -> dict[str, Array]:
     note = {**embeddings.note, "format": FORMAT, "flip": embeddings.flip}
     failures = dict(sorted(embeddings.failures.items()))
@@ -142,89 +141,67 @@ def _arrays(embeddings: Embeddings) -> dict[str, Array]:
     }
 
 
-def _load(path: Path, numbered: bool) -> dict[str, Array]:
+def _read_npz(path: Path, numbered: bool) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
     names = {*_OWN, *VECTORS, *IDS, *SUBJECTS}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
-    except OSError as problem:
+    except (OSError, ArchiveError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else None
         raise DatasetError(
-            f"{path}: the embeddings file cannot be read ({problem.strerror or problem}); give "
-            "a file of facerec embed"
-        ) from problem
-    except ArchiveError as problem:
-        raise DatasetError(
-            f"{path}: not a whole .npz file ({problem}); make it again with facerec embed"
+            f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
+            "with facerec embed"
         ) from problem
     wanted = [(name,) for name in _OWN] if "note" in arrays else [VECTORS, IDS][: 2 - numbered]
     for options in wanted:
         if not {*options} & arrays.keys():
-            advice = "make the file again with facerec embed"
-            if "templates" in members:
-                advice = "this is a gallery, of which facerec enroll --export makes embeddings"
-            listed = ", ".join(sorted(members)[:10])[:200] or "nothing"
+            gallery = "; facerec enroll --export makes embeddings of a gallery"
             raise DatasetError(
-                f"{path}: the array {' or '.join(options)} is missing (there is {listed}); {advice}"
+                f"{path}: the array {' or '.join(options)} is missing (there is "
+                f"{', '.join(sorted(members)[:10])[:200] or 'nothing'}); make the file again with "
+                f"facerec embed{gallery if 'templates' in members else ''}"
             )
-    return arrays
-
-
-def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
-    note = parse_note(path, str(arrays["note"][()]), FORMAT)
-    rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
-    kinds = rows.dtype.kind + reasons.dtype.kind
-    if rows.ndim != 1 or rows.shape != reasons.shape or kinds != "iU":
-        raise DatasetError(f"{path}: its failures are not rows and reasons; make the file again")
-    return _widened(
-        Embeddings(
-            arrays["vectors"],
-            arrays["norms"],
-            note["flip"],
-            ids=arrays["ids"],
-            subjects=arrays.get("subjects"),
-            failures=dict(zip(rows.tolist(), reasons.tolist(), strict=True)),
-            note=note,
-        )
-    )
-
-
-def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     vectors, ids, subjects = (
         next((arrays[name] for name in names if name in arrays), None)
         for names in (VECTORS, IDS, SUBJECTS)
     )
-    assert vectors is not None  # `_load` sees to that
-    texts = [text for text in (ids, subjects) if text is not None]
+    assert vectors is not None
+    if "note" in arrays:
+        note = parse_note(path, str(arrays["note"][()]))
+        rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
+        if rows.ndim != 1 or rows.shape != reasons.shape or rows.dtype.kind != "i":
+            raise DatasetError(
+                f"{path}: its failures are not rows and reasons; make the file again"
+            )
+        failures = dict(zip(rows.tolist(), map(str, reasons.tolist()), strict=True))
+        return Embeddings(
+            vectors,
+            arrays["norms"],
+            note["flip"],
+            ids=ids,
+            subjects=subjects,
+            failures=failures,
+            note=note,
+        )
+    texts = [_text(names) for names in (ids, subjects) if names is not None]
     if (
         vectors.ndim != 2
         or vectors.dtype.kind != "f"
-        or any(t.dtype.kind not in "USiu" or t.shape != (len(vectors),) for t in texts)
+        or any(text.dtype.kind != "U" or text.shape != (len(vectors),) for text in texts)
     ):
         found = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, *texts))
         raise DatasetError(
             f"{path}: embeddings are real numbers (N, D), and ids and labels N texts or whole "
             f"numbers, found {found}"
         )
-    widened = _widened(
-        Embeddings(
-            vectors,
-            np.empty(0, np.float32),
-            None,
-            ids=_text(np.arange(len(vectors)) if ids is None else ids),
-            subjects=None if subjects is None else _text(subjects),
-            note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
+    with np.errstate(over="ignore"):  # what overflows is caught as not finite
+        return assembled(
+            path,
+            as_type(vectors, np.float32),
+            np.arange(len(vectors)).astype(np.str_) if ids is None else _text(ids),
+            None if subjects is None else _text(subjects),
+            {"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         )
-    )
-    matrix = widened.vectors
-    norms = np.empty(len(matrix), np.float32)
-    with np.errstate(all="ignore"):
-        for start in range(0, len(matrix), _BLOCK):
-            norms[start : start + _BLOCK] = np.linalg.norm(matrix[start : start + _BLOCK], axis=1)
-    failed = np.flatnonzero(~np.isfinite(norms))
-    matrix[failed] = np.nan
-    norms[failed] = np.nan
-    why = f"{path}: its embedding is not finite"
-    return replace(widened, norms=norms, failures=dict.fromkeys(failed.tolist(), why))
 
 
 def _text(array: Array) -> Array:
@@ -234,15 +211,38 @@ def _text(array: Array) -> Array:
     return array.astype(np.str_) if array.dtype.kind in "iu" else array
 
 
-def _widened(embeddings: Embeddings) -> Embeddings:
-    """Make everything float32, and say in the note what it was."""
-    stored = embeddings.vectors.dtype
-    if stored == np.float32 or stored.kind != "f":
-        return embeddings
+def _read_csv(path: Path, numbered: bool) -> Embeddings:
+    """Read one row an image: its id, perhaps its subject, and ``e0``, ``e1``, … or a list."""
+    table = Table(path)
+    image, subject, values = columns_of(path, table.columns, numbered)
+    listed = values[0] in VECTORS
+    known = [name for name in (image, subject) if name]
+    rows: list[Array] = []
+    texts: list[tuple[str, ...]] = []
+    for line, fields in table.rows([*known, *values]):
+        texts.append(fields[: len(known)])
+        numbers = [None if is_missing(field) else field for field in fields[len(known) :]]
+        try:
+            row = json.loads(numbers[0] or "[]") if listed else numbers
+            rows.append(np.array(row, np.float64).reshape(len(row)))
+        except (ValueError, TypeError, RecursionError) as problem:
+            raise DatasetError(
+                f"{table.where(line)}: the embedding is not all numbers "
+                f"({', '.join(fields[len(known) :])[:60]}); mend the line"
+            ) from problem
+    sizes = sorted({len(row) for row in rows if not np.isnan(row).all()})
+    if len(sizes) != 1:
+        found = f"embeddings of {sizes[0]} to {sizes[-1]} values" if sizes else "no embedding"
+        raise DatasetError(f"{path}: there are {found} in it; check the file")
+    nothing = np.full(sizes[0], np.nan)
+    columns = dict(zip(known, zip(*texts, strict=True), strict=True))
+    ids = columns[image] if image else tuple(map(str, range(len(rows))))
+    subjects = columns[subject] if subject else ()
     with np.errstate(over="ignore"):  # what overflows is caught as not finite
-        return replace(
-            embeddings,
-            vectors=as_type(embeddings.vectors, np.float32),
-            norms=embeddings.norms.astype(np.float32),
-            note={**embeddings.note, "stored_dtype": stored.name},
+        return assembled(
+            path,
+            np.stack([nothing if np.isnan(row).all() else row for row in rows]).astype(np.float32),
+            text_array(ids, str(path)),
+            text_array(subjects, str(path)) if any(subjects) else None,
+            {"flip": None, "source": {"path": str(path), "format": "csv"}},
         )

@@ -10,8 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,8 +21,8 @@ from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.bundle import is_bundle, read_bundle
 from facerec.embedding.engines import EngineName, Images, Precision, open_engine
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
-from facerec.embedding.onnx_preprocessing import GuessedPreprocessing, guess_preprocessing
-from facerec.errors import ImageError, ModelError, RecipeError
+from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
+from facerec.errors import ImageError, ModelError
 from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ MODEL_FILE = "model.safetensors"
 
 Finish = Callable[[], npt.NDArray[np.float32]]
 """Waits for embeddings and returns them."""
-
-UNSCALED = Preprocessing("rgb", 0.0, 1.0)
-"""For a graph that normalises by itself."""
 
 WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar", ".bin")
 """Suffixes of state dicts."""
@@ -137,6 +133,10 @@ class EmbeddingModel(ABC):
         other.evidence, other.assumed = ("it was given by the caller",), ()
         return other
 
+    def _prepare(self, pixels: PixelGuess) -> None:
+        self.preprocessing = pixels.preprocessing
+        self.evidence, self.assumed = pixels.evidence, pixels.assumed
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
@@ -178,9 +178,7 @@ class OnnxModel(EmbeddingModel):
 
     Args:
         file: the file, read and checked.
-        channels: channel order that the network wants; by default what the file states, else rgb.
-        mean: subtracted from every pixel value; by default what the file states or is guessed.
-        std: divides the result; the same.
+        pixels: ``channels``, ``mean`` and ``std`` where the file leaves them open.
         device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         batch_size: images that go through the network at once, where the file leaves it open.
         engine: what computes.
@@ -197,9 +195,7 @@ class OnnxModel(EmbeddingModel):
         self,
         file: OnnxFile,
         *,
-        channels: Literal["rgb", "bgr"] | None = None,
-        mean: float | None = None,
-        std: float | None = None,
+        pixels: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
         batch_size: int = 64,
         engine: EngineName = "onnxruntime",
@@ -212,12 +208,7 @@ class OnnxModel(EmbeddingModel):
         self.note = file.note
         self.recipe = (self.note or {}).get("recipe", {})
         self._input = file.image_input()
-        guess = guess_preprocessing(file)
-        asked = _asked(channels, mean, std)
-        self.preprocessing = _choose_preprocessing(file, guess, asked)
-        self.warnings = tuple(_contradictions(guess, self.preprocessing))
-        self.evidence = (*given(asked), *guess.evidence)
-        self.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
+        self._prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
         self._engine = open_engine(file, engine, str(device), precision)
         self.device = self._engine.device
         self.image_size = (self._input.height, self._input.width)
@@ -259,61 +250,6 @@ class OnnxModel(EmbeddingModel):
         return cast(Images, np.ascontiguousarray(x))
 
 
-def _asked(channels: str | None, mean: float | None, std: float | None) -> dict[str, Any]:
-    given = {"channels": channels, "mean": mean, "std": std}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def given(asked: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence of evidence on each setting that the caller asks for."""
-    return (f"{setting} was given by the user" for setting in asked)
-
-
-def replaced(where: object, known: Preprocessing, asked: dict[str, Any]) -> Preprocessing:
-    """Return a preprocessing with the settings that the caller asks for.
-
-    Raises:
-        ModelError: a value is out of range; ``where`` names the model.
-    """
-    try:
-        return replace(known, **asked)
-    except RecipeError as error:
-        raise ModelError(f"{where}: {error}") from error
-
-
-def _choose_preprocessing(
-    file: OnnxFile, guess: GuessedPreprocessing, asked: dict[str, Any]
-) -> Preprocessing:
-    """Return what to do with the pixels: what was asked for where the file leaves it open."""
-    inside = guess.preprocessing is None
-    preprocessing = guess.preprocessing or UNSCALED
-    fixed = ("channels", "mean", "std") if guess.stated else ()
-    if file.image_input().dtype == "uint8":
-        fixed = (*fixed, "mean", "std")
-    for name in fixed:
-        if asked.get(name, getattr(preprocessing, name)) != getattr(preprocessing, name):
-            raise ModelError(
-                f"{file.where}: the file wants {name} {getattr(preprocessing, name)}"
-                f"{', since it normalises by itself' if inside else ''}, so {name} {asked[name]} "
-                "would be wrong; leave it out"
-            )
-    if inside and not guess.stated and {"mean", "std"} & asked.keys():
-        # Whoever scales outside does not believe the guess that the graph does it.
-        preprocessing = Preprocessing()
-    return replaced(file.where, preprocessing, asked)
-
-
-def _contradictions(guess: GuessedPreprocessing, chosen: Preprocessing) -> Iterator[str]:
-    """Yield a warning where pixels are scaled otherwise than the start of the graph speaks for."""
-    known = guess.preprocessing or UNSCALED
-    if guess.scaling is not None and (chosen.mean, chosen.std) != (known.mean, known.std):
-        yield (
-            f"mean {chosen.mean:g} and std {chosen.std:g} contradict the graph, which begins with "
-            f"{guess.scaling.steps}, so pixels are scaled twice; leave out --mean and --std unless "
-            "you know that it wants this"
-        )
-
-
 def load_model(
     path: str | Path,
     *,
@@ -350,41 +286,33 @@ def load_model(
         DeviceError: the device is not there.
         MissingExtraError: an ``.onnx`` file without its engine.
     """
-    path = Path(path)
+    path = given = Path(path)
+    pixels = {"channels": channels, "mean": mean, "std": std}
     bundle = read_bundle(path) if path.is_dir() and is_bundle(path) else None
     if variant is not None and bundle is None:
         raise ModelError(f"{path}: only a bundle has variants; leave out {variant!r}")
     if batch_size < 1:
         # No batch would be computed, and the embeddings would be what the memory held.
         raise ModelError(f"{path}: batch_size must be 1 or more, found {batch_size}")
-    name = None
     if bundle is not None:
-        # The folder alone may be called "." or "bundle/".
-        name = path.resolve().name + ("" if variant is None else f" ({variant})")
         path = bundle.onnx(variant)
     elif path.is_dir():
         path = path / MODEL_FILE
-        if not path.is_file():
-            raise ModelError(
-                f"{path.parent}: this folder holds no {MODEL_FILE}; give a run that has finished, "
-                "a bundle, a .safetensors, .pth or .onnx file"
-            )
-    if not path.is_file():
+    if not path.is_file() or path.suffix not in (".onnx", *WEIGHTS):
         raise ModelError(
-            f"{path}: no such model; give a run folder, a bundle, or a .safetensors, .pth or .onnx "
-            "file"
+            f"{given}: no such model; give a run folder with a {MODEL_FILE}, a bundle, an .onnx "
+            f"file or weights ({', '.join(WEIGHTS)})"
         )
     if path.suffix == ".onnx":
-        file = read_onnx(path)
-        if bundle is not None and (
-            file.beside or file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
-        ):
-            raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
+        file, name = read_onnx(path), None
+        if bundle is not None:
+            if file.beside or file.sha256 != bundle.sums[path.relative_to(given).as_posix()]:
+                raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
+            # The folder alone may be called "." or "bundle/".
+            name = given.resolve().name + ("" if variant is None else f" ({variant})")
         model = OnnxModel(
             file,
-            channels=channels,
-            mean=mean,
-            std=std,
+            pixels=pixels,
             device=device,
             batch_size=batch_size,
             engine=engine,
@@ -392,13 +320,8 @@ def load_model(
             name=name,
         )
         if bundle is not None:
-            model.evidence += (f"part of the bundle {bundle.path}, whose checksums are right",)
+            model.evidence += (f"part of the bundle {given}, whose checksums are right",)
         return model
-    if path.suffix not in WEIGHTS:
-        raise ModelError(
-            f"{path}: a model is a run folder, a bundle, an .onnx file or weights "
-            f"({', '.join(WEIGHTS)}), not {path.suffix or 'a file without suffix'}"
-        )
     if engine != "onnxruntime":
         raise ModelError(
             f"{path}: engine {engine} computes .onnx files; export the model (facerec export-onnx) "
@@ -406,13 +329,7 @@ def load_model(
         )
     from facerec.embedding.torch_model import load_weights
 
-    return load_weights(
-        path,
-        _asked(channels, mean, std),
-        device=device,
-        batch_size=batch_size,
-        precision=precision,
-    )
+    return load_weights(path, pixels, device=device, batch_size=batch_size, precision=precision)
 
 
 def newest_run(runs: str | Path = "runs") -> Path:

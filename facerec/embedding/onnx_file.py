@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from facerec.errors import MissingExtraError, ModelError, message_line
-from facerec.files import parse_json
+from facerec.files import open_file, parse_json
 
 METADATA_KEY = "facerec"
 """The entry of ``metadata_props`` in which facerec's own exports say all about themselves."""
@@ -117,18 +115,14 @@ class OnnxFile:
             return None
         try:
             note = parse_json(text)
-            if not isinstance(note, dict) or not isinstance(note.get("recipe", {}), dict):
-                raise ValueError("no object, or its recipe is none")
-        except ValueError as error:
+            if note["format"] != METADATA_FORMAT or not isinstance(note.get("recipe", {}), dict):
+                raise ValueError(f"this facerec reads format {METADATA_FORMAT}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
-                f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged "
-                f"({first_line(error)}); export the model again"
+                f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged or of another "
+                f"facerec ({first_line(error)}); export the model again"
             ) from error
-        if note.get("format") != METADATA_FORMAT:
-            raise ModelError(
-                f"{self.where}: its metadata are of format {str(note.get('format'))[:40]}, this "
-                f"facerec reads format {METADATA_FORMAT}; use the facerec that wrote it"
-            )
+        assert isinstance(note, dict)
         return note
 
     def image_input(self) -> ImageInput:
@@ -177,19 +171,14 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
     """
     path = Path(path)
     try:
-        # Looked at by descriptor: what is read is what was judged. A pipe must not be waited for.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{path}: not a regular file; give an .onnx file")
-            content = b"" if status.st_size > max_bytes else file.read(max_bytes + 1)
+        with open_file(path) as file:
+            content = file.read(max_bytes + 1)
     except OSError as error:
         raise ModelError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
         ) from error
-    if (size := max(status.st_size, len(content))) > max_bytes:
-        raise ModelError(f"{path}: {size:,} bytes, at most {max_bytes:,} are read")
+    if len(content) > max_bytes:
+        raise ModelError(f"{path}: more than {max_bytes:,} bytes, which is all that is read")
     return parse_onnx(content, str(path), path, max_bytes=max_bytes)
 
 
@@ -262,25 +251,19 @@ def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
 def _unneeded(model: Any) -> Iterator[str]:
     """Yield what of a model no embedding network needs."""
     graph = model.graph
-    if model.functions or model.training_info or graph.sparse_initializer:
-        yield "it has functions, instructions for training or sparse tensors"
-    if len(graph.node) > MAX_NODES:
-        yield f"its graph has more than {MAX_NODES:,} nodes"
+    if model.functions or graph.sparse_initializer or len(graph.node) > MAX_NODES:
+        yield f"it has functions, sparse tensors or more than {MAX_NODES:,} nodes"
     tensors = list(graph.initializer)
     for node in graph.node:
         if node.domain not in DOMAINS:
             yield f"the operator {node.op_type} of {node.domain} is not part of standard ONNX"
         for attribute in node.attribute:
-            if attribute.HasField("g") or attribute.graphs:
-                yield f"the operator {node.op_type} has a graph of its own (control flow)"
-            if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-                yield f"the operator {node.op_type} has a sparse tensor"
+            if attribute.HasField("g") or attribute.graphs or attribute.HasField("sparse_tensor"):
+                yield f"the operator {node.op_type} has a graph of its own or a sparse tensor"
             tensors += (attribute.t, *attribute.tensors)
     for tensor in tensors:
-        if tensor.data_location or tensor.external_data:
-            yield f"the tensor {tensor.name} lies in another file"
-        if len(tensor.dims) > 16 or min(tensor.dims, default=0) < 0:
-            yield f"the tensor {tensor.name} has {len(tensor.dims)} dimensions, or a negative one"
+        if tensor.data_location or tensor.external_data or len(tensor.dims) > 16:
+            yield f"the tensor {tensor.name} lies in another file, or has more than 16 dimensions"
 
 
 def _described(

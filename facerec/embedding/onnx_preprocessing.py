@@ -1,11 +1,11 @@
-"""What an ``.onnx`` file wants its pixels to be, and what speaks for that."""
+"""What a model wants its pixels to be, and what speaks for that."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from facerec.errors import ModelError, RecipeError
 from facerec.recipe import from_dict
 
 Numbers = npt.NDArray[np.float64]
+
+UNSCALED = Preprocessing("rgb", 0.0, 1.0)
+"""For a graph that normalises by itself: pixels 0…255."""
 
 KNOWN_NAMES = (
     (r"adaface", Preprocessing("bgr", 127.5, 127.5), "AdaFace (mk-minchul/AdaFace: inference.py)"),
@@ -35,21 +38,49 @@ KNOWN_NAMES = (
 """Of the file, in lower case; what the family trains with, and where that is written. Looked at
 where nothing inside a file tells."""
 
+_ALL = ("channels", "mean", "std")
+
 
 @dataclass(frozen=True)
-class GuessedPreprocessing:
+class PixelGuess:
     """What must happen to pixels before the model, and how that is known."""
 
-    preprocessing: Preprocessing | None
-    """None: the graph itself normalises, it wants RGB pixels 0…255."""
-    stated: bool
-    """Whether the file says so itself; else it is an inference or an assumption."""
+    preprocessing: Preprocessing
     evidence: tuple[str, ...]
     """Sentences, the decisive one first."""
+    fixed: tuple[str, ...] = ()
+    """Parts that the file itself tells, of ``channels``, ``mean``, ``std``."""
     assumed: tuple[str, ...] = ()
-    """Parts of which the file itself tells nothing: ``channels``, ``mean``, ``std``."""
-    scaling: Scaling | None = None
-    """The normalisation with which the graph begins, if it does anything."""
+    """Parts of which it tells nothing."""
+
+    def asked(self, where: object, given: Mapping[str, Any]) -> PixelGuess:
+        """Return it with what the user says in the place of what the file leaves open.
+
+        Args:
+            where: names the model in messages.
+            given: ``channels``, ``mean`` and ``std``, None for what is not given.
+
+        Raises:
+            ModelError: the file says otherwise, or a value is out of range.
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        known = self.preprocessing
+        for name in given.keys() & {*self.fixed}:
+            if given[name] != getattr(known, name):
+                raise ModelError(
+                    f"{where}: the file wants {name} {getattr(known, name)}, so {name} "
+                    f"{given[name]} would be wrong; leave it out"
+                )
+        if known == UNSCALED and {"mean", "std"} & given.keys() - {*self.fixed}:
+            # Whoever scales outside does not believe the guess that the graph does it.
+            known = Preprocessing()
+        try:
+            known = replace(known, **given)
+        except RecipeError as error:
+            raise ModelError(f"{where}: {error}") from error
+        said = (f"{name} was given by the user" for name in given)
+        assumed = tuple(name for name in self.assumed if name not in given)
+        return PixelGuess(known, (*said, *self.evidence), self.fixed, assumed)
 
 
 @dataclass(frozen=True)
@@ -63,7 +94,7 @@ class Scaling:
     """The nodes that do it, with their constants, for people to read."""
 
 
-def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
+def guess_preprocessing(file: OnnxFile) -> PixelGuess:
     """Find out what the model wants its pixels to be, and say what speaks for it.
 
     The first that applies decides: what facerec wrote into the file; an input of type uint8; a
@@ -73,25 +104,24 @@ def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
     Raises:
         ModelError: facerec's own entry in the file is damaged.
     """
+    pixels = bool(file.inputs) and file.inputs[0].dtype == "uint8"
     if (note := file.note) is not None:
-        stated = _stated(file, note.get("preprocessing"))
-        return GuessedPreprocessing(stated, True, (f"its metadata entry {METADATA_KEY!r} says so",))
-    wanted: Preprocessing | None = None
-    scaling = leading_scaling(file)
-    if file.inputs and file.inputs[0].dtype == "uint8":
-        evidence = "the input is uint8, so the graph itself must normalise"
-    elif scaling is None:
-        return guess_by_name(file.path)
-    elif max(map(abs, scaling.mean)) > 2 or min(map(abs, scaling.std)) > 2:
-        evidence = f"the graph begins with {scaling.steps}, which fits pixels 0…255"
-    else:
-        evidence = f"the graph begins with {scaling.steps}, which fits pixels scaled to 0…1"
-        wanted = Preprocessing("rgb", 0.0, 255.0)
+        return stated_preprocessing(note.get("preprocessing"), file.where)
     usual = "the channel order is an assumption: nothing in the file tells; RGB is usual"
-    return GuessedPreprocessing(wanted, False, (evidence, usual), ("channels",), scaling)
+    if pixels:
+        evidence = "the input is uint8, so the graph itself must normalise"
+        return PixelGuess(UNSCALED, (evidence, usual), ("mean", "std"), ("channels",))
+    scaling = leading_scaling(file)
+    if scaling is None:
+        return guess_by_name(file.path)
+    raw = max(map(abs, scaling.mean)) > 2 or min(map(abs, scaling.std)) > 2
+    fits = "pixels 0…255" if raw else "pixels scaled to 0…1"
+    evidence = f"the graph begins with {scaling.steps}, which fits {fits}"
+    wanted = UNSCALED if raw else Preprocessing("rgb", 0.0, 255.0)
+    return PixelGuess(wanted, (evidence, usual), (), ("channels",))
 
 
-def guess_by_name(path: Path | None) -> GuessedPreprocessing:
+def guess_by_name(path: Path | None) -> PixelGuess:
     """Return what `KNOWN_NAMES` says of a file's name, else that it wants what InsightFace's do.
 
     For files in which nothing tells.
@@ -107,24 +137,25 @@ def guess_by_name(path: Path | None) -> GuessedPreprocessing:
             wanted = usual
             evidence = f"the name '{printable(name)}' is that of {family}; nothing else tells"
             break
-    return GuessedPreprocessing(wanted, False, (evidence,), ("channels", "mean", "std"))
+    return PixelGuess(wanted, (evidence,), (), _ALL)
 
 
-def _stated(file: OnnxFile, entry: Any) -> Preprocessing | None:
-    """Return the preprocessing that facerec's own note tells."""
-    if entry == "embedded":
-        return None
+def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
+    """Return the preprocessing that facerec's own note tells.
+
+    Raises:
+        ModelError: the entry is damaged.
+    """
     try:
-        if file.inputs and file.inputs[0].dtype == "uint8":
-            raise ValueError("uint8 pixels cannot be normalised beforehand")
-        if not isinstance(entry, dict) or not {"channels", "mean", "std"} <= entry.keys():
-            raise ValueError("neither 'embedded' nor channels, mean and std")
-        return from_dict(Preprocessing, entry, file.where)
-    except (RecipeError, ValueError) as error:
+        if entry != "embedded" and not {*_ALL} <= {*entry}:
+            raise TypeError("neither 'embedded' nor channels, mean and std")
+        found = UNSCALED if entry == "embedded" else from_dict(Preprocessing, entry, where)
+    except (RecipeError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{file.where}: the preprocessing in its metadata entry {METADATA_KEY!r} is damaged "
-            f"({str(error)[:200]}); export the model again"
+            f"{where}: the preprocessing in its metadata entry {METADATA_KEY!r} is damaged "
+            f"({str(error)[:200]}); write the model again"
         ) from error
+    return PixelGuess(found, (f"its metadata entry {METADATA_KEY!r} says so",), _ALL)
 
 
 def leading_scaling(file: OnnxFile) -> Scaling | None:

@@ -1,9 +1,10 @@
 """Embeddings in Parquet tables, of facerec and of others; needs the extra ``parquet``.
 
 One row an image: ``image_id``, then a list ``embedding``, or ``e0`` … ``eD-1``, and perhaps
-``subject_id``, or the other names below. Other columns are passed over. A row without an embedding
-is a failure to acquire. A table that facerec wrote has a note of how it was made in its metadata,
-and the columns ``norm`` and ``failure``.
+``subject_id``, or the other names of `facerec.embedding.check`. Other columns are passed over. A
+table that facerec wrote has a note of how it was made in its metadata, and the columns ``norm`` and
+``failure``. Many tables, the shards, are read as one file: a folder, ``DIR/part-*.parquet`` or
+``DIR/part-{000..009}.parquet``.
 """
 
 from __future__ import annotations
@@ -17,33 +18,58 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.check import parse_note
+from facerec.embedding.check import (
+    FORMAT,
+    ID,
+    LIST,
+    MAX_BYTES,
+    SUBJECT,
+    assembled,
+    check_notes,
+    columns_of,
+    parse_note,
+)
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.shards import list_shards, read_manifest
 from facerec.errors import DatasetError, MissingExtraError
 from facerec.files import check_regular
 from facerec.large_arrays import empty
 from facerec.records.images import text_array
+from facerec.shards import is_pattern, shard_paths
 
-FORMAT = 1
-
-MAX_BYTES = 64 << 30
-"""Of the embeddings of all tables that are read as one."""
+SUFFIX = ".parquet"
+JOB_FILE = "job.json"
+"""Stands in a folder as long as a job that writes shards into it has not ended."""
 
 NOTE_KEY = b"facerec"
 """The entry of the table's metadata that holds the note, as JSON."""
 
-ID, SUBJECT, LIST = "image_id", "subject_id", "embedding"
-IDS = (ID, "ids", "names", "images")
-SUBJECTS = (SUBJECT, "subjects", "labels")
-VECTORS = (LIST, "embeddings", "vectors", "features")
-"""Names of columns, and of arrays in an ``.npz`` of others; the first that is there counts."""
-
 _BATCH = 1 << 14
-_TERMS = ("sha256", "preprocessing")
-"""What must be the same of two models whose embeddings may be compared."""
 
 Matrix = npt.NDArray[np.float32]
+
+
+def is_shards(path: Path) -> bool:
+    """Tell whether a path stands for shards: a folder with some in it, braces, or stars."""
+    if path.suffix.lower() == SUFFIX and is_pattern(path):
+        return True
+    return path.is_dir() and any(path.glob(f"[!.]*{SUFFIX}"))
+
+
+def list_shards(path: Path) -> list[Path]:
+    """Return the files that a path stands for, in their order: itself, or shards.
+
+    Raises:
+        DatasetError: there is none, one that braces name is missing, or their job has not ended.
+    """
+    if (path / JOB_FILE).exists():
+        raise DatasetError(
+            f"{path}: the job that writes its shards has not ended ({JOB_FILE} is there); run it "
+            f"again, or name the shards, as in {path / ('*' + SUFFIX)}"
+        )
+    shards = shard_paths(path, SUFFIX)
+    if not shards:
+        raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")
+    return shards
 
 
 def read_parquet(path: Path, numbered: bool = False) -> Embeddings:
@@ -53,65 +79,65 @@ def read_parquet(path: Path, numbered: bool = False) -> Embeddings:
     a time are in memory.
 
     Args:
-        path: the file, a folder of them, or a pattern; see `facerec.embedding.shards`.
+        path: the file, a folder of them, or a pattern.
         numbered: a table without ids is taken too; its images are named 0, 1, …
 
     Raises:
-        DatasetError: no whole table, another layout, a shard that is missing, has another number of
-            images than its manifest says, or was made by another model or otherwise than the first.
+        DatasetError: no whole table, another layout, or a shard that is missing or was made by
+            another model or otherwise than the first.
         MissingExtraError: pyarrow is not installed.
     """
     shards = list_shards(path)
-    manifest = read_manifest(path) if path.is_dir() else None
-    counts = list(map(_rows, shards))
-    if manifest is not None and counts != list(manifest.shards.values()):
-        raise DatasetError(
-            f"{path}: its shards hold {counts} images, the manifest says "
-            f"{list(manifest.shards.values())}; run the job that writes them again"
-        )
+    total = sum(map(_count, shards))
     vectors: Matrix | None = None
-    texts: dict[str, list[str]] = {"ids": [], "subjects": []}
-    norms: list[Matrix] = []
-    failures: dict[int, str] = {}
-    terms: dict[str, Any] = {}
+    norms = np.full(total, np.nan, np.float32)
+    ids: list[str] = []
+    subjects: list[str] = []
+    reasons: dict[int, str] = {}
     note: dict[str, Any] = {}
     for shard in shards:
         with reading_parquet(shard), _opened(shard) as file:
-            note = _note(shard, path, file)
-            own = _terms(note)
-            if changed := [name for name in own if own[name] != terms.get(name, own[name])]:
-                raise DatasetError(
-                    f"{shard}: its {changed[0]} is not that of {shards[0]}; embeddings made in two "
-                    "ways cannot be compared, embed all images with the same model and flags"
-                )
-            terms = own
-            for batch in _batches(shard, file, numbered):
-                start, count = sum(map(len, norms)), batch.num_rows
-                present, found = _embeddings(shard, batch)
-                if found.size:
-                    if vectors is None:
-                        vectors = _allocate(path, sum(counts), found.shape[1])
-                    vectors[start : start + count][present] = found
-                norms.append(_norms(batch, present, found))
-                texts["ids"] += _column(batch, IDS) or map(str, range(start, start + count))
-                texts["subjects"] += _column(batch, SUBJECTS) or [""] * count
-                reasons = _column(batch, ("failure",)) or [""] * count
-                for row in np.flatnonzero(~present).tolist():
-                    failures[start + row] = reasons[row] or f"{shard}, row {row}: no embedding"
-    if vectors is None and "dimensions" in note:
-        vectors = _allocate(path, sum(counts), int(note["dimensions"]))
+            text = (file.schema_arrow.metadata or {}).get(NOTE_KEY)
+            others: dict[str, Any] = {
+                "flip": None,
+                "source": {"path": str(path), "format": "parquet"},
+            }
+            own = others if text is None else parse_note(shard, text)
+            check_notes(note, own, f"{shards[0]} and {shard}")
+            note = own
+            size = note.pop("dimensions", None)
+            image, subject, values = columns_of(shard, file.schema_arrow.names, numbered)
+            more = ["norm", "failure"] if text is not None else []
+            columns = [name for name in (image, subject, *values, *more) if name]
+            for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+                start = len(ids)
+                rows = slice(start, start + batch.num_rows)
+                present, found = _vectors(shard, batch, values)
+                if vectors is None and (found.size or size):
+                    vectors = _allocate(path, total, size or found.shape[1])
+                if vectors is not None and found.size:
+                    vectors[rows][present] = found
+                if more:
+                    norms[rows] = batch.column("norm").to_numpy(zero_copy_only=False)
+                    reasons |= {
+                        start + row: why
+                        for row, why in enumerate(batch.column("failure").to_pylist())
+                        if why is not None
+                    }
+                ids += _texts(batch, image) or map(str, range(rows.start, rows.stop))
+                subjects += _texts(batch, subject) or [""] * batch.num_rows
+            if vectors is None and size:
+                vectors = _allocate(path, total, size)
     if vectors is None:
         raise DatasetError(f"{path}: there are no embeddings in it; check the file")
-    note.pop("dimensions", None)
-    known = any(texts["subjects"])
-    return Embeddings(
+    return assembled(
+        path,
         vectors,
-        np.concatenate([np.empty(0, np.float32), *norms]),
-        note["flip"],
-        ids=text_array(texts["ids"], str(path)),
-        subjects=text_array(texts["subjects"], str(path)) if known else None,
-        failures=failures,
-        note=note if len(shards) == 1 else {**note, "shards": len(shards)},
+        text_array(ids, str(path)),
+        text_array(subjects, str(path)) if any(subjects) else None,
+        note if len(shards) == 1 else {**note, "shards": len(shards)},
+        norms,
+        reasons,
     )
 
 
@@ -181,15 +207,11 @@ def reading_parquet(path: Path) -> Iterator[None]:
         raise MissingExtraError(
             f"{path}: Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
         ) from problem
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: the table cannot be read ({str(problem)[:200]}); check the path"
-        ) from problem
     # Damaged files end in errors of many kinds.
     except Exception as problem:
         raise DatasetError(
-            f"{path}: no table of embeddings ({type(problem).__name__}: {str(problem)[:200]}); "
-            f"it has {ID} and a list {LIST}, or e0, e1, …; write it again"
+            f"{path}: the table cannot be read ({type(problem).__name__}: {str(problem)[:200]}); "
+            "check the file, or write it again"
         ) from problem
 
 
@@ -200,88 +222,33 @@ def _opened(path: Path) -> Any:
     return pq.ParquetFile(path, buffer_size=1 << 20)
 
 
-def _rows(path: Path) -> int:
+def _count(path: Path) -> int:
     with reading_parquet(path), _opened(path) as file:
         return int(file.metadata.num_rows)
 
 
-def _note(shard: Path, whole: Path, file: Any) -> dict[str, Any]:
-    """Return what facerec wrote about a table; of others, where it is from."""
-    text = (file.schema_arrow.metadata or {}).get(NOTE_KEY)
-    if text is not None:
-        return parse_note(shard, text, FORMAT)
-    return {"flip": None, "source": {"path": str(whole), "format": "parquet"}}
-
-
-def _terms(note: dict[str, Any]) -> dict[str, Any]:
-    """Return what embeddings must share to be compared, by the words of a message."""
-    model = note.get("model")
-    model = model if isinstance(model, dict) else {}
-    stated = {f"model's {name}": model.get(name) for name in _TERMS}
-    return {**stated, "flip": note["flip"], "align": note.get("align")}
-
-
-def _batches(path: Path, file: Any, numbered: bool) -> Iterator[Any]:
-    """Yield some thousand rows at a time of the columns that count."""
-    header = list(file.schema_arrow.names)
-    numbers = [
-        f"e{k}" for k in range(sum(name[:1] == "e" and name[1:].isdigit() for name in header))
-    ]
-    lists = [name for name in VECTORS if name in header][: 0 if numbers else 1]
-    ids = [name for name in IDS if name in header][:1]
-    if not (lists or numbers) or not (ids or numbered) or not {*numbers} <= {*header}:
-        shown = ", ".join(header[:8])[:200]
-        raise DatasetError(
-            f"{path}: a table of embeddings has the columns {ID} and {LIST}, or {ID} and e0, e1, "
-            f"…, found {shown}"
-        )
-    subjects = [name for name in SUBJECTS if name in header][:1]
-    own = NOTE_KEY in (file.schema_arrow.metadata or {})
-    more = [name for name in ("norm", "failure") if own and name in header]
-    columns = [*ids, *subjects, *lists, *numbers, *more]
-    yield from file.iter_batches(batch_size=_BATCH, columns=columns)
-
-
-def _embeddings(path: Path, batch: Any) -> tuple[npt.NDArray[np.bool_], Matrix]:
+def _vectors(path: Path, batch: Any, values: list[str]) -> tuple[npt.NDArray[np.bool_], Matrix]:
     """Return which rows have an embedding ``(n,)``, and these."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused later
-        name = next((name for name in VECTORS if name in batch.schema.names), None)
-        if name is None:
-            count = sum(name[1:].isdigit() for name in batch.schema.names)
-            columns = (batch.column(f"e{k}") for k in range(count))  # in whatever order they lie
-            arrays = [column.to_numpy(zero_copy_only=False) for column in columns]
-            vectors = np.stack([array.astype(np.float32) for array in arrays], axis=1)
-            present = np.ones(len(vectors), bool)
-        else:
-            lengths = np.asarray(pc.fill_null(pc.list_value_length(batch.column(name)), 0))
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is no embedding
+        if not pa.types.is_primitive(batch.column(values[0]).type):
+            (column,) = map(batch.column, values)
+            lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
             present = lengths > 0
             sizes = np.unique(lengths[present])
             if len(sizes) > 1:
                 raise DatasetError(f"{path}: its embeddings have {sizes[0]} to {sizes[-1]} values")
-            numbers = batch.column(name).flatten().to_numpy(zero_copy_only=False)
-            vectors = numbers.astype(np.float32).reshape(int(present.sum()), *sizes)
-            vectors = vectors.reshape(len(vectors), -1) if len(vectors) else np.empty((0, 0))
-    # Nothing but nulls or NaN is how some writers say that there is no embedding.
-    some = ~np.isnan(vectors).all(axis=1)
-    present[present] = some
-    return present, vectors[some].astype(np.float32)
+            numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+            return present, numbers.reshape(int(present.sum()), *sizes)
+        arrays = [batch.column(name).to_numpy(zero_copy_only=False) for name in values]
+        vectors = np.stack([array.astype(np.float32) for array in arrays], axis=1)
+        return np.ones(len(vectors), bool), vectors
 
 
-def _norms(batch: Any, present: npt.NDArray[np.bool_], vectors: Matrix) -> Matrix:
-    norms = np.full(batch.num_rows, np.nan, np.float32)
-    if "norm" in batch.schema.names:
-        norms[present] = batch.column("norm").to_numpy(zero_copy_only=False)[present]
-    elif len(vectors):
-        with np.errstate(over="ignore"):
-            norms[present] = np.linalg.norm(vectors, axis=1)
-    return norms
-
-
-def _column(batch: Any, names: tuple[str, ...]) -> list[str]:
+def _texts(batch: Any, name: str | None) -> list[str]:
     """Return the texts of a column; empty where there is none."""
-    name = next((name for name in names if name in batch.schema.names), None)
     values = [] if name is None else batch.column(name).to_pylist()
     return ["" if value is None else str(value) for value in values]
 

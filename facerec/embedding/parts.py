@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.check import ids_of
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import DatasetError
@@ -94,9 +93,8 @@ class EmbeddingsWriter:
         """Write part ``number``, whole or not at all.
 
         Raises:
-            DatasetError: embeddings of other images, or a file that cannot be written.
+            DatasetError: a file that cannot be written.
         """
-        self._check_ids(number, embeddings)
         write_embeddings(self._file(number), embeddings)
 
     def finish(self) -> Embeddings:
@@ -132,7 +130,11 @@ class EmbeddingsWriter:
         number = 0
         while len(rows := self.rows(number)):
             part = read_embeddings(self._file(number))
-            self._check_ids(number, part)
+            if not np.array_equal(part.ids, self.ids[rows]):  # type: ignore[arg-type]
+                raise DatasetError(
+                    f"{self._file(number)}: holds other images than it should; remove "
+                    f"{self.folder} and run the same command again"
+                )
             block = slice(int(rows[0]), int(rows[-1]) + 1)
             vectors[block], norms[block] = part.vectors, part.norms
             failures.update((block.start + row, why) for row, why in part.failures.items())
@@ -162,20 +164,13 @@ class EmbeddingsWriter:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A kill while job.json was written leaves a hidden file at most.
-            strangers = [path for path in self.folder.iterdir() if path.name[0] != "."]
+            strangers = [path.name for path in self.folder.iterdir() if path.name[0] != "."]
         except OSError as problem:
             raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
         if strangers:
             raise DatasetError(
-                f"{self.folder}: holds {strangers[0].name} but no parts of embeddings; choose "
-                "another output file or move the folder away"
-            )
-
-    def _check_ids(self, number: int, embeddings: Embeddings) -> None:
-        if not np.array_equal(ids_of(self._file(number), embeddings), self.ids[self.rows(number)]):
-            raise DatasetError(
-                f"{self._file(number)}: holds other images than it should; remove {self.folder} "
-                "and run the same command again"
+                f"{self.folder}: holds {strangers[0]} but no parts of embeddings; choose another "
+                "output file or move the folder away"
             )
 
     def _compare(self, file: Path, job: dict[str, Any]) -> None:
@@ -183,8 +178,7 @@ class EmbeddingsWriter:
             changed = differences(parse_json(read_file(file)), job)
         except (OSError, ValueError, AttributeError) as problem:
             raise DatasetError(
-                f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
-                "command again"
+                f"{file}: cannot be read ({problem}); remove {self.folder} and start again"
             ) from problem
         if changed:
             raise DatasetError(

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,6 @@ from facerec.embedding.align import (
     align_face,
     detector_at_hand,
 )
-from facerec.embedding.engines import EngineName, Precision
 from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.onnx_file import printable
@@ -48,8 +47,8 @@ Photo = Image | str | Path | bytes
 Images = Photo | Sequence[Photo]
 """One photo, a sequence, or an array of N ``(N, H, W, 3)``."""
 
-Faces = Images | NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]]]
-"""Images, or raw embeddings: one ``(D,)``, an array of N ``(N, D)``, or a sequence."""
+Faces = Images | NDArray[np.floating[Any]]
+"""Images, or raw embeddings: one ``(D,)``, or an array of N ``(N, D)``."""
 
 
 @dataclass(frozen=True)
@@ -207,13 +206,20 @@ class FaceRecognizer:
         """
         one = _is_photo(images)
         photos: list[Photo] = [cast(Photo, images)] if one else list(cast(Any, images))
-        landmarks = None if points is None else _landmarks(points, one, len(photos))
+        landmarks = None if points is None else np.asarray(points, np.float64)
+        if landmarks is not None and landmarks.size != 10 * len(photos):
+            raise ImageError(
+                f"points have shape (N, 5, 2), x and y of five points an image, found "
+                f"{landmarks.shape} for {len(photos)} images"
+            )
 
         def face(index: int) -> Image:
             photo, where = read_photo(photos[index], f"image {index}")
             if landmarks is None:
                 return self.face(photo, where)[0]
-            return align_face(photo, landmarks[index], self.model.image_size, where)
+            return align_face(
+                photo, landmarks.reshape(-1, 5, 2)[index], self.model.image_size, where
+            )
 
         batch_size = self.model.batch_size
         vectors = extract(self.model, face, len(photos), flip=self.flip, batch_size=batch_size)
@@ -235,7 +241,11 @@ class FaceRecognizer:
         if image.shape[:2] == size:
             return image, ""
         if self.detector is None:
-            raise ImageError(f"{where}: {_size(image)} is not {size[0]}×{size[1]}; {NO_DETECTOR}")
+            height, width = image.shape[:2]
+            raise ImageError(
+                f"{where}: {height}×{width} (height×width) is not {size[0]}×{size[1]}; "
+                f"{NO_DETECTOR}"
+            )
         faces = self.detector.faces(image, where)
         if not 1 <= number <= len(faces):
             raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
@@ -284,23 +294,15 @@ class FaceRecognizer:
         target = parse_rate(fpr)
         matching = [t for t in known if parse_rate(t.fpr) == target]
         usable = [t for t in matching if t.flip == self.flip]
-        where = f"{self.model.name}: " + (f"on {bench} " if bench else "")
         if len(usable) == 1:
             return usable[0]
+        rates = ", ".join(dict.fromkeys(t.fpr for t in known)) or "none"
+        problem = f"no threshold for FPR {fpr} is known, only for {rates}; give a threshold"
         if usable:
-            benches = ", ".join(t.bench for t in usable)
-            raise ModelError(f"{where}FPR {fpr} has a threshold on {benches}; name one bench")
-        if matching:
-            raise ModelError(
-                f"{where}the threshold for FPR {fpr} holds for embeddings with flip="
-                f"{not self.flip}; load the model so, or give a threshold"
-            )
-        rates = ", ".join(dict.fromkeys(t.fpr for t in known))
-        raise ModelError(
-            f"{where}no threshold for FPR {fpr} is known"
-            + (f", only for {rates}" if rates else "")
-            + "; give a threshold, for example from a report of facerec verify"
-        )
+            problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
+        elif matching:
+            problem = f"its threshold holds for embeddings with flip={not self.flip}; load it so"
+        raise ModelError(f"{self.model.name}, FPR {fpr}: {problem}")
 
     def verify(
         self,
@@ -344,17 +346,12 @@ class FaceRecognizer:
         sides, notes = [], []
         for name, side, number in zip("ab", (a, b), faces, strict=True):
             if not (isinstance(side, np.ndarray) and side.dtype.kind == "f"):
-                if not _is_photo(side):
-                    raise ImageError("verify compares one face with one other; use similarity")
                 side, note = self.face(cast(Photo, side), f"photo {name}", number)
                 notes.append(note)
             sides.append(side)
         cosine = self.similarity(*sides)
         if cosine.ndim:
-            raise ImageError(
-                f"verify compares one face with one other, found {cosine.size} pairs; use "
-                "similarity for more"
-            )
+            raise ImageError("verify compares one face with one other; use similarity for more")
         similarity = float(cosine)
         if math.isnan(similarity):
             raise MetricError("an embedding is zero or not finite, so it has no similarity")
@@ -388,41 +385,28 @@ class FaceRecognizer:
 
     def _unit(self, faces: Faces) -> NDArray[np.float64]:
         """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
-        one = isinstance(faces, (np.ndarray, str, Path, bytes))
-        items: list[Any] = [faces] if one else list(cast(Any, faces))
-        if {item.dtype.kind for item in items if isinstance(item, np.ndarray)} == {"f"}:
-            vectors = self._checked(items[0] if isinstance(faces, np.ndarray) else _stack(items))
-        else:
+        vectors = faces
+        if not (isinstance(vectors, np.ndarray) and vectors.dtype.kind == "f"):
             vectors = self.embed(cast(Images, faces))
-        wide = vectors.astype(np.float64)
-        with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
-            lengths = np.linalg.norm(wide, axis=-1, keepdims=True)
-            unit: NDArray[np.float64] = wide / lengths
-        return unit
-
-    def _checked(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
                 f"{self.model.name}: embeddings have shape (N, {self.embedding_size}) or "
                 f"({self.embedding_size},), found {vectors.shape}; compare embeddings of one "
                 "model only, and give images as uint8"
             )
-        return vectors
+        wide = vectors.astype(np.float64)
+        with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
+            unit: NDArray[np.float64] = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
+        return unit
 
 
 def load(
     path: str | Path,
     *,
     device: str | torch.device = "auto",
-    engine: EngineName = "onnxruntime",
-    variant: str | None = None,
-    precision: Precision = "fp32",
     flip: bool | None = None,
-    batch_size: int = 64,
-    channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
     detector: str | None = None,
+    **options: Any,
 ) -> FaceRecognizer:
     """Load a model to embed and compare faces with.
 
@@ -430,32 +414,17 @@ def load(
         path: a bundle, an ``.onnx`` or ``.safetensors`` file, or the folder of a run.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``; one that is not there is refused, and
             ``repr`` names the one in use.
-        engine: what computes an ``.onnx`` file.
-        variant: one of the bundle's variants, for example ``int8``.
-        precision: see `load_model`.
         flip: see `FaceRecognizer`.
-        batch_size: images that go through the network at once.
-        channels: channel order, for an ``.onnx`` file that does not state it.
-        mean: the same for what is subtracted from every pixel value.
-        std: the same for what divides the result.
         detector: see `FaceRecognizer`.
+        options: ``engine``, ``variant``, ``precision``, ``batch_size``, and for files that do not
+            say so ``channels``, ``mean`` and ``std``, see `load_model`.
 
     Raises:
         ModelError: missing, damaged, or it does not run there.
         DeviceError: the device is not there.
         MissingExtraError: the engine is not installed.
     """
-    model = load_model(
-        path,
-        device=device,
-        batch_size=batch_size,
-        precision=precision,
-        channels=channels,
-        mean=mean,
-        std=std,
-        engine=engine,
-        variant=variant,
-    )
+    model = load_model(path, device=device, **options)
     return FaceRecognizer(model, flip=flip, detector=detector)
 
 
@@ -504,57 +473,25 @@ def read_photo(photo: Photo, where: str) -> tuple[Image, str]:
             ) from error
     if isinstance(photo, (bytes, bytearray, memoryview)):
         return decode_image(bytes(photo), where, size=None, upright=True), where
-    _check_photo(photo, where)
+    if (
+        not isinstance(photo, np.ndarray)
+        or photo.dtype != np.uint8
+        or photo.ndim != 3
+        or photo.shape[2] != 3
+        or not photo.size
+    ):
+        found = getattr(photo, "dtype", type(photo).__name__), getattr(photo, "shape", "")
+        raise ImageError(
+            f"{where}: a file, its bytes or an array of uint8 RGB (H, W, 3) is needed, found "
+            f"{found[0]} {found[1]}"
+        )
     return photo, where
 
 
-def _stack(embeddings: Sequence[Any]) -> NDArray[np.floating[Any]]:
-    shapes = {embedding.shape for embedding in embeddings}
-    if len(shapes) > 1:
-        raise ModelError(f"embeddings of one model have one shape, found {sorted(shapes)}")
-    return np.stack(embeddings)
-
-
 def _is_photo(images: Any) -> bool:
-    """Tell whether there is one photo; refuse an array that is neither that nor several."""
-    if isinstance(images, np.ndarray) and images.ndim not in (3, 4):
-        raise ImageError(
-            f"images are uint8 RGB of shape (H, W, 3) or (N, H, W, 3), found {images.dtype} of "
-            f"shape {images.shape}"
-        )
+    """Tell whether there is one photo, or several."""
     one = isinstance(images, (str, Path, bytes, bytearray, memoryview))
-    return one or (isinstance(images, np.ndarray) and images.ndim == 3)
-
-
-def _check_photo(photo: Any, where: str) -> None:
-    if not isinstance(photo, np.ndarray):
-        raise ImageError(
-            f"{where}: a file, its bytes or a NumPy array of uint8 RGB is needed, found a "
-            f"{type(photo).__name__}"
-        )
-    if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or not photo.size:
-        raise ImageError(
-            f"{where}: uint8 RGB of shape (H, W, 3) is needed, found {photo.dtype} of "
-            f"shape {photo.shape}"
-        )
-
-
-def _size(image: Image) -> str:
-    return f"{image.shape[0]}×{image.shape[1]} (height×width)"
-
-
-def _landmarks(points: ArrayLike, one: bool, count: int) -> NDArray[np.float64]:
-    """Return the points of each image, ``(count, 5, 2)``."""
-    wanted = (5, 2) if one else (count, 5, 2)
-    try:
-        landmarks = np.asarray(points, np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ImageError(f"points are numbers of shape {wanted} ({error})") from error
-    if landmarks.shape != wanted:
-        raise ImageError(
-            f"points have shape {wanted}, x and y of five points an image, found {landmarks.shape}"
-        )
-    return landmarks.reshape(count, 5, 2)
+    return one or (isinstance(images, np.ndarray) and images.ndim < 4)
 
 
 def thresholds_file(model: Path) -> Path:

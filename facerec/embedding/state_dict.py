@@ -59,12 +59,11 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     # of weights_only is advice to load the file in a way that may run code.
     except Exception as error:
         names = code or re.findall(r"GLOBAL (\S+)", str(error))
-        reason = f"it names {', '.join(names)}, which is code and no number" if names else ""
-        if not reason and "eights_only" not in str(error).replace(" ", "_"):
-            reason = first_line(error)
+        reason = f"it names {', '.join(names)}, which is code" if names else first_line(error)
+        if not names and "eights_only" in str(error).replace(" ", "_"):
+            reason = "its pickle is damaged or asks for more than tensors"
         raise ModelError(
-            f"{path}: not a state dict that loads without running code "
-            f"({reason or 'its pickle is damaged or asks for more than tensors'}); save the "
+            f"{path}: not a state dict that loads without running code ({reason}); save the "
             "model's state_dict() alone"
         ) from error
     tensors = dict(_flat(content)) if isinstance(content, dict) else {}
@@ -228,13 +227,6 @@ def check_readable(path: Path) -> None:
 def _check_archive(path: Path) -> None:
     """Refuse an archive that unpacks to more than it has: torch stores numbers as they are."""
     if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            begin = file.read(4)
-        if begin in (b"", b"PK\x03\x04"):
-            raise ModelError(
-                f"{path}: {'an empty file' if not begin else 'its end is missing'}; copy or "
-                "download it again"
-            )
         return  # the form of old releases, or nothing at all
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -30,9 +31,9 @@ from facerec.backbones import (
 )
 from facerec.devices import HostCopy, choose_device, true_float32
 from facerec.embedding.engines import Precision
-from facerec.embedding.model import MODEL_FILE, UNSCALED, EmbeddingModel, Finish, given, replaced
+from facerec.embedding.model import MODEL_FILE, EmbeddingModel, Finish
 from facerec.embedding.onnx_file import printable
-from facerec.embedding.onnx_preprocessing import guess_by_name
+from facerec.embedding.onnx_preprocessing import PixelGuess, guess_by_name, stated_preprocessing
 from facerec.embedding.state_dict import (
     COUNTER,
     check_readable,
@@ -95,7 +96,6 @@ class TorchModel(EmbeddingModel):
         self.backbone = backbone.to(self.device)
         self.embedding_size = cast(int, backbone.embedding_size)
         self.preprocessing = preprocessing
-        self.evidence = () if path is None else ("its metadata entry 'facerec' says so",)
         self.batch_size = batch_size
         self.precision = precision
         self.config = config
@@ -186,7 +186,7 @@ def save_model(
 
 def load_weights(
     path: Path,
-    asked: dict[str, Any],
+    pixels: Mapping[str, Any],
     *,
     device: str | torch.device,
     batch_size: int,
@@ -196,7 +196,7 @@ def load_weights(
 
     Args:
         path: the file.
-        asked: what the caller says of the preprocessing: ``channels``, ``mean``, ``std``.
+        pixels: what the caller says of the preprocessing: ``channels``, ``mean``, ``std``.
         device: where to compute.
         batch_size: images that go through the network at once.
         precision: see `TorchModel`.
@@ -205,22 +205,19 @@ def load_weights(
         ModelError: damaged, foreign, or another architecture's weights.
         DeviceError: the device is not there.
     """
+    left_out: tuple[str, ...] = ()
     if (stated := _read_safetensors(path)) is not None:
-        backbone, config, preprocessing, recipe = stated
-        for setting, value in asked.items():
-            if getattr(preprocessing, setting) != value:
-                raise ModelError(
-                    f"{path}: the model was trained with {setting} "
-                    f"{getattr(preprocessing, setting)}, so {setting} {value} would be wrong; "
-                    "leave it out"
-                )
+        backbone, config, guess, recipe = stated
     else:
         backbone, config, left_out = _recognize(path)
         guess, recipe = guess_by_name(path), {}
-        preprocessing = replaced(path, guess.preprocessing or UNSCALED, asked)
+        guess = replace(
+            guess, evidence=(*guess.evidence, f"its tensors are those of {_architecture(config)}")
+        )
+    guess = guess.asked(path, pixels)
     mine = TorchModel(
         backbone.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-        preprocessing,
+        guess.preprocessing,
         device=device,
         batch_size=batch_size,
         precision=precision,
@@ -229,14 +226,8 @@ def load_weights(
         path=path,
         recipe=recipe,
     )
-    if stated is None:
-        mine.evidence = (
-            *given(asked),
-            *guess.evidence,
-            f"its tensors are those of {_architecture(config)}",
-        )
-        mine.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
-        mine.warnings = left_out_words(left_out)
+    mine._prepare(guess)
+    mine.warnings = left_out_words(left_out)
     return mine
 
 
@@ -333,7 +324,7 @@ def _fitted(
 
 def _read_safetensors(
     path: Path,
-) -> tuple[nn.Module, Backbone, Preprocessing, dict[str, Any]] | None:
+) -> tuple[nn.Module, Backbone, PixelGuess, dict[str, Any]] | None:
     """Read a file that facerec wrote; None for a file of others."""
     from safetensors import SafetensorError, safe_open
 
@@ -342,19 +333,33 @@ def _read_safetensors(
         return None
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            note = (file.metadata() or {}).get("facerec")
-            if note is None:
+            text = (file.metadata() or {}).get("facerec")
+            if text is None:
                 return None
-            config, preprocessing, recipe = _parse_note(path, note)
+            note = parse_json(text)
+            if note["format"] != FORMAT:
+                raise ModelError(
+                    f"{path}: written in format {note['format']!r}, this facerec reads format "
+                    f"{FORMAT}; use the facerec that wrote it, or a newer one"
+                )
+            config = from_dict(Backbone, note["backbone"], str(path))
+            pixels = stated_preprocessing(note["preprocessing"], str(path))
+            if note.get("registered_by") is not None and not is_backbone(config.name):
+                raise ModelError(
+                    f"{path}: its backbone {printable(config.name)!r} is not part of facerec; "
+                    f"import the file that registers it, {printable(str(note['registered_by']))!r} "
+                    "when the model was saved, or name that file in the environment variable "
+                    "FACEREC_BACKBONES"
+                )
+            recipe = note["recipe"]
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         _compare(str(path), _architecture(config), _expected(config), _layout(tensors))
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RecipeError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"{path}: not a whole .safetensors file ({message_line(error)}); copy or save it again"
+            f"{path}: not a whole .safetensors file of facerec ({message_line(error)}); copy or "
+            "save it again"
         ) from error
-    except RecipeError as error:
-        raise ModelError(f"{path}: {error}") from error
-    return _filled(path, config, tensors), config, preprocessing, recipe
+    return _filled(path, config, tensors), config, pixels, recipe
 
 
 def _filled(path: Path, config: Backbone, tensors: dict[str, Tensor]) -> nn.Module:
@@ -368,34 +373,6 @@ def _filled(path: Path, config: Backbone, tensors: dict[str, Tensor]) -> nn.Modu
         backbone = create_backbone(config, seed=0)
         backbone.load_state_dict(tensors)
     return backbone
-
-
-def _parse_note(path: Path, text: str) -> tuple[Backbone, Preprocessing, dict[str, Any]]:
-    try:
-        note = parse_json(text)
-        version = note["format"]
-        if version != FORMAT:
-            raise ModelError(
-                f"{path}: written in format {version!r}, this facerec reads format {FORMAT}; "
-                "use the facerec that wrote it, or a newer one"
-            )
-        config = from_dict(Backbone, note["backbone"], str(path))
-        preprocessing = from_dict(Preprocessing, note["preprocessing"], str(path))
-        recipe = note["recipe"]
-        own = note.get("registered_by")
-        if own is not None and not is_backbone(config.name):
-            raise ModelError(
-                f"{path}: its backbone {printable(config.name)!r} is not part of facerec; import "
-                f"the file that registers it, {printable(str(own))!r} when the model was saved, or "
-                "name that file in the environment variable FACEREC_BACKBONES"
-            )
-    except RecipeError as error:
-        raise ModelError(str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path}: its entry 'facerec' is damaged ({error!r}); copy or save the file again"
-        ) from error
-    return config, preprocessing, recipe
 
 
 def _architecture(config: Backbone) -> str:

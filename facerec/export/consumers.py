@@ -70,8 +70,6 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
     # Its folder has a temporary name as yet, which would tell the user nothing.
     file = parse_onnx(path.read_bytes(), path.name, path)
     stated = guess_preprocessing(file).preprocessing
-    if stated is None:
-        raise ExportError(f"{path.name}: it normalises pixels itself, which no export does")
     reference = _reference(model, images, torch.float32)
     return [_row(consumer, file, stated, model, images, reference) for consumer in _CONSUMERS]
 
@@ -135,7 +133,6 @@ def _with_engine(
 ) -> Callable[[OnnxFile, Images], Vectors]:
     def embed(file: OnnxFile, images: Images) -> Vectors:
         stated = guess_preprocessing(file).preprocessing
-        assert stated is not None
         x = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
         engine = open_engine(file)
         return np.concatenate([engine.run(x[:1]), engine.run(x[1:])])
@@ -168,7 +165,6 @@ numpy.save(sys.stdout.buffer, numpy.concatenate(outputs))
 def _opencv(file: OnnxFile, images: Images) -> Vectors:
     """Embed with OpenCV in a process of its own, since it crashes on some sound files."""
     stated = guess_preprocessing(file).preprocessing
-    assert stated is not None
     given = io.BytesIO()
     model = np.frombuffer(file.content, np.uint8)
     np.savez(given, model=model, images=images, pixels=np.array([stated.mean, stated.std]))

@@ -138,8 +138,6 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     bar = Bar() if bar is None else bar
     engine = OnnxruntimeEngine(file)
     stated = guess_preprocessing(file).preprocessing
-    if stated is None:
-        raise ExportError(f"{file.where}: it normalises pixels itself, which no export does")
     rows: list[ParityRow] = []
 
     def add(

@@ -9,9 +9,7 @@ from torch import Tensor
 from facerec.galleries.faults import Floats, Ints
 from facerec.galleries.label_faults import Members
 from facerec.progress import Progress
-from facerec.verification.scoring.bins import BIN_EDGES
-from facerec.verification.scoring.sample import Sample
-from facerec.verification.scoring.tiles import Tiles, images_of
+from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 
 _NEARER = 4
 """How many times nearer duplicates are than two photos of one label usually are."""
@@ -22,7 +20,7 @@ _PAIRS = 10_000
 _LEAST = 100
 """Pairs of one label that are needed to read it."""
 
-_IDENTICAL = float(BIN_EDGES[-2])
+_IDENTICAL = 1 - 2.0**-13
 """Cosine from which on two images are one, whatever else is in the set."""
 
 
@@ -72,8 +70,8 @@ def duplicates(
         MetricError: there is no pair of images with one label, or with two.
     """
     threshold = _least_cosine(members)
-    sample = Sample(members.unit, members.label, [], by_group=False)
-    tiles = Tiles(sample, device, 1024, None, progress)
+    sample = Sample(members.unit, members.label)
+    tiles = Tiles(sample, device, 1024, progress)
     kernels = tiles.visit(
         lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
     )

@@ -171,21 +171,6 @@ def test_batch_norm_pins_the_mean_squared_norm(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_dropout_acts_in_training_only_and_adds_no_state(name: str) -> None:
-    backbone = narrow(name, dropout=0.5, embedding_bn="none")
-    assert list(backbone.state_dict()) == list(narrow(name, embedding_bn="none").state_dict())
-    dropouts = [m for m in backbone.modules() if isinstance(m, nn.Dropout)]
-    assert [d.p for d in dropouts] == [0.5]
-    dropped: list[Tensor] = []
-    dropouts[0].register_forward_hook(lambda _module, _inputs, output: dropped.append(output))
-    with torch.no_grad():
-        backbone.train()(images())
-        backbone.eval()(images())
-    assert 0.3 < (dropped[0] == 0).double().mean() < 0.7
-    assert (dropped[1] == 0).double().mean() < 0.01
-
-
-@pytest.mark.parametrize("name", FAST)
 def test_the_seed_decides_the_weights(name: str) -> None:
     torch.manual_seed(11)
     before = torch.get_rng_state()
@@ -212,22 +197,6 @@ def test_widths_are_multiples_of_eight(name: str, width: float) -> None:
             error = abs(module.out_channels - width * reference.out_channels)
             unit = 4 if name.startswith("iresnet") else 4 * reference.out_channels / 64
             assert error <= unit
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_width_gives_fewer_than_sixteen_channels(name: str) -> None:
-    with torch.device("meta"):
-        backbone = create_backbone(name, width=0.01)
-    channels = {m.out_channels for m in backbone.modules() if isinstance(m, nn.Conv2d)}
-    assert min(channels) >= 16
-
-
-def test_a_section_of_a_recipe_and_its_options() -> None:
-    config = Backbone("mbf", embedding_size=64, width=0.25)
-    with torch.device("meta"):
-        assert create_backbone(config).embedding_size == 64
-        assert create_backbone(config, embedding_size=128).embedding_size == 128
-        assert create_backbone("mbf").embedding_size == 512
 
 
 def test_wrong_names_get_the_nearest_right_one() -> None:

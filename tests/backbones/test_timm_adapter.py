@@ -20,8 +20,6 @@ from facerec.backbones import (
     Preprocessing,
     TimmBackbone,
     create_backbone,
-    is_backbone,
-    recompute_activations,
 )
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.errors import ExportError, MissingExtraError, RecipeError
@@ -65,14 +63,6 @@ def test_features_a_linear_layer_and_a_batch_norm(embedding_bn: Any) -> None:
             assert backbone(images()).dtype == torch.float32
     again = create_backbone(RESNET, embedding_bn=embedding_bn, seed=0).state_dict()
     assert all(torch.equal(t, again[n]) for n, t in backbone.state_dict().items())
-
-
-def test_networks_of_one_size_are_built_for_faces() -> None:
-    backbone = create_backbone(TRANSFORMER, seed=0)
-    assert backbone.trunk.drop_path_rate == 0.1
-    assert len(backbone.trunk.positions) == 7 * 7
-    assert backbone(images()).shape == (4, 16)
-    assert TimmBackbone(TRANSFORMER, 64)(torch.zeros(2, 3, 64, 64)).shape == (2, 16)
 
 
 @pytest.mark.parametrize("config", [RESNET, TRANSFORMER], ids=lambda c: c.name)
@@ -148,9 +138,3 @@ def test_without_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for attempt in (lambda: create_backbone(RESNET), lambda: load_model(path)):
         with pytest.raises(MissingExtraError, match=r"facerec\[timm\]"):
             attempt()
-
-
-def test_its_blocks_are_not_known() -> None:
-    assert is_backbone("timm:toy_resnet")
-    with pytest.raises(RecipeError, match="TimmBackbone does not say"):
-        recompute_activations(create_backbone(RESNET, seed=0))

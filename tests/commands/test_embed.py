@@ -25,7 +25,7 @@ from facerec.embedding.align import align_face, face_template
 from facerec.embedding.file import read_embeddings
 from facerec.files import sha256
 from facerec.records import decode_image, make_records
-from facerec.records.dataset import FolderDataset, RecordDataset
+from facerec.records.layout import RecordImages
 from facerec.records.packs import write_pack
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "embed.py"
@@ -64,7 +64,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         person = folder / "images" / f"person {i // EACH}"
         person.mkdir(parents=True, exist_ok=True)
         (person / f"{i:02d}.jpg").write_bytes(image)
-    make_records(FolderDataset(folder / "images"), folder / "records")
+    make_records(folder / "images", folder / "records")
     (folder / "data").mkdir()
     write_pack(folder / "data" / "toy.bin", [images[i] for i in PACKED], [True, False] * PEOPLE)
     return folder
@@ -159,7 +159,7 @@ def test_records(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_damaged_record_is_a_failure_of_nobody(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offset = int(RecordDataset("records").records.offsets[5])
+    offset = int(RecordImages("records").offsets[5])
     with Path("records/train.rec").open("r+b") as file:
         file.seek(offset + 12)
         file.write(struct.pack("<f", 1000.0))  # no class
@@ -257,31 +257,6 @@ def test_photos_are_aligned_by_a_table_of_points(
     assert "0 of 3 images embedded, 3 failures" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("turn", [2, 3, 6, 8])
-@pytest.mark.parametrize("suffix", [".png", ".webp"])
-def test_photos_lying_on_their_side_are_embedded_as_their_upright_twins(
-    workplace: Path, turn: int, suffix: str
-) -> None:
-    """Points are those of the photo as it is seen, which is how OpenCV reports them."""
-    upright = cv2.resize(faces(1, seed=6)[0], (160, 200))
-    back = {2: upright[:, ::-1], 3: upright[::-1, ::-1]}
-    back |= {6: np.rot90(upright), 8: np.rot90(upright, -1)}
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    Path("photos").mkdir()
-    Image.fromarray(upright).save("photos/0.png")
-    stored = Image.fromarray(np.ascontiguousarray(back[turn]))
-    stored.save(f"photos/1{suffix}", exif=exif, lossless=True)
-    np.testing.assert_array_equal(cv2.imread(f"photos/1{suffix}")[..., ::-1], upright)
-    points = 1.2 * face_template() + (20, 10)
-    header = "image_id," + ",".join(f"{axis}{i}" for i in range(1, 6) for axis in "xy")
-    row = ",".join(repr(float(value)) for value in points.reshape(-1))
-    Path("points.csv").write_text(f"{header}\n0.png,{row}\n1{suffix},{row}\n")
-    embed("--images", "photos", "--out", "e.npz", "--align", "points.csv")
-    first, second = read_embeddings("e.npz").vectors
-    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
-
-
 def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turned(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,20 +282,6 @@ def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turn
     write_pack(Path("data/turned.bin"), images, [True])
     embed("--bench", "turned", "--data", "data", "--out", "pack.npz")
     assert "1 of 2 images looked at are marked as turned" in capsys.readouterr().out
-
-
-def test_what_a_folder_holds_beside_images_is_told(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("images/hans").mkdir()
-    Path("images/hans/IMG_1.HEIC").write_bytes(b"x")
-    Path("images/.DS_Store").write_bytes(b"x")
-    for flag in ("--images", "--records"):
-        embed(flag, "images", "--out", f"e{flag}.npz")
-        text = capsys.readouterr().out
-        assert "1 .heic passed over; 1 person has no other photo: hans" in text
-        assert "metadata passed over: 1 .DS_Store" in text
-        assert f"{PEOPLE * EACH} of {PEOPLE * EACH} images embedded" in text
 
 
 @pytest.mark.integration
@@ -422,24 +383,6 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
     assert not Path("e.npz.parts").exists()
 
 
-@pytest.mark.integration
-def test_two_processes_write_the_same_file(
-    workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = sorted((workplace / "images").rglob("*.jpg"))[-1]
-    good = last.read_bytes()
-    last.write_bytes(b"no image")
-    arguments = [*SMALL_BATCHES, "--out", "e.npz"]
-    sentence = refused(capsys, *arguments, "--processes", "2")
-    assert sentence.startswith("images/person 6/41.jpg: neither a JPEG nor a PNG")
-    # All other parts were begun before, and are finished.
-    assert len(list(Path("e.npz.parts").glob("part-*.npz"))) == 5
-    last.write_bytes(good)
-    embed(*arguments)
-    assert "going on: 40 images" in capsys.readouterr().out
-    assert Path("e.npz").read_bytes() == reference
-
-
 # --- what is refused -------------------------------------------------------------------------
 
 
@@ -466,7 +409,7 @@ def test_two_processes_write_the_same_file(
         ),
         (
             ["--images", "images", "--out", "e.npz", "--std", "3"],
-            "run/model.safetensors: the model",
+            "run/model.safetensors: the file",
         ),
         (["--images", "images", "--out", "run/model.safetensors/e.npz"], "run/model.safetensors/e"),
         (

@@ -179,10 +179,6 @@ def test_where_a_bundle_goes(model: str, wanted: str) -> None:
     assert default_folder(Path(model)) == Path(wanted)
 
 
-def test_the_bundle_of_a_run_lies_in_the_run(tmp_path: Path) -> None:
-    assert default_folder(tmp_path) == tmp_path / "export"
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -209,12 +205,6 @@ def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     assert sorted(run.iterdir()) == before
 
 
-def test_models_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "holds no model.safetensors" in refused(capsys, tmp_path / "empty")
-    assert "no such model" in refused(capsys, tmp_path / "gone.safetensors")
-
-
 def test_a_bundle_is_not_replaced_unasked(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,15 +214,3 @@ def test_a_bundle_is_not_replaced_unasked(
     assert "give --force" in refused(capsys, run)
     assert "no part of a bundle" in refused(capsys, run, "--force")
     assert (run / "export" / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.integration
-def test_an_opset_that_the_exporter_cannot_write(
-    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
-    before = sorted(run.iterdir())
-    sentence = refused(capsys, run, "--opset", "11")
-    assert "where opset 11 was asked for" in sentence
-    assert sentence.rstrip().endswith("no bundle was written")
-    assert sorted(run.iterdir()) == before

@@ -12,10 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from facerec.backbones import Preprocessing, create_backbone
-from facerec.commands.import_weights import check_torch, main
+from facerec.commands.import_weights import main
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.onnx_file import METADATA_FORMAT
-from facerec.errors import ModelError
 from facerec.export.graph import export_graph
 from facerec.files import sha256
 
@@ -149,8 +148,9 @@ KINDS = ["ddp", "compiled", "nested", "arcface_torch", "lightning", "magface"]
 KINDS += ["bare head", "double", "no counters"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["iresnet18", "mbf"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*(("iresnet18", kind) for kind in KINDS), ("mbf", "lightning")]
+)
 def test_weights_are_found_in_whatever_training_wraps_around_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
@@ -175,19 +175,6 @@ def test_weights_are_found_in_whatever_training_wraps_around_them(
     assert load_model(path, channels="bgr", std=128.0).preprocessing == Preprocessing(
         "bgr", 127.5, 128.0
     )
-
-
-@pytest.mark.parametrize("beside", ["layer1.2.conv1.weight", "neck.weight", "features.gamma"])
-def test_tensors_that_are_no_head_belong_to_another_architecture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], beside: str
-) -> None:
-    path = tmp_path / "theirs.pth"
-    own = dict(foreign(path).backbone.state_dict())
-    torch.save({f"module.{name}": t for name, t in {**own, beside: torch.ones(3)}.items()}, path)
-    said = refused(capsys, path, "--backbone", "iresnet18", *SMALL)
-    assert beside in said and "another architecture" in said
-    with pytest.raises(ModelError, match="without a common prefix"):
-        load_model(path)
 
 
 class AdaFaceBlock(torch.nn.Module):
@@ -266,15 +253,6 @@ def test_adafaces_lightning_file_is_the_same_network_by_other_names(
     )
 
 
-def test_preprocessing_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "adaface.pth"
-    foreign(path)
-    out = tmp_path / "ours.safetensors"
-    scaling = ["--channels", "bgr", "--mean", "127.5", "--std", "128"]
-    main([str(path), "--backbone", "iresnet18", "--out", str(out), *SMALL, *scaling])
-    assert load_model(out).preprocessing == Preprocessing("bgr", 127.5, 128.0)
-
-
 class Hostile:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -294,8 +272,6 @@ def test_no_code_of_a_hostile_file_runs(
     else:
         path.write_bytes(pickle.dumps(hostile, protocol=2))
     assert "without running code" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
-    # Not even --trust makes it run.
-    refused(capsys, path, "--backbone", "iresnet18", *SMALL, "--trust")
     assert [file.name for file in tmp_path.iterdir()] == ["evil.pth"]
 
 
@@ -332,27 +308,3 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(
     before = out.read_bytes()
     assert "--out" in refused(capsys, out, "--backbone", "iresnet18", *SMALL, "--force")
     assert out.read_bytes() == before
-
-
-@pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu126", "1.13.0", "2.6.0a0+git12"])
-def test_an_old_torch_needs_trust(version: str) -> None:
-    with pytest.raises(ModelError, match=r"backbone.pth: torch .* --trust"):
-        check_torch(Path("backbone.pth"), version, trust=False)
-    check_torch(Path("backbone.pth"), version, trust=True)
-
-
-@pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cpu", "3.0.0.dev2027"])
-def test_a_newer_torch_needs_none(version: str) -> None:
-    check_torch(Path("backbone.pth"), version, trust=False)
-
-
-def test_the_command_asks_for_trust_before_it_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "__version__", "2.9.0")
-    path = tmp_path / "backbone.pth"
-    path.write_bytes(b"never read")
-    assert "known holes" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
-    foreign(path)
-    main([str(path), "--backbone", "iresnet18", *SMALL, "--trust"])
-    assert (tmp_path / "backbone.safetensors").is_file()

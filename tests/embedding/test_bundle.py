@@ -15,8 +15,6 @@ import pytest
 
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
-    check_sums,
-    is_bundle,
     read_bundle,
     write_sums,
 )
@@ -112,10 +110,10 @@ EMPTY = hashlib.sha256(b"").hexdigest()
         (change("\x1b[2J", b"x"), r"a name that"),
         (change("a\nb", b"x"), r"a name that"),
         (remove("words.txt"), r"'words.txt' is missing"),
-        (remove("SHA256SUMS"), r"SHA256SUMS: cannot be read \(No such file"),
+        (remove("SHA256SUMS"), r"SHA256SUMS: cannot be read"),
         (link("model.onnx", "../moved"), r"'model.onnx' is a link or no regular file"),
         (link("variants", "../moved"), r"'variants' is a link"),
-        (link("SHA256SUMS", "/etc/passwd"), r"SHA256SUMS: is a link"),
+        (link("SHA256SUMS", "/etc/passwd"), r"SHA256SUMS: cannot be read .a link"),
         (link("dangling", "nowhere"), r"'dangling' is a link"),
         (lambda folder: os.mkfifo(folder / "pipe"), r"'pipe' is a link or no regular file"),
         (listing(f"{ZEROS}  ../secret"), r"'../secret' is missing"),
@@ -124,7 +122,7 @@ EMPTY = hashlib.sha256(b"").hexdigest()
         (listing(f"{ZEROS}  model.onnx"), r"model.onnx: its SHA-256 is not the one"),
         (listing(f"{EMPTY}  absent"), r"'absent' is missing"),
         (listing(f"{EMPTY}  variants"), r"'variants' is missing"),
-        (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: not text in UTF-8"),
+        (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: cannot be read"),
         (change("SHA256SUMS", b"a" * (2**24 + 1)), r"larger than 16,777,216"),
     ],
 )
@@ -146,7 +144,7 @@ def test_a_bundle_that_is_not_whole(
         (b"{", "no note"),
         (b"[" * 100_000, "nested"),
         (b'{"schema": "facerec.bundle/1", "flip": NaN}', "NaN"),
-        (b"\xff", "not text in UTF-8"),
+        (b"\xff", "cannot be read"),
         (b"[1]", "must say schema 'facerec.bundle/1'"),
         (b'{"schema": "facerec.bundle/2"}', "must say schema 'facerec.bundle/1'"),
     ],
@@ -158,28 +156,3 @@ def test_a_damaged_note(bundle: Path, note: bytes, sentence: str) -> None:
     with pytest.raises(ModelError, match=f"facerec.json: .*{sentence}") as caught:
         read_bundle(bundle)
     assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize("name", ["model.onnx", "facerec.json"])
-def test_a_bundle_needs_a_model_and_a_note(bundle: Path, name: str) -> None:
-    (bundle / name).unlink()
-    write_sums(bundle)
-    with pytest.raises(ModelError, match=f"the bundle has no {name}"):
-        read_bundle(bundle)
-
-
-def test_sums_are_not_written_over_what_they_cannot_carry(bundle: Path) -> None:
-    before = (bundle / "SHA256SUMS").read_bytes()
-    (bundle / "link").symlink_to("model.onnx")
-    with pytest.raises(ModelError, match="'link' is a link"):
-        write_sums(bundle)
-    assert (bundle / "SHA256SUMS").read_bytes() == before
-    with pytest.raises(ModelError, match="cannot be read"):
-        write_sums(bundle / "absent")
-
-
-def test_what_means_to_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
-    assert is_bundle(bundle) and not is_bundle(tmp_path)
-    assert set(check_sums(bundle)) == set(FILES)
-    (bundle / "SHA256SUMS").unlink()
-    assert is_bundle(bundle)  # and is then refused as a damaged one

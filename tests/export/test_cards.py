@@ -4,7 +4,6 @@ import html
 import re
 from typing import Any
 
-import jinja2
 import pytest
 
 from facerec.export.cards import data_terms, model_card, training_facts
@@ -149,13 +148,6 @@ def test_thresholds_have_interval_counts_and_source() -> None:
     assert other[3] == "none" and other[5] == "98.70 % [98.1, 99.1] (2961/3000)"
 
 
-def test_a_loss_that_was_not_measured_is_said_so() -> None:
-    card = model_card(note(variants=[VARIANT]))
-    assert "What int8 costs in accuracy was **not measured**" in card
-    assert "calibrated on 512 images of cfp" in card
-    assert "25,000 bytes" in card and "0.9991234" in card
-
-
 def test_a_loss_has_its_interval() -> None:
     accuracy = {
         "bench": "lfw",
@@ -179,13 +171,6 @@ def test_a_loss_has_its_interval() -> None:
     assert "not measured" not in card
 
 
-def test_what_was_left_out_and_what_servers_get() -> None:
-    left = [{"name": "int8", "reason": "its accuracy on lfw changes by -1.00 points"}]
-    card = model_card(note(left_out=left, triton="triton"))
-    assert "int8 was left out: its accuracy on lfw changes by -1.00 points." in card
-    assert "| `triton/` |" in card
-
-
 @pytest.mark.parametrize("hostile", ["a|b\n# c", "<script>x</script>", "[x](http://y)", "`**_"])
 def test_texts_of_users_are_no_markup(hostile: str) -> None:
     card = model_card(
@@ -202,13 +187,6 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     assert len(re.findall(r"(?<!\\)\|", row)) == 8
 
 
-def test_a_note_without_a_part_is_no_card() -> None:
-    incomplete = note()
-    del incomplete["consumers"]
-    with pytest.raises((jinja2.UndefinedError, KeyError)):
-        model_card(incomplete)
-
-
 @pytest.mark.parametrize(
     ("path", "known"),
     [
@@ -223,15 +201,3 @@ def test_a_note_without_a_part_is_no_card() -> None:
 def test_terms_go_by_the_name_of_the_folder(path: str | None, known: str | None) -> None:
     terms = data_terms(path)
     assert terms is None if known is None else known in str(terms)
-
-
-def test_facts_of_a_recipe() -> None:
-    facts = training_facts(RECIPE)
-    # Where the set lay on somebody's machine is nobody's business.
-    assert facts["data"] == "ms1mv3" and "withdrawn" in facts["terms"]
-    assert facts["settings"] == {
-        "backbone": "Backbone(name=iresnet18, width=0.25)",
-        "margin": "ArcFace(scale=64.0, margin=0.5)",
-        "epochs": "20",
-    }
-    assert training_facts({}) == {"data": None, "terms": None, "settings": {}}

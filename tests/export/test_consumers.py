@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from helpers.toy_onnx import noted, tiles
 
 from facerec.backbones import Preprocessing, normalize
 from facerec.embedding import TorchModel
@@ -73,15 +71,6 @@ def test_what_torch_rounds_itself_is_no_fault_of_a_consumer(
     assert f"{rounding:.1e}" in row.note and "torch itself rounds" in row.note
 
 
-def test_a_missing_consumer_is_told(
-    exported: Path, tiny_model: TorchModel, photos: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only(monkeypatch, "OpenVINO")
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    (row,) = check_consumers(exported, tiny_model, photos)
-    assert (row.outcome, row.version, row.max_abs) == ("not installed", None, None)
-
-
 @pytest.mark.parametrize(
     ("code", "outcome", "words"),
     [
@@ -122,15 +111,6 @@ def test_swapped_channels_fail_everywhere(
     else:
         assert row.outcome == "not installed"
         pytest.skip(row.note)
-
-
-def test_a_file_that_normalises_is_refused(
-    tmp_path: Path, tiny_model: TorchModel, photos: np.ndarray
-) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(tiles(metadata=noted(preprocessing="embedded")), path)
-    with pytest.raises(ExportError, match="it normalises pixels itself"):
-        check_consumers(path, tiny_model, photos)
 
 
 def test_another_mean_does_not_suit_insightface(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,7 @@ from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import finish
-from facerec.files import sha256, write_json
+from facerec.files import write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
 from facerec.verification.compare import compare
@@ -213,14 +212,6 @@ def test_the_note_says_what_the_files_are(
 
 
 @pytest.mark.integration
-def test_a_recognizer_decides_by_these_thresholds(written: BundleReport) -> None:
-    recognizer = facerec.load(written.path, flip=True)
-    point = recognizer.threshold("1e-1")
-    assert point.value == written.note["model"]["thresholds"][0]["threshold"]
-    assert facerec.load(written.path, variant="int8", flip=True).threshold("1e-1").bench == "toy"
-
-
-@pytest.mark.integration
 def test_the_code_in_the_card_runs_and_all_of_it_agrees(
     written: BundleReport, faces: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,14 +292,6 @@ def test_options_that_cannot_be(
 ) -> None:
     with pytest.raises(FacerecError, match=sentence):
         export_bundle(saved, untouched / "b", BundleOptions(**change))
-
-
-def test_benches_that_cannot_be(untouched: Path, saved: TorchModel, bench: Bench) -> None:
-    with pytest.raises(ExportError, match="compares int8 with float32"):
-        export_bundle(saved, untouched / "b", benches=[bench])
-    flat = replace(bench, pairs=replace(bench.pairs, folds=None))
-    with pytest.raises(ExportError, match="toy: has no folds"):
-        export_bundle(saved, untouched / "b", BundleOptions(int8=Path("x")), benches=[flat])
 
 
 @pytest.mark.parametrize(
@@ -442,14 +425,3 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
 
 
 # --- other models --------------------------------------------------------------------------------
-
-
-@pytest.mark.integration
-def test_a_changed_file_is_found_on_load(tmp_path: Path, written: BundleReport) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(written.path, copy)
-    path = copy / "variants" / "int8.onnx"
-    path.write_bytes(path.read_bytes() + b"\0")
-    assert sha256(path) != check_sums(written.path)["variants/int8.onnx"]
-    with pytest.raises(FacerecError, match=r"int8.onnx: its SHA-256 is not the one"):
-        load_model(copy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
-from facerec.export.quantize import MIN_IMAGES, calibrate, calibration_images, quantize_int8
+from facerec.export.quantize import calibrate, calibration_images, quantize_int8
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
@@ -73,12 +72,6 @@ def test_the_file_keeps_interface_and_note(int8: bytes, tiny_onnx: bytes) -> Non
     assert len(variant.content) < 0.4 * len(main.content)
 
 
-def test_the_same_faces_give_the_same_bytes(
-    int8: bytes, tiny_onnx: bytes, faces: np.ndarray
-) -> None:
-    assert quantize_int8(tiny_onnx, faces) == int8
-
-
 def test_all_but_the_ends_runs_in_int8(int8: bytes, tmp_path: Path) -> None:
     session(int8, tmp_path / "optimised.onnx")
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
@@ -112,20 +105,6 @@ def test_integer_kernels_compute_what_the_file_says(int8: bytes, faces: np.ndarr
     # Without optimisation all of it is computed in float32, between rounded values.
     content = int8
     assert cosines(embed(content, faces), embed(content, faces, optimise=False)).mean() > 0.99
-
-
-def test_nothing_is_printed_and_no_file_is_left(
-    tiny_onnx: bytes,
-    faces: np.ndarray,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    quantize_int8(tiny_onnx, faces)
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
 
 
 def test_the_pixels_are_normalised_as_the_main_file_says(
@@ -171,19 +150,6 @@ def test_ranges_over_batches_are_those_of_all_values() -> None:
     wanted = np.percentile(values, 99.9995, method="lower")
     low, high = ranges["data"]
     assert low == pytest.approx(0, abs=0.1) and high == pytest.approx(wanted, abs=0.1)
-
-
-@pytest.mark.parametrize("count", [0, 1, MIN_IMAGES - 1])
-def test_too_few_faces(tiny_onnx: bytes, faces: np.ndarray, count: int) -> None:
-    with pytest.raises(ExportError, match=f"calibration on {count} images; int8 needs at least 32"):
-        quantize_int8(tiny_onnx, faces[:count])
-
-
-def test_only_main_files_of_ours(tiny_onnx: bytes, faces: np.ndarray) -> None:
-    foreign = onnx.load_from_string(tiny_onnx)
-    del foreign.metadata_props[:]
-    with pytest.raises(ExportError, match="made from a main file that facerec exported"):
-        quantize_int8(foreign.SerializeToString(), faces)
 
 
 def encoded(faces: np.ndarray) -> list[bytes]:

@@ -103,8 +103,3 @@ def test_types_layout_and_names_come_from_the_file() -> None:
 def test_a_fixed_batch_is_refused() -> None:
     with pytest.raises(ExportError, match=r"first dimension alone is open.*'data'.*\(2, 3,"):
         triton_config("m", flat_onnx(batch=2))
-
-
-def test_a_type_without_a_name_in_triton_is_refused() -> None:
-    with pytest.raises(ExportError, match="no Triton type is known for tensor 'data' of int32"):
-        triton_config("m", flat_onnx(dtype=TensorProto.INT32))

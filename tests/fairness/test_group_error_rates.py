@@ -200,3 +200,33 @@ def test_replicates_of_unknown_subjects_are_binomial() -> None:
 
 
 # --- several groupings ------------------------------------------------------------------------
+
+
+def made_up(
+    seed: int, torn: bool = False
+) -> tuple[NDArray, NDArray, list[tuple[NDArray, tuple[str, ...]]]]:
+    """Return vectors, subjects and three groupings, in which some subjects have no group.
+
+    With ``torn`` there are images without a group, of subjects who have one.
+    """
+    faces = toy(persons=36, images=4, seed=seed)
+    generator = np.random.default_rng(seed)
+    vectors = faces.vectors.copy()
+    vectors[generator.choice(len(vectors), 5, replace=False)] = np.nan
+    subject = np.where(generator.random(len(vectors)) < 0.03, -1, faces.subject)
+    second = (generator.integers(-1, 2, 36))[faces.subject]
+    third = np.where((faces.group < 2) & (second >= 0), 2 * faces.group + second, -1)
+    if torn:
+        second[generator.random(second.size) < 0.1] = -1
+    names = faces.names, ("f", "m"), ("Af", "Am", "Bf", "Bm")
+    return vectors, subject, list(zip((faces.group, second, third), names, strict=True))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_several_groupings_are_counted_as_one_by_one(torn: bool) -> None:
+    vectors, subject, groupings = made_up(int(torn), torn)
+    found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)
+    for errors, grouping in zip(found, groupings, strict=True):
+        (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
+        assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
+        assert_same(errors, expected)

@@ -114,15 +114,6 @@ def test_mistakes(
     assert ended.value.code == 2 and words in " ".join(capsys.readouterr().err.split())
 
 
-def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: object) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "facerec.service.app", raising=False)
-    with pytest.raises(SystemExit) as ended:
-        main([str(path)])
-    assert ended.value.code == 2
-    assert "pip install 'facerec[serve]'" in capsys.readouterr().err  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(("recorded", "asked"), [(True, None), (False, None), (True, False)])
 def test_mirror_images_are_added_as_the_gallery_has_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool, asked: bool | None

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from facerec.embedding.align import align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import FacerecError, ModelError, RecipeError
+from facerec.errors import ModelError
 from facerec.service.limits import Limits, Refusal
 from tests.helpers.toy_service import (
     LFW,
@@ -195,12 +195,6 @@ def test_malformed_uploads(
     assert "".join(capfd.readouterr()) == ""
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_verify_takes_two_images(client: Any, count: int) -> None:
-    answer = client.post("/v1/verify", files=form(*[FACE] * count))
-    assert answer.status_code == 400 and "two images" in answer.json()["error"]
-
-
 @pytest.mark.parametrize(
     ("content", "kind", "status", "words"),
     [
@@ -277,13 +271,6 @@ def test_a_body_larger_than_it_says_or_without_a_length(client: Any) -> None:
         status, _ = talk(client, HEAD + b"Content-Length: " + length + b"\r\n\r\n")
         assert status in (400, 413)
     assert client.get("/healthz").status_code == 200
-
-
-def test_a_body_that_does_not_arrive(serve: Any) -> None:
-    with serve(timeout_s=0.2) as client:
-        status, text = talk(client, HEAD + b"Content-Length: 5000\r\n\r\nxxx")
-        assert status == 408 and "the body did not arrive within 0.2 seconds" in text
-        assert client.get("/healthz").status_code == 200
 
 
 # --- load, time-outs, failures ---------------------------------------------------------------
@@ -363,20 +350,6 @@ def test_pending_bodies_are_bounded_by_address_and_in_all(
         wait_for(lambda: pending() == 1)
 
 
-def test_bodies_that_wait_for_an_answer_count_and_stay(serve: Any, model: Patches) -> None:
-    gate = Gate(model)
-    with (
-        serve(max_large=1, max_body_bytes=len(FACE) + 400) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        whole = [pool.submit(client.post, "/v1/embed", files=form(FACE)) for _ in range(2)]
-        wait_for(lambda: counts(client)["facerec_admitted_images"] == 2)
-        late = client.post("/v1/embed", files=form(FACE))
-        assert late.status_code == 503 and "busy with other bodies" in late.json()["error"]
-        gate.open.set()
-        assert [request.result().status_code for request in whole] == [200, 200]
-
-
 def test_bodies_on_their_way_do_not_delay_the_end(serve: Any) -> None:
     with contextlib.ExitStack() as open_:
         with serve(timeout_s=300) as client:
@@ -438,18 +411,6 @@ def test_requests_in_flight_are_answered_before_the_end(serve: Any, model: Patch
         others[0].get("/healthz")
 
 
-@pytest.mark.integration
-def test_load_from_many_clients_beside_hostile_ones(load: Any, serve: Any) -> None:
-    with serve() as client:
-        url = str(client.base_url).rstrip("/")
-        found = load.load_service(url, FACE, clients=2, requests=3, hostile=2)
-        with pytest.raises(FacerecError, match=r"the service answers 422: .*neither a JPEG"):
-            load.load_service(url, b"x", clients=1, requests=1)
-    assert found.latencies.shape == (6,) and "2 clients beside 2 hostile ones" in str(found)
-    with pytest.raises(FacerecError, match="no service answers there"):
-        load.load_service(url, FACE, clients=2, requests=1)
-
-
 # --- the batcher by itself -------------------------------------------------------------------
 
 
@@ -494,17 +455,6 @@ def test_batches() -> None:
     assert batched([1], 2, max_wait_ms=20) == [[0]]  # the second never comes
     assert batched([1] * 4, 9, max_batch=2, max_wait_ms=60_000) == [[0, 1], [2, 3]]
     assert batched([1] * 3, 3, cancelled=1, max_wait_ms=0) == [[0, 2]]
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(1, 6))
-def test_every_job_gets_its_own_rows(sizes: list[int], max_batch: int) -> None:
-    batches = batched(sizes, sum(sizes), max_batch=max_batch, max_wait_ms=0)
-    assert sorted(image for batch in batches for image in batch) == list(range(sum(sizes)))
-
-
-def test_limits_that_cannot_be() -> None:
-    with pytest.raises(RecipeError, match="--max-queue 8 must hold the --max-images 64"):
-        Limits(max_queue=8)
 
 
 def test_the_contents_of_the_log(client: Any) -> None:

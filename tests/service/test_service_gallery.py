@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -264,15 +263,3 @@ def test_a_token_is_read_from_a_file_of_its_owner_alone(tmp_path: Path) -> None:
     for name in (".", "absent"):
         with pytest.raises(FacerecError, match="token"):
             _ = Access(token_file=tmp_path / name).token
-
-
-@pytest.mark.parametrize("origin", ["*", "app.example", "https://a.example/", "null", "HTTPS://a"])
-def test_what_is_no_origin_does_not_start(origin: str) -> None:
-    with pytest.raises(FacerecError, match="--allow-origin"):
-        Access((origin,))
-
-
-def test_the_file_says_what_it_is_of(serve: Any, keep: Any, path: Path) -> None:
-    with serve(keep(threshold=0.9)) as client:
-        client.post("/v1/enroll", files=images(1, subject="a"))
-    assert json.dumps(Gallery.read(path).space.preprocessing)

@@ -1,0 +1,172 @@
+"""Embeddings of a long job, part by part: what is joined is the file written at once."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.toy_embeddings import NOTE, same, toy
+
+from facerec.embedding import Embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
+from facerec.embedding.parts import BATCHES_PER_CHUNK, EmbeddingsWriter
+from facerec.errors import DatasetError
+
+COUNT = 2 * BATCHES_PER_CHUNK * 3 + 5
+"""Three whole parts of two images a batch, and a short one."""
+
+
+def whole() -> Embeddings:
+    names = np.array([f"person {i % 7}" for i in range(COUNT)])
+    return toy(COUNT, {0: "a", 15: "b", 16: "c", COUNT - 1: "d"}, subjects=names)
+
+
+def writer(path: Path, note: dict[str, Any] = NOTE) -> EmbeddingsWriter:
+    embeddings = whole()
+    assert embeddings.ids is not None
+    return EmbeddingsWriter(path, embeddings.ids, note, subjects=embeddings.subjects)
+
+
+def share(embeddings: Embeddings, rows: np.ndarray) -> Embeddings:
+    assert embeddings.ids is not None
+    return replace(
+        embeddings,
+        vectors=embeddings.vectors[rows],
+        norms=embeddings.norms[rows],
+        ids=embeddings.ids[rows],
+        subjects=None,
+        failures={
+            place: embeddings.failures[row]
+            for place, row in enumerate(rows.tolist())
+            if row in embeddings.failures
+        },
+    )
+
+
+def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "once.npz", whole())
+    path = tmp_path / "new" / "e.npz"
+    first = writer(path)
+    assert first.begin() == [0, 1, 2, 3]
+    assert [len(first.rows(part)) for part in range(4)] == [16, 16, 16, 5]
+    first.write(2, share(whole(), first.rows(2)))
+    first.write(3, share(whole(), first.rows(3)))
+    # Another process, after a kill that left something half-written.
+    (first.folder / ".part-000001.npz.x.tmp").write_bytes(b"half")
+    second = writer(path)
+    assert second.begin() == [0, 1]
+    with pytest.raises(DatasetError, match="2 parts are missing, the first is number 0"):
+        second.finish()
+    for part in (1, 0):
+        second.write(part, share(whole(), second.rows(part)))
+    written = second.finish()
+    assert path.read_bytes() == (tmp_path / "once.npz").read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert same(written, whole()) or written.failures == whole().failures
+    np.testing.assert_array_equal(written.norms, whole().norms)
+    assert [p.name for p in path.parent.iterdir()] == ["e.npz"]
+
+
+def test_a_kill_while_parts_are_joined_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "e.npz"
+    first = writer(path)
+    for part in first.begin():
+        first.write(part, share(whole(), first.rows(part)))
+    shutil.copytree(first.folder, tmp_path / "copy")
+    first.finish()
+    # Killed after the rename, before the parts were removed; and before the rename.
+    for gone in (False, True):
+        shutil.copytree(tmp_path / "copy", first.folder)
+        (first.folder / "joined.npz").write_bytes(b"half")
+        if gone:
+            path.unlink()
+        again = writer(path)
+        assert again.begin() == []
+        again.finish()
+        assert same(read_embeddings(path), whole())
+        assert not first.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"flip": False}, "differs in flip"), ({"model": {"sha256": "cd"}}, r"model\.sha256")],
+)
+def test_parts_of_another_job_are_refused(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "e.npz"
+    writer(path).begin()
+    with pytest.raises(DatasetError, match=sentence) as error:
+        writer(path, {**NOTE, **change}).begin()
+    assert str(error.value).startswith(f"{path}.parts: ")
+    other = toy(COUNT).ids
+    assert other is not None
+    with pytest.raises(DatasetError, match="differs in ids"):
+        EmbeddingsWriter(path, other[::-1], NOTE).begin()
+    # Names, paths and device numbers are free.
+    model = {"sha256": "ab", "path": "elsewhere", "device": "cuda:3", "name": "other"}
+    assert writer(path, {**NOTE, "model": model}).begin() == [0, 1, 2, 3]
+
+
+def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
+    first = writer(tmp_path / "e.npz")
+    first.begin()
+    for part in (1, 2, 3):
+        first.write(part, share(whole(), first.rows(part)))
+    first.write(0, share(whole(), first.rows(1)))
+    with pytest.raises(DatasetError, match=r"part-000000\.npz: holds other images than it should"):
+        first.finish()
+    first.write(0, share(whole(), first.rows(0)))
+    (first.folder / "part-000002.npz").write_bytes(b"damaged")
+    with pytest.raises(DatasetError, match=r"part-000002\.npz: no whole"):
+        first.finish()
+    assert not first.path.exists()
+    (first.folder / "job.json").write_bytes(b"damaged")
+    with pytest.raises(DatasetError, match=r"job\.json: cannot be read"):
+        first.begin()
+
+
+def test_a_folder_of_strangers_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "e.npz.parts"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("words")
+    with pytest.raises(DatasetError, match=r"holds thesis\.tex but no parts of embeddings"):
+        writer(tmp_path / "e.npz").begin()
+    assert (folder / "thesis.tex").read_text() == "words"
+
+
+def test_a_job_without_parts_leaves_no_folder(tmp_path: Path) -> None:
+    first = writer(tmp_path / "e.npz")
+    first.begin()
+    assert first.abandon() == 0 and not first.folder.exists()
+    first.begin()
+    first.write(3, share(whole(), first.rows(3)))
+    assert first.abandon() == 5 and first.folder.exists()
+
+
+def test_jobs_that_cannot_be(tmp_path: Path) -> None:
+    empty = np.array([], np.str_)
+    with pytest.raises(DatasetError, match="there is no image to embed"):
+        EmbeddingsWriter(tmp_path / "e.npz", empty, NOTE)
+    with pytest.raises(DatasetError, match="the id 'a' names two images"):
+        EmbeddingsWriter(tmp_path / "e.npz", np.array(["a", "a"]), NOTE)
+    with pytest.raises(DatasetError, match=r"ends in \.npz"):
+        EmbeddingsWriter(tmp_path / "e.h5", np.array(["a"]), NOTE)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatasetError, match="cannot be written"):
+        EmbeddingsWriter(tmp_path / "file" / "e.npz", np.array(["a"]), NOTE).begin()
+
+
+def test_parts_of_names_in_another_form_are_joined(tmp_path: Path) -> None:
+    ids = np.array(["e\u0301.jpg", "b.jpg"])
+    writer = EmbeddingsWriter(tmp_path / "e.npz", ids, NOTE)
+    (part,) = writer.begin()
+    writer.write(part, replace(toy(2), ids=ids))
+    writer.finish()
+    found = read_embeddings(tmp_path / "e.npz").ids
+    assert found is not None and found.tolist() == ["é.jpg", "b.jpg"]

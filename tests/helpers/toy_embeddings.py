@@ -1,0 +1,38 @@
+"""Small embeddings for tests of files, and whether two are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from facerec.embedding import Embeddings
+
+NOTE = {"flip": True, "batch_size": 2, "model": {"sha256": "ab", "path": "m", "device": "cuda:0"}}
+
+
+def toy(
+    count: int = 5, failures: dict[int, str] | None = None, seed: int = 0, **fields: Any
+) -> Embeddings:
+    generator = np.random.default_rng(seed)
+    vectors = generator.normal(size=(count, 3)).astype(np.float32)
+    norms = generator.random(count).astype(np.float32)
+    failures = failures or {}
+    vectors[list(failures)] = np.nan
+    norms[list(failures)] = np.nan
+    ids = np.array([f"persön {i}/{i}.jpg" for i in range(count)], np.str_)
+    return Embeddings(vectors, norms, True, ids=ids, failures=failures, note=NOTE, **fields)
+
+
+def same(first: Embeddings, second: Embeddings) -> bool:
+    arrays = ("vectors", "norms", "ids", "subjects")
+    for name in arrays:
+        one, other = getattr(first, name), getattr(second, name)
+        if (one is None) != (other is None):
+            return False
+        if one is not None:
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype.kind == other.dtype.kind
+    assert first.vectors.dtype == second.vectors.dtype == np.float32
+    assert (first.flip, first.failures) == (second.flip, second.failures)
+    return dict(first.note) == dict(second.note)

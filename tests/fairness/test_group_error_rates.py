@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.plain_rates import error_rates
 from helpers.toy_faces import Toy, toy
+from numpy.typing import NDArray
 
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import PairCounts

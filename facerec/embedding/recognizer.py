@@ -296,8 +296,9 @@ class FaceRecognizer:
         usable = [t for t in matching if t.flip == self.flip]
         if len(usable) == 1:
             return usable[0]
-        rates = ", ".join(dict.fromkeys(t.fpr for t in known)) or "none"
-        problem = f"no threshold for FPR {fpr} is known, only for {rates}; give a threshold"
+        rates = ", ".join(dict.fromkeys(t.fpr for t in known))
+        others = f", only for {rates}" if rates else ""
+        problem = f"no threshold for it is known{others}; give a threshold"
         if usable:
             problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
         elif matching:

@@ -90,9 +90,10 @@ class TorchModel(EmbeddingModel):
         path: Path | None = None,
         recipe: dict[str, Any] | None = None,
     ) -> None:
-        self.device = (
+        self.device: torch.device = (
             next(backbone.parameters()).device if device is None else choose_device(device)
         )
+        self.runtime = f"torch {torch.__version__}"
         self.backbone = backbone.to(self.device)
         self.embedding_size = cast(int, backbone.embedding_size)
         self.preprocessing = preprocessing
@@ -103,14 +104,6 @@ class TorchModel(EmbeddingModel):
         self.path = path
         self.sha256 = None if path is None else sha256(path)
         self.recipe = recipe or {}
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a report must say about this model, as JSON types."""
-        return {
-            **self._description(f"torch {torch.__version__}", str(self.device), self.precision),
-            "backbone": None if self.config is None else to_dict(self.config),
-            "embedding_bn": None if self.config is None else self.config.embedding_bn,
-        }
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:

@@ -480,7 +480,7 @@ def make_ijb(root: Path) -> Path:
         (["--roc", "roc.gif"], "roc.gif: a plot is a .png, .svg or .pdf file"),
         (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
-        (["--channels", "bgr"], "runs/newest/model.safetensors: the model was trained with"),
+        (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: this is no whole pickle"),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
         (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),

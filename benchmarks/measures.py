@@ -25,10 +25,16 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
-from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
+from facerec.records import (
+    Augmentation,
+    BatchRequest,
+    Data,
+    FaceDataset,
+    LabelledImages,
+    RecordImages,
+)
 from facerec.records.dataset import Batch
-from facerec.records.image_record import ImageRecord, pack
-from facerec.records.recordio import RecordIndex, encode_record, write_index
+from facerec.records.recordio import ImageRecord, RecordIndex, encode_record, pack, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import Recipe
 from facerec.training.distributed import Processes
@@ -71,8 +77,8 @@ def loader(
 
 def _loader(records: Path, batches: int, batch_size: int, repeats: int) -> list[Row]:
     variants = [
-        RecordDataset(records, augmentation=Augmentation()),
-        RecordDataset(records, augmentation=Augmentation(flip=0.0)),
+        FaceDataset(RecordImages(records), augmentation=Augmentation()),
+        FaceDataset(RecordImages(records), augmentation=Augmentation(flip=0.0)),
     ]
     generator = np.random.default_rng(0)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
@@ -115,7 +121,7 @@ _OPEN = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np
-from facerec.records import RecordDataset
+from facerec.records import RecordImages
 
 def peak():  # MB; ru_maxrss would begin with the peak of the parent process
     try:
@@ -127,7 +133,7 @@ def peak():  # MB; ru_maxrss would begin with the peak of the parent process
 
 places = np.load(sys.argv[2]).tolist()
 before, start = peak(), time.perf_counter()
-dataset = RecordDataset(Path(sys.argv[1]))
+dataset = RecordImages(Path(sys.argv[1]))
 seconds, opened, start = time.perf_counter() - start, peak(), time.perf_counter()
 for place in places:
     image, label = dataset.sample(place)
@@ -181,9 +187,7 @@ def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 
     ]
 
 
-class _Faces(FaceDataset):
-    """What a trainer asks of a data set before the first batch."""
-
+class _Sizes(LabelledImages):
     num_classes = 1000
 
     def __len__(self) -> int:
@@ -193,6 +197,13 @@ class _Faces(FaceDataset):
         raise NotImplementedError
 
     where = name = read_labels = sample  # type: ignore[assignment]
+
+
+class _Faces(FaceDataset):
+    """What a trainer asks of a data set before the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__(_Sizes())
 
 
 class _Contiguous(nn.Module):
@@ -234,7 +245,7 @@ def training_step(*, batch_size: int = 32, width: float = 1.0, steps: int = 4) -
     generator = torch.Generator().manual_seed(0)
     batch = Batch(
         torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
-        torch.randint(_Faces.num_classes, (batch_size,), generator=generator),
+        torch.randint(_Sizes.num_classes, (batch_size,), generator=generator),
         torch.arange(batch_size),
         [],
     )

@@ -159,7 +159,7 @@ def _pool(
     sides = scored_positions(trainer.images, split)
     rows = []
     for seed in range(count):
-        trained = trainer.fit_folds(arm, protocol, split.folds, seed)
+        trained = [trainer.fit(arm, protocol, fold, seed) for fold in split.folds]
         fits: list[Fit] = [fit for fit, _ in trained]
         run = score_models(trainer, protocol, [model for _, model in trained], sides, fits)
         rows.append(run.scores["concatenated", "map_at_r"])

@@ -44,7 +44,7 @@ from facerec.devices import choose_device, has_fast_bf16, set_numerics
 from facerec.embedding import TorchModel, extract
 from facerec.errors import MissingExtraError
 from facerec.heads import SEC
-from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
+from facerec.records import BatchLoader, Data, FaceDataset, LabelledImages, RecordImages
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
@@ -313,8 +313,8 @@ def _bandwidth(session: Session) -> list[Row]:
 # ---------------------------------------------------------------- training
 
 
-class _NoImages(FaceDataset):
-    """What a trainer asks of a data set before the first batch."""
+class _NoImages(LabelledImages):
+    """What a trainer asks of images before the first batch."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
@@ -365,7 +365,7 @@ def _learner(
 ) -> Learner:
     torch._dynamo.reset()  # or other sizes than before would be compiled for all sizes at once
     if dataset is None:
-        dataset = _NoImages(classes)
+        dataset = FaceDataset(_NoImages(classes))
     return Learner(recipe, dataset, Processes(0, 1, session.device))
 
 
@@ -849,7 +849,7 @@ def gpu_loader(session: Session) -> Iterator[Row]:
 
 
 def _loader(session: Session, data: Path, workers: int, name: str) -> list[Row]:
-    dataset = RecordDataset(data)
+    dataset = FaceDataset(RecordImages(data))
     batch = min(session.sizes.main_batch, len(dataset))
     skipped, counted = (2, 2) if session.toy else (2 * workers + 4, 10 * workers + 20)
     sampler = GlobalBatchSampler(len(dataset), batch, epochs=1_000_000)
@@ -870,7 +870,7 @@ def _loader(session: Session, data: Path, workers: int, name: str) -> list[Row]:
 
 
 def _fed(session: Session, data: Path, name: str) -> list[Row]:
-    dataset = RecordDataset(data)
+    dataset = FaceDataset(RecordImages(data))
     batch = min(session.sizes.main_batch, len(dataset))
     workers = session.sizes.workers[-1]
     recipe = _recipe(session, "iresnet50", batch, workers=workers, epochs=1_000_000)

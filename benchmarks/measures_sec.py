@@ -13,7 +13,7 @@ from facerec.backbones import Backbone, register_backbone
 from facerec.comparison import Trunk
 from facerec.comparison.trunks import create_trunk
 from facerec.heads import SEC, ArcFace
-from facerec.records import Data, RecordDataset
+from facerec.records import Data, FaceDataset, RecordImages
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import SGD, Cosine, Recipe
 from facerec.training.distributed import Processes
@@ -59,7 +59,7 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
         if records is None:
             records = Path(folder)
             write_synthetic(records, SyntheticSet(0, 60, 20, pairs_per_fold=4), processes=1)
-        dataset = RecordDataset(records)
+        dataset = FaceDataset(RecordImages(records))
         rows = []
         for name, penalty in FORMS.items():
             shares, explained = [], []
@@ -101,7 +101,7 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
 
 
 def _train(
-    dataset: RecordDataset,
+    dataset: FaceDataset,
     size: int,
     margin: ArcFace,
     penalty: SEC,

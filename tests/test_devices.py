@@ -35,13 +35,6 @@ def test_float32_is_float32_on_cuda(deterministic: bool) -> None:
     assert torch.backends.cudnn.deterministic is deterministic
 
 
-@pytest.mark.usefixtures("flags")
-def test_tf32_is_on_where_it_is_asked_for() -> None:
-    for wanted in (True, False):
-        set_numerics(torch.device("cuda"), tf32=wanted)
-        assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is wanted
-
-
 def allowed() -> tuple[str, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 

@@ -68,11 +68,8 @@ def write(folder: Path, **files: str) -> None:
         ("max 100000", "max 100000", 8),
         ("200000 100000", "max 100000", 2),
         ("max 100000", "250000 100000", 3),
-        ("200000 100000", "100000 100000", 1),
         ("5000 100000", "max 100000", 1),
-        ("6400000 100000", "max 100000", 8),
         ("damaged", "max 100000", 8),
-        ("1 0", "max 100000", 8),
     ],
 )
 def test_quotas_of_version_2(groups: Path, own: str, above: str, cores: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
 
-from facerec.comparison.storage import Worker
+from facerec.comparison.harness import held
 from facerec.embedding import read_embeddings
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
@@ -31,10 +31,8 @@ from facerec.files import (
     write_folder,
 )
 from facerec.galleries import Gallery
-from facerec.records.dataset import read_text
 from facerec.records.images import FolderImages
-from facerec.records.layout import read_property
-from facerec.records.make import read_list
+from facerec.records.layout import read_list, read_property, read_text
 from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
@@ -63,12 +61,8 @@ def write_metrics(folder: Path) -> None:
 
 
 def take_turn(folder: Path) -> None:
-    worker = Worker(folder)
-    try:
-        with worker.turn():
-            pass
-    finally:
-        worker.close()
+    with held(folder / "locks" / "turn", wait=True):
+        pass
 
 
 def entered(context: Any) -> None:
@@ -83,7 +77,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
     "run": (LOCK_FILE, lambda folder: entered(locked(folder))),
     "metrics": ("metrics.jsonl", write_metrics),
-    "turn": ("workers/turn.lock", take_turn),
+    "turn": ("locks/turn", take_turn),
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),
     "appended": ("any", lambda folder: open_file(folder / "any", "a")),
 }

@@ -201,7 +201,8 @@ def full_precision(tensor: torch.Tensor) -> torch.autocast:
 
     The last layers decide the embedding's norm and direction, so they stay in float32.
     """
-    return torch.autocast(tensor.device.type, enabled=False)
+    # Tensors without content have no autocast.
+    return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)
 
 
 # Whoever asks for a backbone by name finds those of all files of this folder.

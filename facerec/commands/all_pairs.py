@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 from facerec.tables import Table
 
-if TYPE_CHECKING:
-    from facerec.verification.scoring import AllPairs
-
 Members: TypeAlias = "tuple[NDArray[np.str_], NDArray[np.str_] | None, int]"
 """Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if groups
 are asked for, and how many rows of the table are of other images."""
@@ -37,14 +34,12 @@ def all_pairs(
     threshold: tuple[float, ...] = (),
     json: Path | None = None,
     csv: Path | None = None,
-    roc: Path | None = None,
     device: str = "cpu",
 ) -> None:
     """Compare every image of an embeddings file with every other.
 
     Prints the TPR at fixed FPRs and the errors at fixed thresholds over all N(N − 1)/2 pairs, with
-    counts and intervals that allow for pairs that share a person. Thresholds are exact. Several
-    GPUs or machines: torchrun --nproc-per-node 8 tools/all_pairs.py …; the figures are the same.
+    counts and intervals that allow for pairs that share a person. Thresholds are exact.
 
     Args:
         embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
@@ -59,117 +54,91 @@ def all_pairs(
         threshold: cosines at which errors are counted; accepted are pairs at or above.
         json: write all figures, and where they come from, to this file.
         csv: write all figures to this table.
-        roc: write the whole ROC to this .csv table.
         device: where to compute: auto, cpu, cuda, cuda:1, mps.
     """
     from facerec.embedding.file import embeddings_sha256, read_embeddings
     from facerec.report.documents import plain
     from facerec.report.tidy import figures_table, records
-    from facerec.training.distributed import launched
     from facerec.verification.scoring import score_all_pairs
     from facerec.verification.scoring.figures import all_pairs_figures
 
     fpr = listed_rates(fpr)  # before minutes of work
-    with launched(device) as ranks:
-        console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
-        file = read_embeddings(embeddings)
-        ids = file.ids
-        assert ids is not None  # the reader sees to that
-        names, groups, unused = _members(embeddings, ids, file.subjects, subjects, group)
-        console.print(f"embeddings {embeddings}: {len(ids):,} images")
-        if unused:
-            console.print(f"note: {unused:,} rows of {subjects} have no embedding", style="yellow")
-        compared = np.ones(len(ids), bool) if groups is None else groups != ""
-        blank = np.unique(names[~compared])
-        if blank.size:
-            console.print(
-                f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
-                f"{group} in {subjects} and are left out of all figures",
-                style="yellow",
-            )
-        with progress_bar(console) as show:
-            result = score_all_pairs(
-                file.vectors if compared.all() else take(file.vectors, np.flatnonzero(compared)),
-                names[compared],
-                fpr=fpr,
-                thresholds=threshold,
-                groupings=() if groups is None else (groups[compared],),
-                device=ranks.device,
-                progress=show,
-            )
-
-        def finish() -> None:
-            figures = all_pairs_figures(result)
-            console.print(
-                f"{result.images:,} images of {len(result.subjects):,} subjects: {result.mated:,} "
-                f"mated and {result.non_mated:,} non-mated pairs",
-                style="bold",
-            )
-            console.print(figures_table("", figures).terminal())
-            console.print(_SAID, style="dim italic")
-            if result.failures.size:
-                console.print(
-                    f"not acquired: {result.failures.size:,} of "
-                    f"{result.images + result.failures.size:,} images; their "
-                    f"{result.lost_mated:,} mated and {result.lost_non_mated:,} non-mated pairs "
-                    "are in no rate",
-                    style="yellow",
-                )
-            rows = records(figures)
-            if json is not None:
-                source = {
-                    "path": str(embeddings),
-                    "sha256": embeddings_sha256(embeddings),
-                    "note": dict(file.note),
-                }
-                facts = {
-                    "facerec": facerec.__version__,
-                    "embeddings": source,
-                    "subjects": None if subjects is None else str(subjects),
-                    "group": group,
-                    "images_without_group": int(np.count_nonzero(~compared)),
-                    "failures": ids[compared][result.failures].tolist(),
-                }
-                write_json(json, plain({**facts, **_counts(result), "figures": rows}))
-            if csv is not None:
-                save_csv(csv, list(figures.columns), (row.values() for row in rows))
-            curve = result.roc()
-            if roc is not None and curve is not None:
-                header = "threshold", "false_accepts", "true_accepts", "fpr", "tpr"
-                columns = [
-                    curve.thresholds,
-                    curve.false_accepts,
-                    curve.true_accepts,
-                    curve.fpr,
-                    curve.tpr,
-                ]
-                lines = zip(*(column.tolist() for column in columns), strict=True)
-                save_csv(roc, header, lines)
-            for path in filter(None, (json, csv, roc)):
-                console.print(f"figures: {path}")
-
-        ranks.on_main(finish)
+    console = Console(highlight=False, soft_wrap=True)
+    file = read_embeddings(embeddings)
+    ids = file.ids
+    assert ids is not None  # the reader sees to that
+    names, groups, unused = _members(embeddings, ids, file.subjects, subjects, group)
+    console.print(f"embeddings {embeddings}: {len(ids):,} images")
+    if unused:
+        console.print(f"note: {unused:,} rows of {subjects} have no embedding", style="yellow")
+    compared = np.ones(len(ids), bool) if groups is None else groups != ""
+    blank = np.unique(names[~compared])
+    if blank.size:
+        console.print(
+            f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
+            f"{group} in {subjects} and are left out of all figures",
+            style="yellow",
+        )
+    with progress_bar(console) as show:
+        result = score_all_pairs(
+            file.vectors if compared.all() else take(file.vectors, np.flatnonzero(compared)),
+            names[compared],
+            fpr=fpr,
+            thresholds=threshold,
+            groups=None if groups is None else groups[compared],
+            device=device,
+            progress=show,
+        )
+    figures = all_pairs_figures(result)
+    console.print(
+        f"{result.images:,} images of {len(result.subjects):,} subjects: {result.mated:,} "
+        f"mated and {result.non_mated:,} non-mated pairs",
+        style="bold",
+    )
+    console.print(figures_table("", figures).terminal())
+    console.print(_SAID, style="dim italic")
+    if result.failures.size:
+        console.print(
+            f"not acquired: {result.failures.size:,} of "
+            f"{result.images + result.failures.size:,} images; their {result.lost_mated:,} mated "
+            f"and {result.lost_non_mated:,} non-mated pairs are in no rate",
+            style="yellow",
+        )
+    rows = records(figures)
+    if json is not None:
+        facts = {
+            "facerec": facerec.__version__,
+            "embeddings": {
+                "path": str(embeddings),
+                "sha256": embeddings_sha256(embeddings),
+                "note": dict(file.note),
+            },
+            "subjects": None if subjects is None else str(subjects),
+            "group": group,
+            "images_without_group": int(np.count_nonzero(~compared)),
+            "failures": ids[compared][result.failures].tolist(),
+            "images": result.images,
+            "subjects_with_images": len(result.subjects),
+            "pairs": {
+                "mated": result.mated,
+                "non_mated": result.non_mated,
+                "lost_mated": result.lost_mated,
+                "lost_non_mated": result.lost_non_mated,
+            },
+            "score": "cosine of raw embeddings, float32",
+            "figures": rows,
+        }
+        write_json(json, plain(facts))
+    if csv is not None:
+        save_csv(csv, list(figures.columns), (row.values() for row in rows))
+    for path in filter(None, (json, csv)):
+        console.print(f"figures: {path}")
 
 
 _SAID = (
     "score: cosine, float32; pairs that share a subject are dependent: intervals with the "
     "effective number of comparisons, at thresholds taken as known"
 )
-
-
-def _counts(result: AllPairs) -> dict[str, Any]:
-    """Return what was compared."""
-    return {
-        "images": result.images,
-        "subjects_with_images": len(result.subjects),
-        "pairs": {
-            "mated": result.mated,
-            "non_mated": result.non_mated,
-            "lost_mated": result.lost_mated,
-            "lost_non_mated": result.lost_non_mated,
-        },
-        "score": "cosine of raw embeddings, float32",
-    }
 
 
 def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Members:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import Console, listed, listed_rates, run_command
+from facerec.commands.cli import Console, listed, listed_rates, refuse_unused, run_command
 from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES, Template
 from facerec.errors import DatasetError, MetricError
 from facerec.files import sha256
@@ -22,13 +23,11 @@ from facerec.limits import MOST, Flags, Limits, Seed
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    from facerec.embedding.extraction import Embeddings
-    from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
+    from facerec.fairness.one_to_many import SearchPlan
     from facerec.fairness.rates import Calibration
     from facerec.fairness.result import Audit, Settings
     from facerec.verification.bench import Bench
 
-_ASSERTION = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+.\w]+)\s*")
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -37,6 +36,9 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
 """What `--assert` knows of the first attribute."""
+_ASSERTION = re.compile(
+    rf"\s*({'|'.join(_FIGURES)})\s*(<=|>=|<|>)\s*(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,14 @@ def audit(
         precision: targets, resamples and assertions.
         searches: what is asked of identification.
     """
+    from facerec.embedding.check import check_alike
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.fairness.attributes import read_attributes
     from facerec.fairness.audit import audit as audit_embeddings
+    from facerec.fairness.one_to_many import OtherSubjects
     from facerec.fairness.outputs import check_audit_folder
+    from facerec.fairness.rates import calibrate
 
-    command = command_line("audit", locals(), audit)
     console = Console(highlight=False)
     check_audit_folder(out)
     asserted = [assertion(text) for text in precision.assertion]
@@ -161,19 +165,27 @@ def audit(
             "hold for the best score in a gallery; give embeddings that say who is on the images, "
             "or leave one of both flags out"
         )
-    labels = read_attributes(
-        attributes,
-        listed(group),
-        subject=subject,
-        allow_inferred=precision.allow_inferred_labels,
-    )
+    inferred = precision.allow_inferred_labels
+    labels = read_attributes(attributes, listed(group), subject=subject, allow_inferred=inferred)
     bench = _open_pairs(pairs, data)
     audited = read_embeddings(embeddings)
     other = None if baseline is None else read_embeddings(baseline)
+    inputs = files_read(
+        embeddings=embeddings, attributes=attributes, calibration=threshold_from, baseline=baseline
+    )
+    model = audited.note.get("model", {})
+    about = {key: model.get(key) for key in ("name", "sha256", "preprocessing")}
+    inputs[0] |= {"images": len(audited.vectors), "flip": audited.flip, "model": about}
     with progress_bar(console) as show:
         calibration, others = None, None
-        if threshold_from is not None:
-            calibration, others = _calibrate(threshold_from, settings.targets, audited, show)
+        if threshold_from is not None and is_embeddings(threshold_from):
+            apart = read_embeddings(threshold_from)
+            check_alike(apart, audited, f"{threshold_from} and the audited images")
+            others = OtherSubjects.of(apart, threshold_from.name)
+            known, source = (others.vectors, others.subjects), f"calibration on {others.name}"
+            calibration = calibrate(*known, settings.targets, source, progress=show)
+        elif threshold_from is not None:
+            calibration = calibrate_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(
             audited,
             labels,
@@ -182,18 +194,17 @@ def audit(
             calibration=calibration,
             baseline=other,
             searches=plan,
-            others=others if plan is not None else None,
-            inputs=list(_inputs(embeddings, audited, attributes, threshold_from, baseline)),
+            others=others,
+            inputs=inputs,
             source=str(embeddings),
             progress=show,
         )
-    finish(result, out, command, asserted, console)
+    finish(result, out, asserted, console)
 
 
 def finish(
     result: Audit,
     out: Path,
-    command: str,
     asserted: Sequence[Callable[[Audit], str | None]],
     console: Console,
 ) -> None:
@@ -201,7 +212,7 @@ def finish(
     from facerec.fairness.outputs import write_audit
     from facerec.fairness.page import print_audit
 
-    page = write_audit(out, result, command)
+    page = write_audit(out, result, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True)
     failed = [text for failure in asserted if (text := failure(result)) is not None]
@@ -214,22 +225,18 @@ def finish(
 def assertion(text: str) -> Callable[[Audit], str | None]:
     """Read ``eta2<0.01``; return what says how an audit does not meet that, None if it does."""
     match = _ASSERTION.fullmatch(text)
-    try:
-        if match is None or match[1] not in _FIGURES:
-            raise ValueError
-        figure, relation, bound = match[1], match[2], float(match[3])
-    except ValueError as problem:
+    if match is None:
         raise MetricError(
             f"--assert {text!r} is not of the form eta2<0.01; known are {', '.join(_FIGURES)}"
-        ) from problem
+        )
+    figure, relation, bound = match[1], match[2], float(match[3])
 
     def failure(audit: Audit) -> str | None:
         value = _figure(audit, figure)
-        if value is None:
-            return f"{figure}{relation}{bound:g}, but these data do not tell that figure"
-        if _RELATIONS[relation](value, bound):
+        if value is not None and _RELATIONS[relation](value, bound):
             return None
-        return f"{figure}{relation}{bound:g}, found {value:.6g}"
+        found = "but these data do not tell" if value is None else f"found {value:.6g}"
+        return f"{figure}{relation}{bound:g}, {found}"
 
     return failure
 
@@ -258,38 +265,17 @@ def _open_pairs(pairs: str | None, data: Path | None) -> Bench | None:
     from facerec.verification.templates import TemplateBench
 
     if pairs is None:
-        if data is not None:
-            raise DatasetError("--data is the folder of --pairs, and no bench is named there")
+        refuse_unused("is the folder of --pairs, and no bench is named there", {"--data": data})
         return None
     path = Path(pairs)
-    listed_pairs = path.suffix not in ("", ".bin", ".npz") and guess_format(path) is not None
-    (opened,) = (
-        open_benches([], path) if listed_pairs else open_benches([pairs], None, None, None, data)
-    )
+    is_list = path.suffix not in ("", ".bin", ".npz") and guess_format(path) is not None
+    (opened,) = open_benches([], path) if is_list else open_benches([pairs], data=data)
     if isinstance(opened, TemplateBench):
         raise DatasetError(
             f"{opened.name} compares templates, but norms and groups belong to images; leave "
             "--pairs out"
         )
     return opened
-
-
-def _calibrate(
-    path: Path, targets: Sequence[str], audited: Embeddings, show: Any
-) -> tuple[Calibration, OtherSubjects | None]:
-    """Fix thresholds on other data; also return who is on the images, unless scores are given."""
-    from facerec.embedding.check import check_alike
-    from facerec.embedding.file import is_embeddings, read_embeddings
-    from facerec.fairness.one_to_many import OtherSubjects
-    from facerec.fairness.rates import calibrate
-
-    if not is_embeddings(path):
-        return calibrate_on_scores(path, targets), None
-    other = read_embeddings(path)
-    check_alike(other, audited, f"{path} and the audited images")
-    known = OtherSubjects.of(other, path.name)
-    source = f"calibration on {path.name}"
-    return calibrate(known.vectors, known.subjects, targets, source, progress=show), known
 
 
 def calibrate_on_scores(path: Path, targets: Sequence[str], distances: bool = False) -> Calibration:
@@ -302,60 +288,19 @@ def calibrate_on_scores(path: Path, targets: Sequence[str], distances: bool = Fa
     return fix_thresholds(scored.scores, scored.issame, targets, source)
 
 
-def _inputs(
-    embeddings: Path,
-    audited: Embeddings,
-    attributes: Path,
-    calibration: Path | None,
-    baseline: Path | None,
-) -> Iterator[dict[str, Any]]:
-    """Yield role, name and hash of each file, and what is known of the embeddings."""
-    from facerec.embedding.file import embeddings_sha256
+def files_read(**files: Path | None) -> list[dict[str, Any]]:
+    """Return role, name and hash of each file."""
+    from facerec.embedding.file import embeddings_sha256, is_embeddings
 
-    model = audited.note.get("model", {})
-    yield {
-        "role": "embeddings",
-        "name": embeddings.name,
-        "sha256": embeddings_sha256(embeddings),
-        "images": len(audited.vectors),
-        "dim": audited.vectors.shape[1],
-        "flip": audited.flip,
-        "model": {key: model.get(key) for key in ("name", "sha256", "preprocessing")},
-    }
-    yield {"role": "attributes", "name": attributes.name, "sha256": sha256(attributes)}
-    for role, path in (("calibration", calibration), ("baseline", baseline)):
-        if path is not None:
-            yield {"role": role, "name": path.name, "sha256": embeddings_sha256(path)}
-
-
-def command_line(name: str, given: Mapping[str, Any], function: Callable[..., None]) -> str:
-    """Return the command of these arguments, without the place of the report."""
-    import inspect
-
-    words = ["facerec", name]
-    parameters = inspect.signature(function).parameters
-    flags: list[tuple[str, Any, Any]] = []
-    for key, parameter in parameters.items():
-        value = given[key]
-        if is_dataclass(value):
-            default: Any = PRECISION if isinstance(value, Precision) else SEARCHES
-            flags += [
-                (one.name, getattr(value, one.name), getattr(default, one.name))
-                for one in fields(value)
-            ]
-        else:
-            flags.append((key, value, parameter.default))
-    for key, value, default in flags:
-        if value == default:
-            continue
-        flag = "--" + ("assert" if key == "assertion" else key.replace("_", "-"))
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif key == "out":
-            words += [flag, "OUT"]
-        else:
-            words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
-    return shlex.join(words)
+    return [
+        {
+            "role": role,
+            "name": path.name,
+            "sha256": embeddings_sha256(path) if is_embeddings(path) else sha256(path),
+        }
+        for role, path in files.items()
+        if path is not None
+    ]
 
 
 main = partial(run_command, audit)

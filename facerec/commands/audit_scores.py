@@ -12,12 +12,11 @@ from facerec.commands.audit import (
     Precision,
     assertion,
     calibrate_on_scores,
-    command_line,
+    files_read,
     finish,
 )
 from facerec.commands.cli import Console, listed, run_command
 from facerec.errors import DatasetError
-from facerec.files import sha256
 
 
 def audit_scores(
@@ -56,7 +55,6 @@ def audit_scores(
     from facerec.fairness.scores import audit_scores as audit
     from facerec.verification.protocols import read_scores
 
-    command = command_line("audit-scores", locals(), audit_scores)
     console = Console(highlight=False)
     check_audit_folder(out)
     asserted = [assertion(text) for text in precision.assertion]
@@ -73,7 +71,6 @@ def audit_scores(
     calibration = None
     if threshold_from is not None:
         calibration = calibrate_on_scores(threshold_from, settings.targets, distances)
-    files = {"scores": scores, "attributes": attributes, "calibration": threshold_from}
     result = audit(
         scored,
         groups,
@@ -82,13 +79,9 @@ def audit_scores(
         attributes=labels,
         calibration=calibration,
         allow_inferred=precision.allow_inferred_labels,
-        inputs=[
-            {"role": role, "name": path.name, "sha256": sha256(path)}
-            for role, path in files.items()
-            if path is not None
-        ],
+        inputs=files_read(scores=scores, attributes=attributes, calibration=threshold_from),
     )
-    finish(result, out, command, asserted, console)
+    finish(result, out, asserted, console)
 
 
 main = partial(run_command, audit_scores)

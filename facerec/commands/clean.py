@@ -10,12 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.models import print_embeddings, print_model, print_notes
-from facerec.commands.networks import NETWORK, Network, refuse_network_flags
+from facerec.commands.embedder import DEFAULT, Embedder
+from facerec.commands.models import print_embeddings, print_notes
 from facerec.errors import DatasetError, MetricError
 from facerec.files import check_file_name
 from facerec.large_arrays import take
@@ -40,13 +39,12 @@ KINDS = {
 def clean(
     source: tyro.conf.Positional[Path],
     out: Path,
-    model: Path | None = None,
     embeddings: Path | None = None,
     page: Path | None = None,
     across: bool = True,
     flip: bool = True,
     on_error: Literal["error", "skip"] = "error",
-    network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
+    embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
 ) -> None:
     """Find wrong labels, people under two labels, classes of two people, and duplicates.
 
@@ -59,7 +57,6 @@ def clean(
         source: A record file, its folder, a folder of identity/image.jpg, or an embeddings file
             (.npz, .parquet, .csv) that says who is on the images.
         out: The .csv file of proposals to write.
-        model: A model to embed the images with: a run folder, a .safetensors, .pth or .onnx file.
         embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
         page: Also write a page that shows the faces of the surest proposals, .html; it then holds
             personal data.
@@ -67,9 +64,8 @@ def clean(
             whose time grows with the square of their number.
         flip: With --model, sum the embeddings of each image and its mirror image.
         on_error: With --model, stop at a bad image, or leave it out.
-        network: How the network is loaded.
+        embedder: How images become embeddings.
     """
-    from facerec.embedding.extraction import embed_images
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.galleries.cleaning import clean_set
     from facerec.records.training_set import Data, open_dataset
@@ -77,62 +73,45 @@ def clean(
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     check_file_name(out, DatasetError)
-    if model is None:
-        refuse_network_flags(network, flip, None, None)
+    embedder.refuse_unused(flip)
     dataset: FaceDataset | None = None
     console = Console(highlight=False, soft_wrap=True)
-    with progress_bar(console) as progress:
-        if is_embeddings(source):
-            if model is not None or embeddings is not None:
-                raise DatasetError(
-                    f"{source}: holds embeddings already; leave out --model and --embeddings, or "
-                    "name the records"
-                )
-            if page is not None:
-                raise DatasetError(f"{source}: holds no faces to show; leave out --page")
-            embedded = read_embeddings(source)
-            if embedded.subjects is None:
-                raise DatasetError(
-                    f"{source}: does not say who is on the images; make it with facerec embed "
-                    "--records"
-                )
-            labels = embedded.subjects
-            print_embeddings(source, embedded, console)
+    if is_embeddings(source):
+        if embedder.model is not None or embeddings is not None or page is not None:
+            raise DatasetError(
+                f"{source}: holds embeddings already and no faces to show; leave out --model, "
+                "--embeddings and --page, or name the records"
+            )
+        embedded = read_embeddings(source)
+        print_embeddings(source, embedded, console)
+        if embedded.subjects is None:
+            raise DatasetError(
+                f"{source}: does not say who is on the images; make it with facerec embed --records"
+            )
+        labels, titles = embedded.subjects, embedded.ids
+    else:
+        dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
+        labels, titles = dataset.label_names(), dataset.titles
+        if (embedder.model is None) == (embeddings is None):
+            raise DatasetError(
+                f"{source}: to compare faces takes embeddings; name a --model, or the file "
+                "of --embeddings that facerec embed made of these images"
+            )
+        if embeddings is None:
+            embedded = embedder.embed(source, dataset, flip, console, on_error=on_error)
         else:
-            dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
-            labels = dataset.label_names()
             print_notes(dataset.notes, console)
-            if (model is None) == (embeddings is None):
-                raise DatasetError(
-                    f"{source}: to compare faces takes embeddings; name a --model, or the file "
-                    "of --embeddings that facerec embed made of these images"
-                )
-            if model is not None:
-                loaded = network.load(model)
-                print_model(loaded, flip, None, console)
-                embedded = embed_images(
-                    loaded,
-                    dataset,
-                    flip=flip,
-                    batch_size=network.batch_size,
-                    on_error=on_error,
-                    progress=progress,
-                )
-            else:
-                assert embeddings is not None
-                embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
-                print_embeddings(embeddings, embedded, console)
-        names = embedded.ids if dataset is None else dataset.titles
-        assert names is not None  # the readers see to that
-        for note in [] if dataset is None else dataset.notes:
-            console.print(f"note: {note}", style="yellow")
+            embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
+            print_embeddings(embeddings, embedded, console)
+    assert titles is not None  # the readers see to that
+    with progress_bar(console) as progress:
         try:
             cleaning = clean_set(
                 embedded.vectors,
                 labels,
-                names,
+                titles,
                 across=across,
-                device=network.device,
+                device=embedder.device,
                 progress=progress,
             )
         except MetricError as problem:
@@ -178,20 +157,20 @@ def proposal_tables(
     """
     tables: dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]] = {}
     for kind, (name, _) in KINDS.items():
-        rows: list[Sequence[Cell | str]] = []
-        for item in [each for each in proposals if each.kind == kind][:most]:
-            image, label = item.image_id or "all", item.label
-            other = item.other_id or item.proposed_label or "none: leave out"
-            shown = item.other_id or first.get(item.proposed_label, "")
-            pictures = face(item.image_id or first.get(label, "")), face(first.get(label, ""))
-            rows.append(
-                (
-                    Cell(image, picture=pictures[0]),
-                    Cell(label, picture=pictures[1]),
-                    Cell(other, picture=face(shown)),
-                    f"{item.score:.4f}",
-                )
+        rows: list[Sequence[Cell | str]] = [
+            (
+                Cell(
+                    item.image_id or "all", picture=face(item.image_id or first.get(item.label, ""))
+                ),
+                Cell(item.label, picture=face(first.get(item.label, ""))),
+                Cell(
+                    item.other_id or item.proposed_label or "none: leave out",
+                    picture=face(item.other_id or first.get(item.proposed_label, "")),
+                ),
+                f"{item.score:.4f}",
             )
+            for item in [each for each in proposals if each.kind == kind][:most]
+        ]
         heading = "the one that stays" if kind == "duplicate" else "proposed label"
         if rows:
             tables[name] = ((name, "label", heading, "score"), rows)
@@ -201,29 +180,27 @@ def proposal_tables(
 def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:
     """Return embeddings in the order of a data set."""
     assert embeddings.ids is not None
-    row_of = {name: row for row, name in enumerate(embeddings.ids.tolist())}
-    missing = [name for name in dataset.ids.tolist() if name not in row_of]
-    if missing:
+    import pandas as pd
+
+    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(dataset.ids))
+    missing = dataset.ids[rows < 0]
+    if len(missing):
         raise DatasetError(
             f"{path}: has no embedding of {len(missing):,} of {len(dataset):,} images, the first "
-            f"is {missing[0]!r}; make it with facerec embed --records"
+            f"is {str(missing[0])!r}; make it with facerec embed --records"
         )
-    rows = np.array([row_of[name] for name in dataset.ids.tolist()])
     if embeddings.subjects is not None:
         # Images of record files are called by numbers, which every record file has.
-        label_of: dict[str, str] = {}
-        subject_of: dict[str, str] = {}
-        subjects, labels = embeddings.subjects[rows].tolist(), dataset.label_names().tolist()
-        for name, subject, label in zip(dataset.ids.tolist(), subjects, labels, strict=True):
-            if not subject or not label:
-                continue
-            others = label_of.setdefault(subject, label), subject_of.setdefault(label, subject)
-            if others != (label, subject):
-                raise DatasetError(
-                    f"{path}: is of another set: image {name!r} is of {subject!r} there and under "
-                    f"{label!r} here, which does not hold for all images of either; make it of "
-                    "these images with facerec embed --records"
-                )
+        said = {"there": embeddings.subjects[rows], "here": dataset.label_names()}
+        both = pd.DataFrame({**said, "image": dataset.ids})
+        both = both[(both["there"] != "") & (both["here"] != "")].drop_duplicates(list(said))
+        torn = both[both["there"].duplicated() | both["here"].duplicated()]
+        for _, row in torn.head(1).iterrows():
+            raise DatasetError(
+                f"{path}: is of another set: image {row['image']!r} is of {row['there']!r} there "
+                f"and under {row['here']!r} here, which does not hold for all images of either; "
+                "make it of these images with facerec embed --records"
+            )
     return replace(
         embeddings,
         vectors=take(embeddings.vectors, rows),

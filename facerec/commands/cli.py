@@ -16,20 +16,14 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args
+from typing import Any
 
 import tyro
 from rich import console as rich_console
 from rich.segment import Segment
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-)
 
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.files import check_file_name, check_place, check_regular
@@ -68,40 +62,6 @@ def replace_what_cannot_be_encoded() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _flow(helptext: str) -> str:
-    """Return the text with each of its paragraphs on one line."""
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", helptext.strip()))
-
-
-# tyro joins only lines that are not indented, as those of a field's docstring are.
-tyro._strings.remove_single_line_breaks = _flow
-
-
-_registry = ConstructorRegistry()
-
-
-@_registry.primitive_rule
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Let the help show a value that may be None as ``PATH``, where tyro has ``{None}|PATH``."""
-    kinds = get_args(info.type)
-    if info.type_origin not in (Union, UnionType) or NoneType not in kinds:
-        return None
-    inner: Any = Union[tuple(kind for kind in kinds if kind is not NoneType)]  # noqa: UP007
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner, info.markers))
-    if not isinstance(spec, PrimitiveConstructorSpec) or spec.nargs != 1 or spec.choices:
-        return None
-    return replace(
-        spec,
-        instance_from_str=lambda words: (
-            None if words == ["None"] else spec.instance_from_str(words)
-        ),
-        is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: (
-            ["None"] if value is None else spec.str_from_instance(value)
-        ),
-    )
 
 
 def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
@@ -143,7 +103,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
-            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks, registry=_registry)
+            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks)
         except ValueError as error:
             if parsed:  # no matter of flags
                 raise

@@ -1,4 +1,4 @@
-"""``facerec convert``: a bench of any form → a pack, or a folder with its pair list."""
+"""``facerec convert``: a bench of any form → a pack."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def convert(
     images: Path | None = None,
     data: Path | None = None,
 ) -> None:
-    """Turn a verification set into a pack, or into a folder of images with its pair list.
+    """Turn a verification set into a pack.
 
     Give --bench, or --pairs with its --format. Images are copied byte for byte.
 
     Args:
-        out: X.npz or X.bin, beside which image names go into X_images.csv; any other name is a
-            folder for images/ and pairs.txt in LFW's grammar, or pairs.csv where that does not fit.
+        out: X.npz or X.bin, beside which image names go into X_images.csv.
         bench: name (lfw, cfp_fp, agedb_30, …) or pack file (.bin, .npz).
         pairs: pair list, or the folder of lists for CFP and RFW.
         format: form of the pair list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw,
@@ -34,23 +33,17 @@ def convert(
         data: folder of the packs for --bench; then FACEREC_DATA and data/ are looked at.
     """
     from facerec.verification.bench import SUFFIXES, Bench
-    from facerec.verification.protocols import missing_images
-    from facerec.verification.protocols.export import export_folder, export_pack
+    from facerec.verification.protocols.export import export_pack
 
+    if out.suffix not in SUFFIXES:
+        raise DatasetError(f"{out}: a pack ends with .npz, or with .bin; rename it")
     names = () if bench is None else (bench,)
     (source,) = open_benches(names, pairs, format, images, data)
     if not isinstance(source, Bench):
         raise DatasetError(f"{bench} compares templates of several images, which no pack can hold")
-    missing = missing_images(source)
-    if missing:
-        raise DatasetError(
-            f"{len(missing):,} of {len(source.images):,} images are missing, the first is "
-            f"{missing[0]}; put them there or name their folder with --images"
-        )
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    write = export_pack if out.suffix in SUFFIXES else export_folder
     with progress_bar(errors) as progress:
-        notes = write(source, out, progress)
+        notes = export_pack(source, out, progress)
     for note in (*source.notes, *notes):
         errors.print(f"note: {note}")
     if out.suffix == ".bin":

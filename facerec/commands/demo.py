@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
-import numpy as np
 import tyro
 
 import facerec
@@ -31,17 +30,12 @@ from facerec.records.synthetic import (
     write_synthetic,
 )
 from facerec.report.conclusions import ALPHA
-from facerec.report.estimate import Estimate
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, facts_table, text_table
 from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from matplotlib.figure import Figure
-
     from facerec.report.figures import Drawing
     from facerec.report.page import FindingLine, Link, Page
     from facerec.training.recipe import Recipe
@@ -64,18 +58,17 @@ Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
 """Results by arm and pack."""
 
 
-@dataclass(frozen=True)
-class NormAudit:
+class NormAudit(NamedTuple):
     """What the audit of a run says of the norms by one grouping."""
 
     arm: str
     grouping: str
     page: str
     """Path from the report."""
-    eta2: Estimate
-    """Share of the variance of subjects' mean norms that lies between the groups, of so many
-    subjects; its remark says why there is none."""
-    p: float | None = None
+    eta2: Mapping[str, Any] | None
+    """The audit's row: share of the variance of subjects' mean norms that lies between groups; None
+    where no group can be shown."""
+    p: float | None
 
     @property
     def detected(self) -> bool:
@@ -180,6 +173,7 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
     """Audit the runs, later ones against the first; return what is said of the norms."""
     from facerec.commands.embed import Job, embed
     from facerec.fairness.outputs import PAGE, read_rows
+    from facerec.fairness.rows import ETA2, p_of
 
     baseline: Path | None = None
     audits = []
@@ -196,23 +190,15 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
         baseline = baseline or embeddings
-        rows = read_rows(out / folder.name / "audit.json")
+        rows = {
+            (row["grouping"], row["figure"]): row
+            for row in read_rows(out / folder.name / "audit.json")
+        }
         page = f"{out.name}/{folder.name}/{PAGE}"
-        audits += [_norm_audit(rows, name, grouping, page) for grouping in GROUPINGS]
+        for grouping in GROUPINGS:
+            eta2, p = rows.get((grouping, ETA2)), rows.get((grouping, p_of(ETA2)))
+            audits.append(NormAudit(name, grouping, page, eta2, p["value"] if p else None))
     return audits
-
-
-def _norm_audit(rows: Sequence[Mapping[str, Any]], arm: str, grouping: str, page: str) -> NormAudit:
-    """Read what the rows of an audit say of a grouping."""
-    from facerec.fairness.rows import ETA2, p_of
-
-    of = {row["figure"]: row for row in rows if row["grouping"] == grouping}
-    eta2, p = of.get(ETA2), of.get(p_of(ETA2))
-    if eta2 is None:
-        return NormAudit(arm, grouping, page, Estimate(None, remark="no group can be shown"))
-    interval = None if eta2["low"] is None else Interval(eta2["low"], eta2["high"])
-    estimate = Estimate(eta2["value"], interval, total=eta2["denominator"], remark=eta2["remark"])
-    return NormAudit(arm, grouping, page, estimate, None if p is None else p["value"])
 
 
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
@@ -251,16 +237,17 @@ def _finding(audit: NormAudit) -> FindingLine:
 
     figure = f"{audit.arm}, η² of norms by {audit.grouping}"
     truth, eta2 = GROUPINGS[audit.grouping], audit.eta2
-    if eta2.value is None or eta2.total is None or audit.p is None:
-        detail = f"{truth}; {eta2.remark}"
-        return FindingLine(figure, "–", conclusion="insufficient data", detail=detail)
+    if eta2 is None or eta2["value"] is None or audit.p is None:
+        why = "no group can be shown" if eta2 is None else eta2["remark"]
+        return FindingLine(figure, "–", "", "insufficient data", f"{truth}; {why}")
+    low, high = eta2["low"], eta2["high"]
     return FindingLine(
         figure,
-        f"{eta2.value:.3f}",
-        limits(eta2.interval, form=".3f"),
+        f"{eta2['value']:.3f}",
+        limits(None if low is None else Interval(low, high), form=".3f"),
         "difference detected" if audit.detected else "none detected at this precision",
         truth,
-        f"{counted(eta2.total, 'subject')}, p = {p_value(audit.p)}",
+        f"{counted(eta2['denominator'], 'subject')}, p = {p_value(audit.p)}",
     )
 
 
@@ -314,7 +301,6 @@ def _page(
     """Return the page: findings, figures, table, curves, faces, and links to the audits."""
     from facerec.report.figures import Drawing, data_uri
     from facerec.report.page import Link, Page, Section, Text
-    from facerec.verification.plots import roc_figure
 
     recipe = next(iter(arms.values()))
     settings = {
@@ -329,7 +315,7 @@ def _page(
     links: list[str | Link] = []
     for arm, page in {each.arm: each.page for each in audits}.items():
         links += [", ", Link(arm, page)] if links else [Link(arm, page)]
-    curves = {pack: {arm: packs[pack] for arm, packs in results.items()} for pack in PACKS}
+    curves = [{arm: packs[pack] for arm, packs in results.items()} for pack in PACKS]
     return Page(
         title="facerec demo",
         verdict=_verdict(results, audits),
@@ -337,12 +323,8 @@ def _page(
         "constraint (SEC), verified and audited on people that neither has seen.",
         findings=[_finding(each) for each in audits],
         headline=[
-            _drawing(
-                _association_figure(audits),
-                "η² of subjects’ mean norms with 95 % intervals, by model and grouping: the share "
-                "of their variance that lies between the groups. Full marks: detected.",
-            ),
             Text(
+                "η² is the share of the variance of subjects’ mean norms that lies between groups. "
                 "Groups of the control differ in nothing: which one a person is in was decided by "
                 "a coin. “None detected” is expected there in 19 of 20 cases, as the tests are "
                 "made at the 5 % level; the planted difference should be detected always. The "
@@ -356,26 +338,11 @@ def _page(
                 "Verification",
                 [
                     _table(results),
-                    *(
-                        _drawing(
-                            roc_figure(models),
-                            f"{pack}: ROC curves of both models, as step functions.",
-                        )
-                        for pack, models in curves.items()
-                    ),
+                    *map(_roc, PACKS, curves),
                     Text(
                         "Over a logarithmic axis; the shaded part is finer than the non-mated "
                         "pairs can resolve."
                     ),
-                ],
-            ),
-            Section(
-                "Embedding norms",
-                [
-                    _drawing(
-                        _norm_figure(results),
-                        "Raw norms of the images of all packs, divided by each model’s mean.",
-                    )
                 ],
             ),
             Section(
@@ -412,48 +379,12 @@ def _page(
     )
 
 
-def _association_figure(audits: Sequence[NormAudit]) -> Figure:
-    """Draw a forest of η² by model and grouping."""
-    from facerec.report.figures import COLOURS, name_rows, new_figure
-
-    figure, axes = new_figure(7, 0.9 + 0.4 * len(audits))
-    colours = dict(zip(GROUPINGS, (COLOURS[1], COLOURS[0]), strict=True))
-    for row, each in enumerate(audits):
-        eta2 = each.eta2
-        if eta2.value is None:
-            continue
-        colour = colours[each.grouping]
-        if eta2.interval is not None:
-            ends = [eta2.interval.low, eta2.interval.high]
-            axes.plot(ends, [row, row], "|-", color=colour, linewidth=1.4)
-        face = colour if each.detected else "white"
-        axes.plot(eta2.value, row, "o", color=colour, markersize=7, markerfacecolor=face)
-    axes.axvline(0, color="0.2", linewidth=0.9)
-    name_rows(axes, [f"{each.arm}: {each.grouping}" for each in audits])
-    axes.set_xlabel("η² of subjects’ mean norms")
-    axes.grid(False, axis="y")
-    return figure
-
-
-def _norm_figure(results: Results) -> Figure:
-    """Draw histograms of raw norms over all packs, each arm's divided by its mean."""
-    from facerec.report.figures import new_figure
-
-    figure, axes = new_figure(7, 3)
-    for arm, packs in results.items():
-        norms = np.concatenate([r.norms.values for r in packs.values() if r.norms is not None])
-        relative = norms / norms.mean()
-        label = f"{arm}: mean {norms.mean():.2f}, CV {relative.std():.3f}"
-        axes.hist(relative, bins=60, density=True, histtype="stepfilled", alpha=0.5, label=label)
-    axes.set(xlabel="‖f‖ / mean", ylabel="density", yticks=[])
-    axes.legend(frameon=False)
-    return figure
-
-
-def _drawing(figure: Figure, caption: str) -> Drawing:
+def _roc(pack: str, models: Mapping[str, VerificationResult]) -> Drawing:
     from facerec.report.figures import Drawing, data_uri, draw
+    from facerec.verification.plots import roc_figure
 
-    return Drawing(data_uri("image/svg+xml", draw(figure, "svg")), caption, caption)
+    caption = f"{pack}: ROC curves of both models, as step functions."
+    return Drawing(data_uri("image/svg+xml", draw(roc_figure(models), "svg")), caption, caption)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -198,18 +198,19 @@ def open_source(
     Raises:
         FacerecError: not exactly one is named, or it cannot be read.
     """
-    from facerec.records.tar_shards import TarDataset, is_tar_shards
-    from facerec.records.training_set import Data, open_dataset
+    from facerec.records.tar_shards import TarImages
+    from facerec.records.training_set import Data, open_images
 
     if sum(choice is not None for choice in (records, images, bench)) != 1:
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
-    if records is not None and is_tar_shards(records):
-        tar = TarDataset(records, on_error=on_error, labelled=False)
-        tar.notes.extend(turned_note(tar, str(records)))
-        return Source(tar, {"kind": "webdataset", "path": str(records)}, tar.subjects)
     if records is not None:
-        dataset = open_dataset(Data(path=records, on_error=on_error), seed=0)
-        return Source(dataset, {"kind": "records", "path": str(records)}, dataset.label_names)
+        faces = open_images(records, Data(records, on_error=on_error))
+        kind = "webdataset" if isinstance(faces, TarImages) else "records"
+
+        def subjects() -> NDArray[np.str_] | None:
+            return faces.label_names() if faces.num_classes else None
+
+        return Source(faces, {"kind": kind, "path": str(records)}, subjects)
     if images is not None:
         folder = FolderImages(images)
         return Source(folder, {"kind": "images", "path": str(images)}, folder.first_folders)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from facerec.commands.cli import Console, refuse_unused, run_command
-from facerec.commands.gallery_images import DEFAULT, Embedder
+from facerec.commands.embedder import DEFAULT, Embedder
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.names import same_name
 from facerec.report import words
@@ -17,7 +17,7 @@ from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    from facerec.galleries.gallery import Enrolment, Gallery
+    from facerec.galleries.gallery import Enrolment
     from facerec.galleries.threshold import Calibration, Fpir
 
 FPIRS = ("1e-1", "1e-2", "1e-3")
@@ -62,12 +62,9 @@ def enroll(
 
     if images is None and not delete and impostors is None and export is None:
         raise FacerecError("there is nothing to do: name images, or people to --delete")
-    if export is not None and export.suffix.lower() != ".parquet":
-        raise DatasetError(f"{export}: templates are a table in Parquet; let its name end so")
-    if gallery.suffix.lower() != ".npz":
-        raise DatasetError(
-            f"{gallery}: a gallery is an archive of arrays; let its name end in .npz"
-        )
+    for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
+        if path is not None and path.suffix.lower() != suffix:
+            raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
     if images is None or is_embeddings(images):
         refuse_unused("says how photos are embedded, and none are enrolled here", {"--flip": flip})
     console = Console(highlight=False, soft_wrap=True)
@@ -76,22 +73,28 @@ def enroll(
         opened = Gallery.read(gallery) if gallery.exists() else None
         if opened is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
+        space = None if opened is None else opened.space
         for name in dict.fromkeys(map(same_name, delete)):
             assert opened is not None
             opened.delete(name)
         enrolled = None
         if images is not None:
-            mirrored = flip
-            if mirrored is None:
-                mirrored = True if opened is None else bool(opened.space.flip)
-            space = None if opened is None else opened.space
+            mirrored = flip if flip is not None else space is None or bool(space.flip)
             embeddings = embedder.read(images, mirrored, subjects, console, space)
             if opened is None:
                 opened = Gallery(Space.of(embeddings))
             enrolled = opened.enroll(embeddings, where=str(images))
             del embeddings
         assert opened is not None
-        _calibrate(opened, impostors, embedder, console)
+        strangers = None
+        if impostors is not None:
+            flipped = bool(opened.space.flip)
+            strangers = embedder.read(impostors, flipped, None, console, opened.space)
+        with progress_bar(console, "probes") as progress:
+            if strangers is None:
+                opened.recalibrate(progress)
+            else:
+                opened.calibrate(strangers, where=str(impostors), progress=progress)
         # What failed is said before anything can go wrong with the file.
         if enrolled is not None:
             _print_enrolment(enrolled, console)
@@ -117,20 +120,6 @@ def enroll(
         print_thresholds(opened.calibration, len(opened), console)
     if export is not None:
         console.print(f"templates: {export}")
-
-
-def _calibrate(
-    gallery: Gallery, impostors: Path | None, embedder: Embedder, console: Console
-) -> None:
-    others = None
-    if impostors is not None:
-        space = gallery.space
-        others = embedder.read(impostors, bool(space.flip), None, console, space)
-    with progress_bar(console, "probes") as progress:
-        if others is None:
-            gallery.recalibrate(progress)
-        else:
-            gallery.calibrate(others, where=str(impostors), progress=progress)
 
 
 def _print_enrolment(enrolled: Enrolment, console: Console) -> None:

@@ -18,9 +18,8 @@ from facerec.files import write_json
 from facerec.limits import Flags, Seed
 
 if TYPE_CHECKING:
-    from facerec.verification import Bench, VerificationResult
+    from facerec.verification import VerificationResult
     from facerec.verification.identification import IdentificationResult
-    from facerec.verification.templates import TemplateBench
 
 LEAST_REPLICATES = 40
 """With fewer, 2.5 % of them are less than one, and no limit of an interval can be read."""
@@ -66,29 +65,23 @@ class Output(Flags):
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
     """Write all figures to this file."""
-    roc: Path | None = None
-    """Draw the ROC curves into this .png, .svg or .pdf file."""
 
     def check(self) -> None:
         """Refuse what cannot be written, before minutes of work.
 
         Raises:
-            FacerecError: a plot of unknown type, a folder of others, or a file inside it.
+            FacerecError: a folder of others, or a file inside it.
         """
-        if self.roc is not None:
-            from facerec.report.figures import check_plot_path
+        if self.out is None:
+            return
+        from facerec.verification.page import check_report_folder
 
-            check_plot_path(self.roc)
-        if self.out is not None:
-            from facerec.verification.page import check_report_folder
-
-            check_report_folder(self.out)
-        for file in (self.json, self.roc):
-            if file and self.out and file.resolve().is_relative_to(self.out.resolve()):
-                raise MetricError(
-                    f"{file}: lies in {self.out}, which holds the report and nothing else; choose "
-                    "another folder"
-                )
+        check_report_folder(self.out)
+        if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
+            raise MetricError(
+                f"{self.json}: lies in {self.out}, which holds the report and nothing else; choose "
+                "another folder"
+            )
 
 
 COMPUTATION, OUTPUT = Computation(), Output()
@@ -107,16 +100,10 @@ def tell(
     settings: Mapping[str, Any],
     output: Output,
     console: Console,
-    pictures: Sequence[Bench | TemplateBench] = (),
 ) -> None:
-    """Print one side, or two and their differences, and write what was asked for.
-
-    Pictures are shown in the report if there are benches to take them from.
-    """
-    from facerec.verification import Bench
+    """Print one side, or two and their differences, and write what was asked for."""
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
-    from facerec.verification.plots import plot_roc
     from facerec.verification.report import print_comparison, print_identification, print_result
 
     first, *others = both
@@ -144,20 +131,13 @@ def tell(
             figures["identification"] = [each.to_json() for each in searches]
         write_json(output.json, figures)
         console.print(f"figures: {output.json}", soft_wrap=True)
-    if output.roc is not None:
-        models = {name: (one.model or {}).get("name") for name, one in first.results.items()}
-        named = {f"{models[n]}, {n}" if models[n] else n: r for n, r in first.results.items()}
-        plot_roc(named, output.roc)
-        console.print(f"ROC: {output.roc}", soft_wrap=True)
     if output.out is not None:
-        shown = {one.name: one.images.encoded for one in pictures if isinstance(one, Bench)}
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         page = write_report(
             output.out,
             first.results,
             comparisons=list(comparisons.values()),
             searches=searches,
-            pictures=shown or None,
             command=command,
         )
         console.print(f"report: {output.out / page.name}", soft_wrap=True)

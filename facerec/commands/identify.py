@@ -11,8 +11,8 @@ import tyro
 
 import facerec
 from facerec.commands.cli import Console, run_command
+from facerec.commands.embedder import DEFAULT, Embedder
 from facerec.commands.enroll import fpir_words
-from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import check_file_name, write_json
@@ -108,14 +108,14 @@ def identify(
 
 
 def _print(identification: Identification, names: Sequence[str], console: Console) -> None:
-    if identification.fpir is None and identification.threshold is not None:
+    if identification.fpir is not None:
+        console.print(fpir_words(identification.fpir))
+    elif identification.threshold is not None:
         console.print(
             f"threshold {words.threshold(identification.threshold)}; its FPIR is not known, "
             "because the gallery is not calibrated",
             style="yellow",
         )
-    elif identification.fpir is not None:
-        console.print(fpir_words(identification.fpir))
     named = failed = 0
     for answer in identification.answers:
         named += answer.subject is not None
@@ -144,32 +144,21 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
 
 
 _HEADER = (
-    "image_id",
-    "subject_id",
-    "score",
-    "margin",
-    "rank",
-    "candidate",
-    "candidate_score",
-    "threshold",
-    "fpir",
-    "fpir_low",
-    "fpir_high",
-    "failure",
-)
+    "image_id", "subject_id", "score", "margin", "rank", "candidate", "candidate_score",
+    "threshold", "fpir", "fpir_low", "fpir_high", "failure",
+)  # fmt: skip
 
 
 def _rows(identification: Identification, names: Sequence[str]) -> Iterator[Sequence[object]]:
     point = identification.fpir
-    fpir = ("", "", "") if point is None else (point.value, point.low, point.high)
-    common = ["" if value is None else value for value in (identification.threshold, *fpir)]
+    fpir = (None, None, None) if point is None else (point.value, point.low, point.high)
+    common = identification.threshold, *fpir
     for name, answer in zip(names, identification.answers, strict=True):
-        score, margin = ("" if x is None else x for x in (answer.score, answer.margin))
-        first = name, answer.subject or "", score, margin
+        first = name, answer.subject, answer.score, answer.margin
         for rank, candidate in enumerate(answer.candidates, 1):
-            yield *first, rank, candidate.subject, candidate.score, *common, ""
+            yield *first, rank, candidate.subject, candidate.score, *common, None
         if answer.failure is not None:
-            yield *first, "", "", "", *common, answer.failure
+            yield *first, None, None, None, *common, answer.failure
 
 
 def _to_json(

@@ -23,7 +23,7 @@ COMMANDS = {
     "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",
     "enroll": "people into a gallery file, and out of it without a trace",
     "identify": "search a gallery, at the threshold that its size needs",
-    "convert": "turn any verification set into a pack, or a folder with its pair list",
+    "convert": "turn any verification set into a pack of images",
     "audit": "embedding norms and error rates by recorded group, as a report",
     "audit-scores": "the same of error rates alone, from the scores of any system",
     "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import tyro
 
@@ -14,9 +13,6 @@ from facerec.environment import available_cores
 from facerec.errors import DatasetError
 from facerec.limits import Count
 from facerec.report.progress import progress_bar
-
-if TYPE_CHECKING:
-    from facerec.records.dataset import Skipped
 
 
 def make_records(
@@ -27,7 +23,6 @@ def make_records(
     apply: Path | None = None,
     size: int | None = None,
     resize: bool = False,
-    layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: Literal["error", "skip"] = "error",
     processes: Count | None = None,
     force: bool = False,
@@ -49,7 +44,6 @@ def make_records(
             passed over. Images stay as they are, of whatever size.
         size: Height and width that every image must have, in pixels; by default 112.
         resize: Scale square images of other sizes instead of refusing them.
-        layout: Layout of the records; auto is insightface as long as its numbers are exact.
         on_error: Stop at a bad image, or leave it out and list it.
         processes: Processes that read and check images; by default one per core.
         force: Replace the records that OUT holds already.
@@ -61,7 +55,7 @@ def make_records(
             "--unpack, --repair and --apply leave images as they are; take --size and --resize away"
         )
     if repair:
-        from facerec.records.repair import repair_records
+        from facerec.records.make import repair_records
 
         for line in repair_records(source, out):
             print(line)
@@ -73,40 +67,30 @@ def make_records(
             f"{out}: holds a train.rec already; choose another --out, or replace it by --force"
         )
     from facerec.records import make
-    from facerec.records.dataset import FolderDataset, RecordDataset
-    from facerec.records.training_set import Data, open_dataset
+    from facerec.records.training_set import Data, open_images
 
     with progress_bar(Console(stderr=True)) as progress:
         if unpack:
-            dataset = RecordDataset(source, on_error=on_error)
-            summary = make.export_folder(dataset, out, on_error=on_error, progress=progress)
+            summary = make.export_folder(source, out, on_error=on_error, progress=progress)
         elif apply is not None:
-            images = open_dataset(Data(path=source, on_error=on_error), seed=0)
-            summary = make.apply_proposals(
-                images, apply, out, layout=layout, on_error=on_error, progress=progress
-            )
+            images = open_images(source, Data(source, on_error=on_error))
+            summary = make.apply_proposals(images, apply, out, on_error=on_error, progress=progress)
         else:
             summary = make.make_records(
-                FolderDataset(source),
+                source,
                 out,
                 processes=processes or available_cores(),
                 size=112 if size is None else size,
                 resize=resize,
-                layout=layout,
                 on_error=on_error,
                 progress=progress,
             )
-    print_skipped(summary.skipped)
+    for item in summary.skipped:
+        print(f"left out: {item.cause}")
     for note in summary.notes:
         print(f"note: {note}")
     said = ", ".join(f"{count:,} {what}" for what, count in summary.counts.items())
     print(f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities; {said}")
-
-
-def print_skipped(skipped: Sequence[Skipped]) -> None:
-    """List what was left out, one sentence a line."""
-    for item in skipped:
-        print(f"left out: {item.cause}")
 
 
 main = partial(run_command, make_records)

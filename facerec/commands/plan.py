@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,72 +48,43 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     if classes is None:
         classes = open_data(recipe, console).num_classes
     plan = plan_step(recipe, classes, options.ranks, options.device)
-    console.print(fact_lines(_facts(recipe, options, classes, plan)))
+    each = recipe.batch_size // (options.ranks * recipe.accumulation)
+    facts = {
+        "backbone": f"{recipe.backbone.name}, {plan.precision} on {options.device}",
+        "batch": f"{recipe.batch_size:,} images on {options.ranks} ranks, {recipe.accumulation} × "
+        f"{each:,} each",
+        "classes": f"{classes:,}, of which rank 0 holds {plan.classes:,} and visits "
+        f"{plan.visited:,} in a step",
+    }
+    console.print(fact_lines(facts.items()))
     console.print()
-    tables = [_memory(plan), *([_network(plan)] if plan.transfers else []), _arithmetic(plan)]
-    for table in tables:
-        console.print(table.terminal())
+    console.print(_table("memory of a rank, GB (10⁹ bytes)", plan.parts, GB).terminal())
+    if plan.transfers:
+        caption = "network, GB that a rank sends in a step, and as many received"
+        console.print(_table(caption, plan.transfers, GB).terminal())
+    flop = {"backbone": plan.backbone_flop, "head": plan.head_flop}
+    console.print(_table("arithmetic of a rank, TFLOP a step", flop, 10**12).terminal())
     if options.device_memory is not None:
         _print_verdict(plan, options.device_memory, console)
-    for line in _assumptions(recipe, options, plan):
-        console.print(line, style="dim", highlight=False)
-
-
-def _facts(recipe: Recipe, options: Options, classes: int, plan: Plan) -> Iterator[tuple[str, str]]:
-    micro = recipe.batch_size // (options.ranks * recipe.accumulation)
-    times = f" in {recipe.accumulation} micro-batches" if recipe.accumulation > 1 else ""
-    yield "backbone", f"{recipe.backbone.name}, {plan.precision} on {options.device}"
-    yield (
-        "batch",
-        f"{recipe.batch_size:,} images on {options.ranks} ranks, "
-        f"{recipe.batch_size // options.ranks:,} "
-        f"each{times}" + (f" of {micro:,}" if times else ""),
-    )
-    yield (
-        "classes",
-        f"{classes:,}, of which rank 0 holds {plan.classes:,} and visits {plan.visited:,} "
-        "in a step",
+    console.print(
+        "Memory is an estimate: tensors that autograd keeps in an uncompiled step, and the largest "
+        "of the rest, all together; without the allocator's fragmentation, CUDA, cuDNN, NCCL and, "
+        "on a CPU, Python. FLOP are those of convolutions and matrix products, an addition and a "
+        "product each one; bytes on the network are those of ring algorithms.",
+        style="dim",
+        highlight=False,
     )
 
 
-def _memory(plan: Plan) -> Table[Any]:
-    unit, name = _unit(plan.memory)
-
+def _table(caption: str, values: Mapping[str, int], unit: int) -> Table[Any]:
     rows: list[list[Cell | str]] = [
-        [part, *(f"{size / unit:,.2f}" if size else "" for size in use)]
-        for part, use in plan.uses.items()
-        if any(use)
+        [name, f"{value / unit:,.3f}"] for name, value in values.items()
     ]
-    totals = (Cell(f"{size / unit:,.2f}", strong=size == plan.memory) for size in plan.totals)
-    rows.append(["together", *totals])
-    caption = (
-        f"memory of a rank in {name}, while the head's backward pass, the backbone's passes and "
-        "the update are at work"
-    )
-    return text_table(caption, ("part", "head", "backbone", "update"), rows)
-
-
-def _network(plan: Plan) -> Table[Any]:
-    traffic = sum(plan.transfers.values())
-    unit, name = _unit(traffic)
-    rows = [(purpose, f"{size / unit:,.3f}") for purpose, size in plan.transfers.items()]
-    caption = f"network, {name} that a rank sends in a step, and as many received"
-    return _summed(caption, ("what", "sent"), rows, ("together", f"{traffic / unit:,.3f}"))
-
-
-def _arithmetic(plan: Plan) -> Table[Any]:
-    total = "together", f"{(plan.backbone_flop + plan.head_flop) / 1e12:,.3f}"
-    rows = [
-        ("backbone", f"{plan.backbone_flop / 1e12:,.3f}"),
-        ("head", f"{plan.head_flop / 1e12:,.3f}"),
+    total = [
+        Cell("together", strong=True),
+        Cell(f"{sum(values.values()) / unit:,.3f}", strong=True),
     ]
-    return _summed("arithmetic of a rank, TFLOP a step", ("where", "TFLOP"), rows, total)
-
-
-def _summed(
-    caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str]
-) -> Table[Any]:
-    return text_table(caption, headings, [*rows, [Cell(text, strong=True) for text in total]])
+    return text_table(caption, ("what", "how much"), [*rows, total])
 
 
 def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
@@ -129,35 +100,6 @@ def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
             "or more --ranks",
             highlight=False,
         )
-
-
-def _assumptions(recipe: Recipe, options: Options, plan: Plan) -> list[str]:
-    from facerec.training.network import compile_mode
-
-    lines = [
-        "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context, the "
-        "work space of cuDNN and NCCL, and, on a CPU, Python, the libraries and the copy of the "
-        "state that is made for a checkpoint."
-        if options.device == "cpu"
-        else "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context "
-        "and the work space of cuDNN, cuBLAS and NCCL.",
-        "Activations are what autograd keeps on a CPU; FLOP are those of convolutions and matrix "
-        "products, an addition and a product each one.",
-    ]
-    if options.ranks > 1:
-        lines.append(
-            "Rank 0 is planned for, which holds the most classes. Bytes on the network are those "
-            "of ring algorithms."
-        )
-    if recipe.precision == "auto":
-        lines.append(f"Precision auto is taken for {plan.precision}.")
-    if compile_mode(recipe.compile, options.device, recipe.recompute):
-        lines.append("The step is planned as if it were not compiled, which needs more memory.")
-    return lines
-
-
-def _unit(largest: int) -> tuple[int, str]:
-    return (GB, "GB (10⁹ bytes)") if largest >= GB else (10**6, "MB (10⁶ bytes)")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

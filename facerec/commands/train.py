@@ -47,11 +47,6 @@ class Options(Flags):
     a trial of a long run, whose schedule stays that of all its epochs."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
-    profile: bool = False
-    """Instead of training record some steps with torch.profiler, print its table, and write nothing
-    but a teacher's embeddings that are not there yet."""
-    profile_steps: Count = 10
-    """Steps that --profile records, after a few to warm up."""
 
 
 def train_recipe(
@@ -296,11 +291,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
         torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """
-        if options.profile:
-            from facerec.commands.profile import profile_recipe  # loads what runs never need
-
-            profile_recipe(recipe, options.device, options.profile_steps, Console())
-            return
         train_recipe(recipe, name, options, Console(), words_given)
 
     run_command(train, arguments)

@@ -110,7 +110,6 @@ def verify(
     compare: Path | None = None,
     try_preprocessing: bool = False,
     compat: Compat | None = None,
-    with_images: bool = False,
     views: tyro.conf.OmitArgPrefixes[Views] = VIEWS,
     computation: tyro.conf.OmitArgPrefixes[Computation] = COMPUTATION,
     output: tyro.conf.OmitArgPrefixes[Output] = OUTPUT,
@@ -134,7 +133,6 @@ def verify(
             scalings on two folds of the bench, name the best and whether others can be told from
             it, and end.
         compat: add the accuracy as that project computes it.
-        with_images: show the hardest pairs in the report; it then holds photos of people.
         views: how images become embeddings.
         computation: how figures are computed.
         output: where they go.
@@ -146,8 +144,6 @@ def verify(
     # Whatever can be wrong is found before minutes of embedding.
     settings = computation.settings(compare is not None or try_preprocessing)
     output.check()
-    if with_images and output.out is None:
-        raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
     if embeddings is not None and (model is not None or try_preprocessing):
         raise MetricError("--embeddings take the place of a model; leave one of them out")
     console = Console(highlight=False)
@@ -158,10 +154,6 @@ def verify(
         loaded = network.load(model or newest_run(runs))
         _try_preprocessing(loaded, opened[0], views, settings, console, output.json)
         return
-    if output.roc is not None and all(bench.pairs is None for bench in opened):
-        raise MetricError(
-            f"{opened[0].name}: it has searches alone, and a ROC shows pairs; leave out --roc"
-        )
     sources = []
     for path in [embeddings or model, *([] if compare is None else [compare])]:
         if path is not None and (path == embeddings or is_embeddings(path)):
@@ -175,7 +167,7 @@ def verify(
         known = [given_overlap(benches.overlap, opened)]
     variants = [(bench, without_known(bench, known, console)) for bench in opened]
     both = [_verify_all(each, variants, settings, compat, console) for each in sources]
-    tell(both, settings, output, console, opened if with_images else ())
+    tell(both, settings, output, console)
 
 
 def _try_preprocessing(
@@ -218,7 +210,7 @@ def _try_preprocessing(
             progress=progress,
         )
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
-    console.print(figures_table(caption, trials.figures()).terminal())
+    console.print(figures_table(caption, trials.figures).terminal())
     console.print(trials.basis, style="dim italic", soft_wrap=True)
     console.print(trials.verdict, style="bold", soft_wrap=True)
     if json is not None:
@@ -302,12 +294,9 @@ def _verify_templates(
 
     results: dict[str, VerificationResult] = {}
     embeddings = source.embed(bench.images, bench.name, bench.aligner())
-    weighted = bench.detector_scores is not None
     weightings: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
     for weighting in weightings:
-        pooled = template_vectors(
-            embeddings.vectors, bench, norm_weighting=weighting, detector_score=weighted
-        )
+        pooled = template_vectors(embeddings.vectors, bench, weighting)
         name = f"{bench.name} ({weighting} norms)"
         facts: Any = {
             "flip": embeddings.flip,

@@ -21,7 +21,6 @@ from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench_name
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
-from facerec.records.images import ImageSource
 
 Features = NDArray[np.float32]
 
@@ -101,19 +100,6 @@ class FeatureReader:
         return features
 
 
-class _Rows(ImageSource):
-    """The rows of an embeddings file, of which there are no pixels."""
-
-    def __init__(self, path: Path, ids: NDArray[np.str_]) -> None:
-        self._path, self.ids = path, ids
-
-    def encoded(self, i: int) -> bytes:
-        raise DatasetError(f"{self.where(i)}: there are features of this image, but no pixels")
-
-    def where(self, i: int) -> str:
-        return f"{self._path}, image {self.ids[i]}"
-
-
 def open_features(config: FeatureData) -> FeatureSet:
     """Read the features of a comparison.
 
@@ -154,8 +140,8 @@ def open_features(config: FeatureData) -> FeatureSet:
     names = ordered(set(first.subjects[kept].tolist()))
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)
-    rows = _Rows(path, first.ids[kept])
-    return FeatureSet(path, [view[kept] for view in views], rows, labels, names, files, notes=notes)
+    ids = first.ids[kept]
+    return FeatureSet(path, [view[kept] for view in views], ids, labels, names, files, notes=notes)
 
 
 def _read(path: Path) -> Embeddings:
@@ -174,25 +160,15 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
     """Return the second views in the order of the first."""
     second = _read(path)
     assert second.ids is not None and first.ids is not None
-    if second.vectors.shape[1] != first.vectors.shape[1]:
-        raise DatasetError(
-            f"{path}: {second.vectors.shape[1]} features an image where {first_path} has "
-            f"{first.vectors.shape[1]}; both views must come from one network"
-        )
     rows = pd.Index(second.ids).get_indexer(pd.Index(first.ids))
-    if (rows < 0).any():
-        missing = first.ids[rows < 0]
+    same = (rows >= 0).all() and second.vectors.shape[1] == first.vectors.shape[1]
+    if same and first.subjects is not None and second.subjects is not None:
+        same = bool((second.subjects[rows] == first.subjects).all())
+    if not same:
         raise DatasetError(
-            f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
-            f"view, the first is {str(missing[0])!r}; embed the same images for both files"
+            f"{path}: its images, their classes or the number of features are not those of "
+            f"{first_path}; embed the same images with the same network for both files"
         )
-    if first.subjects is not None and second.subjects is not None:
-        other = np.flatnonzero(second.subjects[rows] != first.subjects)
-        if len(other):
-            raise DatasetError(
-                f"{path}: image {str(first.ids[other[0]])!r} is of another class than in "
-                f"{first_path}; embed the same images for both files"
-            )
     return second.vectors[rows]
 
 

@@ -1,41 +1,22 @@
-"""Figures of a comparison. Arms keep their colour in all of them; estimates have whiskers."""
+"""The figure of a comparison: a forest of all arms and of their differences."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from facerec.comparison.protocol import METRICS, UNTRAINED
-from facerec.comparison.summary import HEADLINE, Summary, kept_scores
+from facerec.comparison.summary import HEADLINE, Summary
 from facerec.comparison.tables import percent
-from facerec.report.figures import (
-    COLOURS,
-    SMALL,
-    SOFT,
-    beside,
-    label,
-    legend,
-    name_rows,
-    new_figure,
-    note,
-    styles,
-    tidy,
-)
+from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, tidy
 
-_WIDTH = 7.5
-_WIDE = 11.4
-"""Of the first figure, which takes the whole page."""
+_WIDTH = 11.4
 _ROW = 0.172
-"""Height of an arm there: 28 of them are to be seen without scrolling."""
-_BAND = (0.1, 0.9)
-"""Quantiles between which most learning curves lie."""
-_METRIC = METRICS["map_at_r"]
+"""Height of an arm: 28 of them are to be seen without scrolling."""
 
 
 def arm_figure(summary: Summary) -> Figure | None:
@@ -43,42 +24,32 @@ def arm_figure(summary: Summary) -> Figure | None:
 
     The best come first, each penalty right below its loss. Colour is for what the test declares.
     """
-    rows = _ranked(summary)
+    rows = [arm for arm in _ranked(summary) if summary.headline(arm) is not None]
     if not rows:
         return None
-    figure = Figure(figsize=(_WIDE, 0.85 + _ROW * len(rows)), layout="constrained")
-    count = 1 + bool(summary.pairs)
-    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0].tolist()
+    figure = Figure(figsize=(_WIDTH, 0.85 + _ROW * len(rows)), layout="constrained")
+    panels = figure.subplots(1, 1 + bool(summary.pairs), sharey=True, squeeze=False)[0].tolist()
+    left, right = panels[0], panels[-1]
     for axes in panels:
         tidy(axes)
         axes.grid(False, axis="y")
         axes.tick_params(axis="x", labelsize=SMALL)
-    tones = []
     for at, arm in enumerate(rows):
-        row = summary.headline(arm)
-        base = summary.arms.against[arm]
+        row, base = summary.headline(arm), summary.arms.against[arm]
         tone = "0.15" if pd.isna(base) else "0.45"
-        if summary.declared(arm, *HEADLINE) and row is not None:
+        if summary.declared(arm, *HEADLINE):
             tone = COLOURS[0] if row.difference > 0 else COLOURS[1]
-        tones.append(tone)
-        if row is None:
-            panels[0].text(0.5, at, "failed", transform=panels[0].get_yaxis_transform())
-            continue
-        _whiskers(panels[0], row, "mean", at, tone)
-        if count == 2 and not math.isnan(row.difference):
-            _whiskers(panels[1], row, "difference", at, tone)
-            beside(panels[1], at, label(f"− {base}", 26))
-    untrained = summary.headline(UNTRAINED)
-    if untrained is not None:
-        panels[0].axvline(100 * untrained["mean"], color="0.4", linewidth=0.9, linestyle=":")
-    name_rows(panels[0], [label(arm, 30).replace("\n", " ") for arm in rows])
-    for tone, text in zip(tones, panels[0].get_yticklabels(), strict=True):
-        text.set_color(tone)
-    panels[0].set_xlabel(f"test {_METRIC}, %; dotted: untrained", fontsize=9)
-    if count == 2:
-        panels[1].axvline(0, color="0.2", linewidth=0.9)
-        panels[1].tick_params(axis="y", left=False, labelleft=False)
-        panels[1].set_xlabel("difference from what stands at the right, points", fontsize=9)
+        _whiskers(left, row, "mean", at, tone)
+        if not math.isnan(row.difference):
+            _whiskers(right, row, "difference", at, tone)
+            beside(right, at, label(f"− {base}", 26))
+    left.axvline(100 * summary.headline(UNTRAINED)["mean"], color="0.4", linewidth=0.9, ls=":")
+    name_rows(left, [label(arm, 30).replace("\n", " ") for arm in rows])
+    left.set_xlabel(f"test {METRICS['map_at_r']}, %; dotted: untrained", fontsize=9)
+    if right is not left:
+        right.axvline(0, color="0.2", linewidth=0.9)
+        right.tick_params(axis="y", left=False, labelleft=False)
+        right.set_xlabel("difference from what stands at the right, points", fontsize=9)
     figure.suptitle(
         "blue: above, orange: below what it is compared with (adjusted p ≤ "
         f"{1 - summary.comparison.confidence:.2g}); grey: no difference detected; thin: "
@@ -93,9 +64,6 @@ def arm_figure(summary: Summary) -> Figure | None:
 
 def _ranked(summary: Summary) -> list[str]:
     """Return the arms, best first; one that differs in its penalty alone follows its base."""
-    arms = summary.arms
-    if arms.missing.ne("").all():
-        return []
     hosts = {pair.Index: pair.against for pair in summary.pairs if pair.claim == "penalty"}
 
     def host(name: str) -> str:
@@ -105,7 +73,7 @@ def _ranked(summary: Summary) -> list[str]:
         row = summary.headline(name)
         return -math.inf if row is None else float(row["mean"])
 
-    order = list(arms.index)
+    order = list(summary.arms.index)
     return sorted(order, key=lambda n: (-value(host(n)), order.index(host(n)), order.index(n)))
 
 
@@ -117,29 +85,3 @@ def _whiskers(axes: Axes, row: Any, name: str, at: float, colour: str) -> None:
         ends = [min(low, value), max(high, value)]
         axes.plot(ends, [at, at], color=colour, linewidth=width, alpha=alpha)
     axes.plot(value, at, "o", color=colour, markersize=4.5)
-
-
-def learning_figure(summary: Summary) -> Figure | None:
-    """Draw validation scores of the final runs by epoch; None without any."""
-    fits = {
-        each.arm.name: [f for run in each.runs for f in run.fits] for each in summary.results.arms
-    }
-    known = {name: of_arm for name, of_arm in fits.items() if of_arm}
-    if not known:
-        return None
-    figure, axes = new_figure(_WIDTH, 4.4)
-    shown = styles(list(known))
-    for style, of_arm in zip(shown, known.values(), strict=True):
-        curves = 100 * kept_scores(of_arm)
-        epochs = np.arange(curves.shape[1])
-        axes.plot(epochs, curves.mean(axis=0), style.line, color=style.colour, linewidth=1.4)
-        if len(known) <= len(COLOURS):
-            low, high = np.quantile(curves, _BAND, axis=0)
-            axes.fill_between(epochs, low, high, color=style.colour, alpha=0.12, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("epoch", fontsize=9)
-    axes.set_ylabel(f"validation {_METRIC}, %", fontsize=9)
-    most = " to ".join(f"{100 * share:g}" for share in _BAND)
-    note(axes, f"lines: means over seeds and folds; bands: {most} % of them")
-    legend(figure, shown)
-    return figure

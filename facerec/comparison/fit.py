@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,17 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from facerec.comparison.batches import class_batches, derived_seed, hard_batches, two_views
+from facerec.comparison.batches import class_batches, derived_seed, two_views
 from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.losses import LossModule, create_loss
-from facerec.comparison.probe import Probe, probe_step
+from facerec.comparison.losses import create_loss
 from facerec.comparison.protocol import METRICS, Arm, Metric, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
 from facerec.comparison.trunks import Trunk, create_trunk
-from facerec.devices import has_fast_bf16
 from facerec.errors import MetricError
 from facerec.heads import create_regularizer
 from facerec.training.optimization import parameter_groups
@@ -36,9 +32,6 @@ SELECTED_BY: Metric = "map_at_r"
 
 _EVALUATION_BATCH = 128
 _CACHE_BYTES = 2 << 30  # of decoded images, for each transform
-
-_Figures = dict[str, float | None]
-"""Of an epoch's training: loss, penalty, center."""
 
 
 @dataclass(frozen=True)
@@ -78,57 +71,65 @@ class Fit:
     seconds: float
     failure: str | None = None
     """Why there is no score."""
-    probes: tuple[Probe, ...] = ()
 
 
-@dataclass
-class _Model:
-    """One model in training: its modules, its data, and what is remembered of its epochs."""
+class Learner:
+    """What learns in a training: the trunk, the terms of its loss, and the optimizer of all.
 
-    trunk: nn.Module
-    loss: LossModule
-    regularizer: nn.Module | None
-    positions: NDArray[np.int64]
-    """Training images."""
-    targets: NDArray[np.int64]
-    """Their classes, numbered from 0."""
-    held_out: NDArray[np.int64]
-    """Validation images."""
-    curve: list[Point] = field(default_factory=list)
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """Of the best epoch."""
-    best: Point | None = None
-    batches: NDArray[np.int64] | None = None
-    """Of the present epoch, as indices of ``positions``."""
-    probes: list[Probe] = field(default_factory=list)
-    seconds: float = 0.0
-    failure: str | None = None
-    done: bool = False
+    Args:
+        trunk: on the device, and so are the others.
+        arm: its setting written into it.
+        protocol: of the arm.
+        num_classes: of the training fold.
+        seed: of the loss's own parameters.
+        device: where to compute.
+    """
 
-    def add(self, point: Point) -> None:
-        """Take in the figures of an epoch; keep the weights if it is the best."""
-        self.curve.append(point)
-        if self.best is None or point.score > self.best.score:
-            self.best = point
-            self.weights = copy.deepcopy(self.trunk.state_dict())
-
-    def fail(self, why: str) -> None:
-        """End training without a score."""
-        self.failure, self.done = why, True
-
-    def result(self) -> tuple[Fit, nn.Module]:
-        """Return how training went, and the trunk of the best epoch in evaluation mode."""
-        assert self.best is not None
-        self.trunk.load_state_dict(self.weights)
-        fit = Fit(
-            score=None if self.failure else self.best.score,
-            epoch=self.best.epoch,
-            curve=tuple(self.curve),
-            seconds=round(self.seconds, 3),
-            failure=self.failure,
-            probes=tuple(self.probes),
+    def __init__(
+        self,
+        trunk: nn.Module,
+        arm: Arm,
+        protocol: Protocol,
+        num_classes: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        size, config = protocol.trunk.embedding_size, protocol.optimizer
+        self.trunk, self.penalty = trunk, None
+        self.loss = create_loss(arm.loss, num_classes, size, seed).to(device)
+        if arm.regularizer is not None:
+            self.penalty = create_regularizer(arm.regularizer, scale=arm.loss.cosine_factor)
+            self.penalty.to(device)
+        plain = list(self.penalty.parameters()) if self.penalty else []
+        own = parameter_groups([self.loss], config)
+        self.optimizer = config.create(
+            [
+                *parameter_groups([trunk], config, plain=plain),
+                *({**group, "lr": arm.loss_lr} for group in own),
+            ]
         )
-        return fit, self.trunk.eval()
+
+    def train_step(
+        self, images: Tensor, labels: Tensor, progress: float
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Take a step, and return the loss, the weighted penalty and its center.
+
+        Args:
+            images: what the trunk takes.
+            labels: their classes, numbered from 0.
+            progress: share of the training that is done.
+        """
+        embeddings = self.trunk(images).float()
+        metric, penalty, center = self.loss(embeddings, labels), None, None
+        total = metric
+        if self.penalty is not None:
+            output = self.penalty(embeddings, progress=progress)
+            penalty, center = output.loss.detach(), output.figures["center"]
+            total = metric + output.loss
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        self.optimizer.step()
+        return metric.detach(), penalty, center
 
 
 class Trainer:
@@ -137,15 +138,10 @@ class Trainer:
     Args:
         images: all classes, test classes among them.
         device: where to compute.
-
-    Attributes:
-        in_step: whether the folds of an arm are best trained together (`fit_folds`): on features,
-            where most of a step is not arithmetic.
     """
 
     def __init__(self, images: ImageSet, device: torch.device) -> None:
         self.images, self.labels, self.device = images, images.labels, device
-        self.in_step = isinstance(images, FeatureSet)
         self._readers: dict[Transform | None, BatchReader | FeatureReader] = {}
 
     def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
@@ -155,50 +151,44 @@ class Trainer:
         # Convolutions on a CPU take half the time so.
         return trunk.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def fit_folds(
-        self, arm: Arm, protocol: Protocol, folds: Sequence[Fold], seed: int
-    ) -> list[tuple[Fit, nn.Module]]:
-        """Train a model on each of some folds, all in step.
+    def fit(self, arm: Arm, protocol: Protocol, fold: Fold, seed: int) -> tuple[Fit, nn.Module]:
+        """Train a model on a fold.
 
-        A loss that is not finite ends training; the fit then says so and has no score. The models
-        share the optimizer, whose arithmetic is element by element, and nothing else: each is
-        the model that its fold alone would give but for the rounding of sums. One that stops early
-        costs no more time.
+        A loss that is not finite ends training; the fit then says so and has no score.
 
         Args:
             arm: its setting written into it.
             protocol: of the arm.
-            folds: classes to train and to validate on.
+            fold: classes to train and to validate on.
             seed: of weights, batches and augmentation; equal for all arms.
 
         Returns:
-            How each training went, and the trunk of its best epoch in evaluation mode.
+            How training went, and the trunk of its best epoch in evaluation mode.
         """
-        if protocol.probe_every and len(folds) > 1:  # a probe makes the step of its model itself
-            return [self.fit_folds(arm, protocol, [fold], seed)[0] for fold in folds]
-        models = [self._begin(arm, protocol, fold, seed) for fold in folds]
-        optimizer = self._optimizer(arm, protocol, models)
-        base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        for model in models:
-            model.add(self._validate(model, protocol, 0))
+        started = time.perf_counter()
+        trunk = self.create_trunk(protocol.trunk, seed)
+        learner = Learner(trunk, arm, protocol, len(fold.train), seed, self.device)
+        held_out, _ = select_classes(self.labels, fold.validation)
+        best = self._validate(trunk, protocol, held_out, {"epoch": 0})
+        curve, weights, failure = [best], copy.deepcopy(trunk.state_dict()), None
         for epoch in range(1, protocol.epochs + 1):
-            training = [model for model in models if not model.done]
-            if not training:
+            figures = self._train_epoch(learner, arm, protocol, fold, seed, epoch)
+            if not math.isfinite(figures["loss"]) or not _all_finite(trunk):
+                failure = f"the loss is {figures['loss']} in epoch {epoch}"
                 break
-            started = time.perf_counter()
-            for model in training:
-                model.batches = self._batches(protocol, model, seed, epoch)
-            with torch.random.fork_rng(self._cuda()):
-                torch.manual_seed(derived_seed(seed, epoch))  # dropout
-                figures = self._train_epoch(
-                    arm, protocol, training, optimizer, base_lrs, seed, epoch
-                )
-            for model, figure in zip(training, figures, strict=True):
-                self._end_epoch(protocol, model, epoch, figure)
-            share = (time.perf_counter() - started) / len(training)
-            for model in training:
-                model.seconds += share
-        return [model.result() for model in models]
+            try:
+                curve.append(self._validate(trunk, protocol, held_out, figures))
+            except MetricError as error:  # embeddings that are zero or not finite
+                failure = f"epoch {epoch}: {error}"
+                break
+            if curve[-1].score > best.score:
+                best, weights = curve[-1], copy.deepcopy(trunk.state_dict())
+            if epoch - best.epoch >= protocol.patience:
+                break
+        trunk.load_state_dict(weights)
+        seconds = round(time.perf_counter() - started, 3)
+        score = None if failure else best.score
+        return Fit(score, best.epoch, tuple(curve), seconds, failure), trunk.eval()
 
     @torch.no_grad()
     def embed(
@@ -206,162 +196,51 @@ class Trainer:
     ) -> NDArray[np.float32]:
         """Return raw embeddings ``(m, D)`` of images, in evaluation mode."""
         trunk.eval()
-        chunks = []
         reader = self._reader(protocol)
-        for images in reader.evaluate(positions, _EVALUATION_BATCH):
-            with self._autocast(protocol):
-                x = reader.normalize(images.to(self.device, non_blocking=True))
-                chunks.append(trunk(x).float().cpu())
+        chunks = [
+            trunk(reader.normalize(images.to(self.device, non_blocking=True))).float().cpu()
+            for images in reader.evaluate(positions, _EVALUATION_BATCH)
+        ]
         return torch.cat(chunks).numpy()
 
-    # ---------------------------------------------------------------- steps of a training
-
-    def _begin(self, arm: Arm, protocol: Protocol, fold: Fold, seed: int) -> _Model:
-        size = protocol.trunk.embedding_size
-        penalty = arm.regularizer
-        return _Model(
-            self.create_trunk(protocol.trunk, seed),
-            create_loss(arm.loss, len(fold.train), size, seed).to(self.device),
-            create_regularizer(penalty, scale=arm.loss.cosine_factor).to(self.device)
-            if penalty
-            else None,
-            *select_classes(self.labels, fold.train),
-            select_classes(self.labels, fold.validation)[0],
-        )
-
-    def _optimizer(
-        self, arm: Arm, protocol: Protocol, models: Sequence[_Model]
-    ) -> torch.optim.Optimizer:
-        config = protocol.optimizer
-        plain = [p for model in models if model.regularizer for p in model.regularizer.parameters()]
-        own = parameter_groups([nn.ModuleList(model.loss for model in models)], config)
-        trunks = nn.ModuleList(model.trunk for model in models)
-        groups = [
-            *parameter_groups([trunks], config, plain=plain),
-            *({**group, "lr": arm.loss_lr} for group in own),
-        ]
-        return config.create(groups)
-
-    def _batches(
-        self, protocol: Protocol, model: _Model, seed: int, epoch: int
-    ) -> NDArray[np.int64]:
-        """Return the batches of an epoch, as indices of the model's positions."""
-        shape, every = protocol.batch, protocol.remine_every
-        if not every or epoch == 1:
-            return class_batches(
-                model.targets, shape.classes, shape.per_class, seed, epoch, protocol.steps_per_epoch
-            )
-        if (epoch - 1) % every and model.batches is not None:
-            return model.batches
-        return hard_batches(
-            self.embed(model.trunk, model.positions, protocol),
-            model.targets,
-            shape.classes,
-            shape.per_class,
-            seed,
-            epoch,
-            protocol.steps_per_epoch,
-        )
-
     def _train_epoch(
-        self,
-        arm: Arm,
-        protocol: Protocol,
-        models: Sequence[_Model],
-        optimizer: torch.optim.Optimizer,
-        base_lrs: Sequence[float],
-        seed: int,
-        epoch: int,
-    ) -> list[_Figures]:
-        """Train every model for an epoch and return the figures of each."""
-        for model in models:
-            model.trunk.train()
-            model.loss.train()
-        total = protocol.epochs * protocol.steps_per_epoch
-        reader = self._reader(protocol)
-        losses, penalties = [], []
-        centers: list[Tensor | None] = [None] * len(models)
-        for k in range(protocol.steps_per_epoch):
-            step = (epoch - 1) * protocol.steps_per_epoch + k
-            factor = (
-                protocol.schedule.factor(step, total, protocol.steps_per_epoch)
-                if protocol.schedule
-                else 1.0
-            )
-            for group, lr in zip(optimizer.param_groups, base_lrs, strict=True):
-                group["lr"] = lr * factor
-            images, embeddings, labels = [], [], []
-            for model in models:
-                assert model.batches is not None
-                indices = model.batches[k]
-                if arm.loss.views == 2:
-                    indices = two_views(indices)
-                x = reader.train(model.positions[indices], seed, step)
-                images.append(reader.normalize(x.to(self.device, non_blocking=True)))
-                labels.append(torch.from_numpy(model.targets[indices]).to(self.device))
-                with self._autocast(protocol):
-                    embeddings.append(model.trunk(images[-1]).float())
-            metrics = torch.stack(
-                [m.loss(x, y) for m, x, y in zip(models, embeddings, labels, strict=True)]
-            )
-            loss = metrics.sum()
-            losses.append(metrics.detach())
-            if arm.regularizer is not None:
-                terms = [
-                    model.regularizer(x, progress=step / total)
-                    for model, x in zip(models, embeddings, strict=True)
-                    if model.regularizer is not None
-                ]
-                weighted = torch.stack([term.loss for term in terms])
-                loss = loss + weighted.sum()
-                penalties.append(weighted.detach())
-                centers = [term.figures["center"] for term in terms]
-
-            def update(loss: Tensor = loss) -> None:
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                if protocol.clip_norm is not None:
-                    for model in models:
-                        nn.utils.clip_grad_norm_(_owned(model), protocol.clip_norm)
-                optimizer.step()
-
-            if protocol.probe_every and k == 0 and (epoch - 1) % protocol.probe_every == 0:
-                (model,) = models
-                model.probes.append(
-                    probe_step(epoch, model.trunk, images[0], embeddings[0], metrics[0], update)
-                )
-            else:
-                update()
-        means = torch.stack(losses).mean(0).tolist()
-        costs: list[float | None] = [None] * len(models)
-        if penalties:
-            costs = torch.stack(penalties).mean(0).tolist()
-        return [
-            {"loss": mean, "penalty": cost, "center": None if center is None else float(center)}
-            for mean, cost, center in zip(means, costs, centers, strict=True)
-        ]
-
-    def _end_epoch(self, protocol: Protocol, model: _Model, epoch: int, figures: _Figures) -> None:
-        """Validate a model, keep it if it is the best, and end its training if it should."""
-        if not math.isfinite(figures["loss"] or 0.0) or not _all_finite(model.trunk):
-            model.fail(f"the loss is {figures['loss']} in epoch {epoch}")
-            return
-        try:
-            model.add(self._validate(model, protocol, epoch, figures))
-        except MetricError as error:  # embeddings that are zero or not finite
-            model.fail(f"epoch {epoch}: {error}")
-            return
-        assert model.best is not None
-        model.done = epoch - model.best.epoch >= protocol.patience
+        self, learner: Learner, arm: Arm, protocol: Protocol, fold: Fold, seed: int, epoch: int
+    ) -> dict[str, Any]:
+        positions, targets = select_classes(self.labels, fold.train)
+        steps, shape, reader = protocol.steps_per_epoch, protocol.batch, self._reader(protocol)
+        batches = class_batches(targets, shape.classes, shape.per_class, seed, epoch, steps)
+        learner.trunk.train()
+        learner.loss.train()
+        losses, penalties, center = [], [], None
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(derived_seed(seed, epoch))  # dropout
+            for step, batch in enumerate(batches, (epoch - 1) * steps):
+                indices = two_views(batch) if arm.loss.views == 2 else batch
+                pixels = reader.train(positions[indices], seed, step)
+                images = reader.normalize(pixels.to(self.device, non_blocking=True))
+                labels = torch.from_numpy(targets[indices]).to(self.device)
+                progress = step / (protocol.epochs * steps)
+                loss, penalty, center = learner.train_step(images, labels, progress)
+                losses.append(loss)
+                penalties += [] if penalty is None else [penalty]
+        return {
+            "epoch": epoch,
+            "loss": float(torch.stack(losses).mean()),
+            "penalty": float(torch.stack(penalties).mean()) if penalties else None,
+            "center": None if center is None else float(center),
+        }
 
     def _validate(
-        self, model: _Model, protocol: Protocol, epoch: int, figures: _Figures | None = None
+        self,
+        trunk: nn.Module,
+        protocol: Protocol,
+        held_out: NDArray[np.int64],
+        figures: dict[str, Any],
     ) -> Point:
-        embeddings = self.embed(model.trunk, model.held_out, protocol)
-        means = retrieve(embeddings, self.labels[model.held_out], ks=(1,)).means()
-        retrieval = {str(name): means[name] for name in METRICS}
-        measured: dict[str, Any] = {**retrieval, **norm_figures(embeddings)}
-        return Point(epoch, **measured | (figures or {}))
+        embeddings = self.embed(trunk, held_out, protocol)
+        means = retrieve(embeddings, self.labels[held_out], ks=(1,)).means()
+        retrieval: dict[str, Any] = {str(name): means[name] for name in METRICS}
+        return Point(**figures, **retrieval, **norm_figures(embeddings))  # type: ignore[arg-type]
 
     def _reader(self, protocol: Protocol) -> BatchReader | FeatureReader:
         transform = protocol.transform
@@ -375,27 +254,12 @@ class Trainer:
                 )
         return self._readers[transform]
 
-    def _autocast(self, protocol: Protocol) -> contextlib.AbstractContextManager[Any]:
-        wanted = protocol.precision == "bf16" or (
-            protocol.precision == "auto" and has_fast_bf16(self.device)
-        )
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=wanted)
-
-    def _cuda(self) -> list[torch.device]:
-        return [self.device] if self.device.type == "cuda" else []
-
 
 def norm_figures(embeddings: NDArray[np.float32]) -> dict[str, float]:
     """Return mean and squared coefficient of variation of the norms of raw embeddings."""
     norms = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     mean = float(norms.mean())
     return {"norm_mean": mean, "norm_cv2": float(norms.var() / mean**2)}
-
-
-def _owned(model: _Model) -> list[nn.Parameter]:
-    """Return all parameters of a model, its loss and its penalty that have a gradient."""
-    modules = [model.trunk, model.loss, *([model.regularizer] if model.regularizer else [])]
-    return [p for module in modules for p in module.parameters() if p.grad is not None]
 
 
 def _all_finite(module: nn.Module) -> bool:

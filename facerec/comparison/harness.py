@@ -7,22 +7,22 @@ the folder.
 
 from __future__ import annotations
 
+import fcntl
 import json
-import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-import facerec
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
@@ -39,25 +39,25 @@ from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
     Comparison,
-    Protocol,
     as_stored,
     digest,
 )
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search, Trial
-from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
-from facerec.comparison.storage import Worker
+from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import read_recipe
-from facerec.errors import ComparisonError, FacerecError
-from facerec.files import parse_json, sha256, write_json
+from facerec.errors import ComparisonError
+from facerec.files import full_disk_sentence, open_file, parse_json, sha256, write_json
 from facerec.progress import Progress
-from facerec.recipe import differences, from_dict
-from facerec.records.dataset import RecordDataset
+from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
-from facerec.records.training_set import Data, open_dataset
+from facerec.report.documents import provenance_of
 
 _SCHEMA = "facerec.comparison/1"
 """Of ``manifest.json``, a name that other commands have for theirs too."""
+
+_PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
+"""Whose versions are noted, where they are installed."""
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
@@ -96,6 +96,31 @@ class Results:
     """Models with drawn weights, one a seed; of a comparison on features these themselves, once."""
 
 
+@contextmanager
+def held(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock for a block, and tell whether it is held; it ends with its process.
+
+    Several processes, on one machine or several with a common folder, share the work of a
+    comparison: what a killed one had begun is taken over at once.
+
+    Args:
+        path: the lock's file, which stays.
+        wait: until others let it go.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_file(path, "w")
+    except OSError as error:
+        raise ComparisonError(full_disk_sentence(path, error)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 class Harness:
     """One worker of a comparison.
 
@@ -125,28 +150,24 @@ class Harness:
         if comparison.metrics:
             check_clustering()
         self.comparison, self.folder, self.device = comparison, folder, device
+        self.on_features = isinstance(comparison.data, FeatureData)
         # Features as they are need no seed.
-        self._untrained = 1 if isinstance(comparison.data, FeatureData) else comparison.repetitions
-        self.worker = Worker(folder)
-        try:
-            self.images = self._open_images(faces)
-            common = comparison.protocol
-            self.split: ClassSplit = split_classes(
-                self.images.num_classes,
-                common.folds,
-                common.numbering,
-                self.images.train_classes,
-                str(self._path),
-            )
-            self._check_batches()
-            self.trainer = Trainer(self.images, device)
-            self._check_models()
-            self._notes = [*self.images.notes, *self._check_weights()]
+        self._untrained = 1 if self.on_features else comparison.repetitions
+        self.images = self._open_images(faces)
+        common = comparison.protocol
+        self.split: ClassSplit = split_classes(
+            self.images.num_classes,
+            common.folds,
+            common.numbering,
+            self.images.train_classes,
+            str(self._path),
+        )
+        self.trainer = Trainer(self.images, device)
+        self._check_models()
+        self._notes = [*self.images.notes, *self._check_weights()]
+        with held(folder / "locks" / "turn", wait=True):
             self.manifest = self._write_manifest()
-            self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
-        except BaseException:
-            self.worker.close()
-            raise
+            self.search = Search(comparison, self.manifest["data"], folder, storage)
 
     def run(self, progress: Progress | None = None) -> Results:
         """Work until nothing is left to do for anybody, and return what all workers found.
@@ -154,24 +175,21 @@ class Harness:
         Args:
             progress: called with each arm and how many of its trials and final runs are done.
         """
-        try:
-            told: dict[str, int] = {}
-            while True:
-                for arm in self.comparison.arms:
-                    count = self._done(arm)
-                    if progress is not None and told.get(arm.name) != count:
-                        progress(arm.name, count, self._units(arm))
-                    told[arm.name] = count
-                if self._search() or self._finish():
-                    continue
-                untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
-                if all(path.is_file() for path in untrained) and all(
-                    self._done(arm) >= self._units(arm) for arm in self.comparison.arms
-                ):
-                    return self.results()
-                time.sleep(_WAIT)
-        finally:
-            self.worker.close()
+        told: dict[str, int] = {}
+        while True:
+            for arm in self.comparison.arms:
+                count = self._done(arm)
+                if progress is not None and told.get(arm.name) != count:
+                    progress(arm.name, count, self._units(arm))
+                told[arm.name] = count
+            if self._search() or self._finish():
+                continue
+            untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
+            if all(path.is_file() for path in untrained) and all(
+                self._done(arm) >= self._units(arm) for arm in self.comparison.arms
+            ):
+                return self.results()
+            time.sleep(_WAIT)
 
     def _units(self, arm: Arm) -> int:
         return self.search.budget(arm) + self.comparison.repetitions
@@ -189,10 +207,9 @@ class Harness:
         for arm in self.comparison.arms:
             best = self.search.best(arm)
             given = len(self.search.first_settings(arm)) if arm.ranges else 1
-            trial = None if best is None else best.number
             runs, seeds, failures = [], [], []
             for seed in range(self.comparison.repetitions) if best else ():
-                run, note = self._read(arm.name, seed, trial)
+                run, note = self._read(arm, seed)
                 if note["failure"]:
                     failures.append(f"seed {seed}: {note['failure']}")
                 else:
@@ -208,7 +225,7 @@ class Harness:
                     first_settings=min(given, self.search.budget(arm)),
                 )
             )
-        untrained = [self._read(UNTRAINED, seed, None)[0] for seed in range(self._untrained)]
+        untrained = [self._read(None, seed)[0] for seed in range(self._untrained)]
         return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
 
     # ---------------------------------------------------------------- units of work
@@ -219,98 +236,82 @@ class Harness:
             base = self.comparison.begun_by(arm)
             if self.search.is_done(arm) or (base and not self.search.is_done(base)):
                 continue
-            # What is proposed depends on the trials that have ended; where a trial takes seconds an
-            # arm is searched by one worker, and the table does not depend on how many there are.
-            mark = self.folder / "search" / arm.name
-            if self.trainer.in_step and not self.worker.claim(mark):
-                continue
-            if self.search.work(arm, partial(self._fit_trial, arm)):
-                if self.trainer.in_step and self.search.is_done(arm):
-                    self.worker.release(mark)
-                return True
-        return False
-
-    def _fit_trial(self, arm: Arm, tried: Arm, first: int) -> Iterator[Fit]:
-        return (fit for fit, _ in self._fits(tried, self._seed(0), first))
-
-    def _fits(self, arm: Arm, seed: int, first: int = 0) -> Iterator[tuple[Fit, nn.Module]]:
-        """Train an arm on the folds from a number on, each as it is asked for; in step all at once.
-
-        In step even those before are trained, so that the others are what they would have been.
-        """
-        protocol, folds = self.comparison.protocol_of(arm), self.split.folds
-        if self.trainer.in_step:
-            yield from self.trainer.fit_folds(arm, protocol, folds, seed)[first:]
-            return
-        for fold in folds[first:]:
-            yield from self.trainer.fit_folds(arm, protocol, [fold], seed)
-
-    def _finish(self) -> bool:
-        """Train and score one seed of an arm whose search is done."""
-        for seed in range(self.comparison.repetitions):
-            path = self._final_path(UNTRAINED, seed)
-            if seed < self._untrained and self.worker.claim(path):
-                self._score_untrained(path, seed)
-                return True
-            for arm in self.comparison.ordered:
-                best = self.search.best(arm) if self.search.is_done(arm) else None
-                path = self._final_path(arm.name, seed)
-                if best is not None and self.worker.claim(path):
-                    tuned = arm.at(self.search.setting(arm, best))
-                    self._train_final(tuned, path, seed, best.number)
+            # What is proposed depends on the trials that have ended: an arm is searched by one
+            # worker, and the table does not depend on how many there are.
+            with held(self.folder / "locks" / "search" / arm.name) as mine:
+                if mine and not self.search.is_done(arm):
+                    self.search.work(arm, partial(self._fit_trial, arm))
                     return True
         return False
 
-    def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
-        trained = list(self._fits(arm, self._seed(1, seed)))
-        fits, models = [fit for fit, _ in trained], [model for _, model in trained]
-        protocol = self.comparison.protocol_of(arm)
-        self._score(path, arm.name, seed, protocol, models, fits, trial)
-
-    def _score_untrained(self, path: Path, seed: int) -> None:
-        protocol = self.comparison.protocol
-        trunk = (
-            nn.Identity()
-            if isinstance(self.comparison.data, FeatureData)
-            else self.trainer.create_trunk(protocol.trunk, self._seed(1, seed))
+    def _fit_trial(self, arm: Arm, tried: Arm, first: int) -> Iterator[Fit]:
+        """Train a setting on the folds from a number on, each as it is asked for."""
+        protocol, seed = self.comparison.protocol_of(arm), self._seed(0)
+        return (
+            self.trainer.fit(tried, protocol, fold, seed)[0] for fold in self.split.folds[first:]
         )
-        self._score(path, UNTRAINED, seed, protocol, [trunk])
 
-    def _score(
-        self,
-        path: Path,
-        name: str,
-        seed: int,
-        protocol: Protocol,
-        models: Sequence[nn.Module],
-        fits: Sequence[Fit] = (),
-        trial: int | None = None,
-    ) -> None:
-        """Score the models of a seed on the test classes, and write what comes out."""
-        asked, sides = self.comparison, scored_positions(self.images, self.split)
+    def _finish(self) -> bool:
+        """Train and score one seed of an arm whose search is done, or of the untrained network."""
+        for seed in range(self.comparison.repetitions):
+            for arm in (None, *self.comparison.ordered):
+                name = UNTRAINED if arm is None else arm.name
+                path = self._final_path(name, seed)
+                ready = seed < self._untrained if arm is None else self._best(arm) is not None
+                if not ready or path.is_file():
+                    continue
+                with held(self.folder / "locks" / "finals" / f"{name}-{seed}") as mine:
+                    if mine and not path.is_file():
+                        self._score(path, arm, seed)
+                        return True
+        return False
+
+    def _best(self, arm: Arm) -> Any:
+        """Return the best trial of an arm whose search is done."""
+        return self.search.best(arm) if self.search.is_done(arm) else None
+
+    def _score(self, path: Path, arm: Arm | None, seed: int) -> None:
+        """Train a seed's models, or none, and write how they score on the test classes."""
+        asked, drawn = self.comparison, self._seed(1, seed)
+        protocol = asked.protocol if arm is None else asked.protocol_of(arm)
+        models, fits = [], []
+        if arm is not None:
+            tuned = arm.at(self.search.setting(arm, self._best(arm)))
+            for fold in self.split.folds:
+                fit, model = self.trainer.fit(tuned, protocol, fold, drawn)
+                models.append(model)
+                fits.append(fit)
+        elif self.on_features:
+            models = [nn.Identity()]
+        else:
+            models = [self.trainer.create_trunk(protocol.trunk, drawn)]
+        sides = scored_positions(self.images, self.split)
         run = score_models(
             self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
         )
         # A model that diverged has no score; its weights before that are not the result.
         failure = next((fit.failure for fit in fits if fit.failure), None)
-        write_final(path, run, {**self._origin(name, seed, trial), "failure": failure})
-        self.worker.release(path)
+        write_final(path, run, {**self._origin(arm, seed), "failure": failure})
 
-    def _origin(self, name: str, seed: int, trial: int | None) -> dict[str, Any]:
+    def _origin(self, arm: Arm | None, seed: int) -> dict[str, Any]:
         """Return what tells a final run from all others."""
-        own = {"arm": name, "seed": seed, "trial": trial}
-        return {**own, "comparison_sha256": self.manifest["comparison_sha256"]}
+        return {
+            "arm": UNTRAINED if arm is None else arm.name,
+            "seed": seed,
+            "trial": None if arm is None else self._best(arm).number,
+            "comparison_sha256": self.manifest["comparison_sha256"],
+        }
 
-    def _read(self, name: str, seed: int, trial: int | None) -> tuple[FinalRun, dict[str, Any]]:
+    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, dict[str, Any]]:
         """Read a final run with its note; refuse that of another arm, seed, trial or comparison."""
-        path = self._final_path(name, seed)
+        origin = self._origin(arm, seed)
+        path = self._final_path(origin["arm"], seed)
         run, note = read_final(path)
-        for key, value in self._origin(name, seed, trial).items():
-            if note.get(key) != value:
-                raise ComparisonError(
-                    f"{path}: is the result of another {key.removesuffix('_sha256')} "
-                    f"({note.get(key)}, not {value}); delete it and run the same command again"
-                )
+        if {name: note.get(name) for name in origin} != origin:
+            raise ComparisonError(
+                f"{path}: is the result of another arm, seed, trial or comparison; delete it and "
+                "run the same command again"
+            )
         return run, note
 
     def _seed(self, *key: int) -> int:
@@ -329,23 +330,12 @@ class Harness:
             return open_features(data)
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
-            with self.worker.turn():
+            with held(self.folder / "locks" / "turn", wait=True):
                 if not (folder / "train.rec").is_file():  # which comes last
                     write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
         self._path = data.path
         return open_image_set(data)
-
-    def _check_batches(self) -> None:
-        """Refuse batches of more classes than some fold trains on."""
-        fewest = min(len(fold.train) for fold in self.split.folds)
-        for arm in self.comparison.arms:
-            wanted = self.comparison.protocol_of(arm).batch.classes
-            if wanted > fewest:
-                raise ComparisonError(
-                    f"arm {arm.name}: its batches hold {wanted} classes, but of {self._path} a "
-                    f"fold trains on {fewest}; take data with more classes, or fewer in a batch"
-                )
 
     def _check_models(self) -> None:
         """Build what will be trained once, as a folder keeps to the comparison it began with."""
@@ -363,53 +353,27 @@ class Harness:
         return sorted({trunk.weights for trunk in trunks if trunk.weights is not None})
 
     def _check_weights(self) -> list[str]:
-        """Refuse weights that were trained on test identities; say where that is unknown."""
+        """Refuse weights that were trained on these images; say where that is unknown."""
         notes = []
-        test = {self.images.class_names[label] for label in self.split.test.tolist()}
         for path in self._weights():
-            recipe = read_recipe(path)
-            try:
-                seen = self._identities(recipe, path)
-            except FacerecError as error:
-                notes.append(
-                    f"{path}: whether it was trained on test identities is not known ({error})"
+            trained_on = read_recipe(path).get("data", {}).get("path")
+            if trained_on is not None and Path(trained_on).resolve() == self._path.resolve():
+                raise ComparisonError(
+                    f"{path}: these weights were trained on {trained_on}, test classes among them; "
+                    "take other images or other weights"
                 )
-            else:
-                refuse_seen(seen, test, str(path))
+            notes.append(f"{path}: whether it was trained on test identities is not known")
         return notes
 
-    def _identities(self, recipe: dict[str, Any], path: Path) -> list[str]:
-        """Return the names of those whom a recipe trains on, as ``images.class_names`` has them.
-
-        Raises:
-            FacerecError: they cannot be told.
-        """
-        if "data" not in recipe:
-            raise ComparisonError("the file names no training images")
-        data = from_dict(Data, recipe["data"], str(path))
-        trained = open_dataset(data, seed=0)
-        if trained.class_names is not None:
-            return trained.class_names
-        # Numbers are names only among whole records: a selection or another label has others.
-        whole = isinstance(trained, RecordDataset) and data.label_index is None
-        if whole and data.path.resolve() == self._path.resolve():
-            return [str(number) for number in range(trained.num_classes)]
-        raise ComparisonError(f"{data.path} has no names of identities")
-
     def _write_manifest(self) -> dict[str, Any]:
-        comparison = as_stored(self.comparison)
-        split = self.split.to_dict()
-        arms = self.comparison.arms
-        own = {arm.name: arm.loss.entry.source for arm in arms}
-        losses = {name: digest(source) for name, source in own.items() if source}
+        """Write what the folder holds, or return what it began with, which must be the same."""
+        comparison, split = as_stored(self.comparison), self.split.to_dict()
+        installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
+        own = {arm.name: arm.loss.entry.source for arm in self.comparison.arms}
         manifest = {
             "schema": _SCHEMA,
             "comparison": comparison,
             "comparison_sha256": digest(comparison),
-            "protocols": {
-                arm.name: self.comparison.protocol_of(arm).fingerprint
-                for arm in self.comparison.arms
-            },
             "data": json.loads(json.dumps(self.images.fingerprint())),
             "notes": self._notes,
             "split": split,
@@ -419,40 +383,23 @@ class Harness:
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
             "weights_sha256": {str(path): sha256(path) for path in self._weights()},
-            "own_losses_sha256": losses,
+            "own_losses_sha256": {name: digest(code) for name, code in own.items() if code},
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
-            "versions": _versions(),
+            "versions": provenance_of(None, installed),
         }
         path = self.folder / "manifest.json"
-        with self.worker.turn():
-            if path.is_file():
-                begun = _read_manifest(path)
-                stored = begun.get("comparison")
-                changed = differences(_by_arm(stored), _by_arm(comparison))
-                changed = changed or differences(stored, comparison)  # the order of arms
-                if changed:
-                    raise ComparisonError(
-                        f"{path}: this folder holds a comparison with another "
-                        f"{', '.join(changed)}; take the change back, or choose another folder "
-                        "with --out"
-                    )
-                for key in ("data", "split_sha256", "weights_sha256"):
-                    if begun.get(key) != manifest[key]:
-                        raise ComparisonError(
-                            f"{path}: the images or weights are not those that this comparison "
-                            f"began with ({key} differs); put them back, or choose another folder "
-                            "with --out"
-                        )
-                for name in differences(begun.get("own_losses_sha256"), losses):
-                    raise ComparisonError(
-                        f"{path}: arm {name}: the code of its loss is not that which this "
-                        "comparison began with; take the change back, or choose another folder "
-                        "with --out"
-                    )
-                return begun
+        if not path.is_file():
             write_json(path, manifest)
-        return manifest
+            return manifest
+        begun = _read_manifest(path)
+        changed = differences(_compared(begun), _compared(manifest))
+        if changed:
+            raise ComparisonError(
+                f"{path}: this folder holds a comparison with another {', '.join(changed)}; take "
+                "the change back, or choose another folder with --out"
+            )
+        return begun
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -469,18 +416,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _by_arm(comparison: Any) -> Any:
-    """Name the arms of a stored comparison, so that differences say whose they are."""
-    if not isinstance(comparison, dict) or not isinstance(comparison.get("arms"), list):
-        return comparison
-    return {**comparison, "arms": {arm["name"]: arm for arm in comparison["arms"]}}
-
-
-def _versions() -> dict[str, str]:
-    versions = {"facerec": facerec.__version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "optuna", "pytorch-metric-learning", "timm"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {**versions, "system": platform.platform()}
+def _compared(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what a folder keeps to, its arms by name, so that differences say whose they are."""
+    names = ("data", "split_sha256", "weights_sha256", "own_losses_sha256")
+    stored = manifest["comparison"]
+    arms = {arm["name"]: arm for arm in stored["arms"]}
+    found = {**stored, "arms": arms, "order": list(arms)}
+    return {**found, **{f"({name})": manifest.get(name) for name in names}}

@@ -6,6 +6,7 @@ Images stay encoded where they are; labels, names and classes are read at once.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, message_line
 from facerec.files import sha256
-from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages, ImageSource, turned_note
+from facerec.records.images import FolderImages, ImageSource, SubjectFolders, turned_note
+from facerec.records.layout import RecordImages
 from facerec.verification.protocols.lists import MAX_NAME, read_lines
 
 LIST = "images.csv"
@@ -66,10 +67,11 @@ class ImageSet:
     def __init__(
         self,
         where: Path,
-        images: ImageSource,
+        ids: NDArray[np.str_],
         labels: NDArray[np.int64],
         class_names: Sequence[str],
         files: Sequence[Path] = (),
+        images: ImageSource | None = None,
         partition: NDArray[np.str_] | None = None,
         train_classes: int | None = None,
         notes: Sequence[str] = (),
@@ -78,10 +80,11 @@ class ImageSet:
 
         Args:
             where: the path, which begins the sentence of an error.
-            images: the encoded images.
+            ids: text ``(n,)``, unique.
             labels: int64 ``(n,)``, indices into ``class_names``.
             class_names: in the order of the class numbers.
             files: what was read to know this.
+            images: the encoded images; None where there are only their features.
             partition: text ``(n,)``, the set's own part of each image; None where it has none.
             train_classes: how many of the first classes are the set's own training classes; None
                 where it does not say.
@@ -101,10 +104,10 @@ class ImageSet:
         kept = np.flatnonzero(sizes[labels] >= 2)
         number = np.full(len(sizes), -1)
         number[kept_classes] = np.arange(len(kept_classes))
-        self._images, self._kept, self._files = images, kept, list(files)
+        self.images, self._kept, self._files = images, kept, list(files)
         self.labels: NDArray[np.int64] = number[labels[kept]]
         self.class_names = [class_names[c] for c in kept_classes.tolist()]
-        self.ids: NDArray[np.str_] = images.ids[kept]
+        self.ids: NDArray[np.str_] = ids[kept]
         self.partition = None if partition is None else partition[kept]
         self.train_classes = None
         if train_classes is not None:
@@ -129,7 +132,8 @@ class ImageSet:
 
     def where(self, i: int) -> str:
         """Name image ``i`` for a message: its file and record, or its path."""
-        return self._images.where(int(self._kept[i]))
+        assert self.images is not None
+        return self.images.where(int(self._kept[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
         """Return image ``i``, decoded, as uint8 RGB ``(height, width, 3)``.
@@ -137,11 +141,12 @@ class ImageSet:
         Raises:
             FacerecError: the image is missing or damaged; the sentence names its place.
         """
-        data = self._images.encoded(int(self._kept[i]))
+        assert self.images is not None
+        data, upright = self.images.encoded(int(self._kept[i])), self.images.upright
         try:
-            return decode_image(data, "", None, upright=self._images.upright)
+            return decode_image(data, "", None, upright=upright)
         except ImageError:  # only now is it worth the time to word where the image is
-            return decode_image(data, self.where(i), None, upright=self._images.upright)
+            return decode_image(data, self.where(i), None, upright=upright)
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the set without reading its images, as JSON types.
@@ -156,7 +161,12 @@ class ImageSet:
             "images": len(self),
             "classes": self.num_classes,
             "labels_sha256": digest.hexdigest(),
-            "files": [_identity(path) for path in self._files],
+            "files": [
+                {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+                if path.stat().st_size <= MAX_HASHED_BYTES
+                else {"name": path.name, "bytes": path.stat().st_size}
+                for path in self._files
+            ],
         }
 
 
@@ -182,18 +192,14 @@ def open_image_set(config: ImageData) -> ImageSet:
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
     if (path / LIST).is_file():
         return _read_list(path)
-    if not records:
-        folder = FolderDataset(path)
-        assert folder.class_names is not None
-        notes = [*folder.notes, *turned_note(folder, str(path))]
-        return ImageSet(path, folder, folder.labels, folder.class_names, notes=notes)
-    dataset = RecordDataset(path)
-    file = dataset.records.path
-    beside = [file, file.with_suffix(".idx"), file.parent / "property"]
-    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
-    notes = [*dataset.notes, *turned_note(dataset, str(path))]
-    files = [each for each in beside if each.is_file()]
-    return ImageSet(path, dataset, dataset.labels, names, files, notes=notes)
+    source = RecordImages(path) if records else SubjectFolders(path)
+    files = []
+    if isinstance(source, RecordImages):
+        beside = (source.path, source.path.with_suffix(".idx"), source.path.parent / "property")
+        files = [each for each in beside if each.is_file()]
+    notes = [*source.notes, *turned_note(source, str(path))]
+    names = source.names_of_classes()
+    return ImageSet(path, source.ids, source.labels, names, files, source, notes=notes)
 
 
 def refuse_bench_name(path: Path) -> None:
@@ -241,14 +247,23 @@ def _read_list(root: Path) -> ImageSet:
             f"{file}: {len(both):,} classes are in the training part and in the test part: "
             f"{_some(both)}; write the list again"
         )
+    # All names become one array as wide as the longest. `Path.is_file` raises where one is long.
+    missing = [n for n in images if len(n) > MAX_NAME or not os.path.isfile(root / n)]  # noqa: PTH113
+    if missing:
+        raise DatasetError(
+            f"{file}: {len(missing):,} of {len(images):,} listed images are not in {root}: "
+            f"{_some(missing)}; unpack the images there"
+        )
+    source = FolderImages(root, images)
     order = ordered(train) + ordered(others)
     index_of = {name: index for index, name in enumerate(order)}
     return ImageSet(
         root,
-        _listed_images(root, images, file),
+        source.ids,
         np.array([index_of[name] for name in classes], np.int64),
         order,
         [file],
+        source,
         np.array(parts, np.str_) if "part" in frame else None,
         len(train) or None,
     )
@@ -264,38 +279,6 @@ def ordered(names: Iterable[str]) -> list[str]:
         return known
 
 
-def _listed_images(root: Path, names: Sequence[str], listed_in: Path) -> FolderImages:
-    """Return the images that a list names, all of which must be there."""
-    # All names become one array as wide as the longest.
-    if long := [name for name in names if len(name) > MAX_NAME]:
-        raise DatasetError(
-            f"{listed_in}: {long[0][:60]!r}… is too long for the name of a file; check that this "
-            "is the right list"
-        )
-    images = FolderImages(root, names)
-    missing = [name for name in names if not _is_file(root / name)]
-    if missing:
-        raise DatasetError(
-            f"{listed_in}: {len(missing):,} of {len(names):,} listed images are not in {root}: "
-            f"{_some(missing)}; unpack the images there"
-        )
-    return images
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a part of the name is longer than the file system takes
-        return False
-
-
 def _some(names: Sequence[Any], limit: int = 3) -> str:
     shown = ", ".join(str(name)[:60] for name in names[:limit])
     return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
-
-
-def _identity(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    return {"name": path.name, "bytes": size} | (
-        {"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {}
-    )

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import inspect
 import math
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -155,27 +152,12 @@ def own_loss(
     name = formula.__name__
     if name in TABLE and not TABLE[name].source:
         raise RecipeError(f"facerec has a loss called {name} already; rename the function")
-    TABLE[name] = Entry(make, settings, learns=learns, source=_source(formula) or name)
-    return MetricLoss(name)
-
-
-def _source(function: Any) -> str:
-    """Return the code of a formula and of what it calls in its file; empty without a file."""
-    own = [function]
-    for each in own:  # which grows by what each calls
-        if isinstance(each, FunctionType):
-            called = inspect.getclosurevars(each)
-            own += [
-                other
-                for other in (*called.nonlocals.values(), *called.globals.values())
-                if (inspect.isfunction(other) or inspect.isclass(other))
-                and other.__module__ == function.__module__
-                and other not in own
-            ]
     try:
-        return "\n".join(inspect.getsource(each) for each in own)
-    except (OSError, TypeError):
-        return ""
+        source = inspect.getsource(formula)
+    except OSError:  # typed in, not written in a file
+        source = name
+    TABLE[name] = Entry(make, settings, learns=learns, source=source)
+    return MetricLoss(name)
 
 
 _SCALE, _MARGIN = Range("", 10.0, 300.0, "log"), Range("", 0.0, 1.0)
@@ -306,39 +288,20 @@ class LossModule(nn.Module):
             TrainingError: a loss of one's own fails, or returns no scalar with a gradient.
         """
         own = next(self.parameters(), embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False), self._explained():
-            loss = self.formula(
-                embeddings.to(torch.promote_types(own.dtype, torch.float32)), labels
-            )
-        if not isinstance(loss, Tensor) or loss.ndim:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise TrainingError(
-                f"{self.config.kind} returned {shape}, but a loss is a scalar tensor; take the "
-                "mean of it"
-            )
-        if torch.is_grad_enabled() and embeddings.requires_grad and not loss.requires_grad:
-            raise TrainingError(
-                f"{self.config.kind} returned a loss without a gradient, from which nothing can be "
-                "learned; compute it of the embeddings, without detach or item"
-            )
-        return loss
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Word what a loss of one's own raises."""
+        raw = embeddings.to(torch.promote_types(own.dtype, torch.float32))
         try:
-            yield
+            with torch.autocast(embeddings.device.type, enabled=False):
+                loss = self.formula(raw, labels)
+            if loss.ndim or (raw.requires_grad and not loss.requires_grad):
+                raise ValueError(f"found {loss} where a scalar with a gradient is needed")
         except Exception as error:  # whatever a stranger's code does
             if isinstance(error, FacerecError) or not self.config.entry.source:
                 raise
-            frames = traceback.extract_tb(error.__traceback__)
-            # Of its own lines the innermost; below it there is torch.
-            own = [each for each in frames if "site-packages" not in each.filename]
-            frame = (own or frames)[-1]
             raise TrainingError(
-                f"{self.config.kind}: its formula fails in {frame.filename}, line "
-                f"{frame.lineno} ({type(error).__name__}: {message_line(error)}); mend it"
+                f"the formula of the loss {self.config.kind} fails with {type(error).__name__}: "
+                f"{message_line(error)}; mend it"
             ) from error
+        return loss
 
 
 def create_loss(config: Loss, num_classes: int, embedding_size: int, seed: int) -> LossModule:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeVar
 
 from facerec.comparison.features import FeatureData
@@ -27,16 +28,14 @@ from facerec.limits import (
     MOST,
     Checked,
     Count,
-    CountOrNone,
     Limits,
     NonNegative,
-    Positive,
     ProperShare,
     Seed,
 )
 from facerec.recipe import differences, to_dict
 from facerec.records.synthetic import SyntheticSet
-from facerec.training import Cosine, MultiStep, Optimizer, Polynomial, RMSprop
+from facerec.training import Optimizer, RMSprop
 
 Metric = Literal["map_at_r", "r_precision", "precision_at_1"]
 METRICS: dict[Metric, str] = {
@@ -60,9 +59,6 @@ def figure_title(name: str) -> str:
     titles = {str(key): title for key, title in (*METRICS.items(), *CLUSTER_METRICS.items())}
     return titles.get(name) or name.replace("recall", "Recall")
 
-
-NOTHING = "nothing"
-"""Name of a searched parameter without effect: what one more dimension gains by luck."""
 
 UNTRAINED = "untrained"
 """Name of the baseline that is not trained at all."""
@@ -94,8 +90,6 @@ class Protocol(Checked):
     transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
     """What happens to an image before the trunk; None for features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
-    schedule: Polynomial | Cosine | MultiStep | None = None
-    """Of all learning rates; None keeps them, and early stopping ends training."""
     batch: Batch = field(default_factory=Batch)
     steps_per_epoch: Count = 100
     """Optimizer steps between two validations."""
@@ -103,15 +97,6 @@ class Protocol(Checked):
     """Upper limit of epochs."""
     patience: Count = 9
     """Epochs without a better validation score after which training ends."""
-    remine_every: CountOrNone = 0
-    """Epochs after which batches are made anew of classes that the present model confuses (offline
-    hard mining); 0 draws classes at random."""
-    probe_every: CountOrNone = 0
-    """Epochs between two measurements of gradients and angular steps; 0 makes none."""
-    clip_norm: Positive | None = None
-    """Largest gradient norm of all parameters together; None does not clip."""
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """Autocast of the trunk; auto is bf16 where the device computes in it. Losses are float32."""
     folds: _TwoOrMore = 4
     """Class-disjoint parts of the first half of the classes; each validates once."""
     numbering: Numbering = "kfold"
@@ -171,8 +156,6 @@ class Arm(Checked):
     search: tuple[Range, ...] | None = None
     """What is searched; None takes the published ranges of the loss, ``loss_lr`` if the loss has
     parameters, and the penalty's weight."""
-    start: tuple[tuple[tuple[str, float], ...], ...] = ()
-    """Settings that are tried first, each a tuple of (field, value)."""
     protocol: Protocol | None = None
     """Where it differs from the common one, in declared fields; None is the common one."""
 
@@ -200,9 +183,7 @@ class Arm(Checked):
     @property
     def defaults(self) -> dict[str, float]:
         """The arm's own values of what is searched."""
-        return {
-            r.field: 0.5 if r.field == NOTHING else float(_get(self, r.field)) for r in self.ranges
-        }
+        return {r.field: float(_get(self, r.field)) for r in self.ranges}
 
     def at(self, setting: Setting) -> Arm:
         """Return the arm with a setting written into it.
@@ -211,13 +192,12 @@ class Arm(Checked):
             RecipeError: a value that its dataclass refuses.
         """
         arm = self
+        whole = {r.field for r in self.ranges if r.integer}
         for name, value in setting.items():
-            if name != NOTHING:
-                whole = next((r.integer for r in self.ranges if r.field == name), False)
-                try:
-                    arm = _set(arm, name, int(value) if whole else value)
-                except RecipeError as error:
-                    raise RecipeError(f"arm {self.name}: {error}") from error
+            try:
+                arm = _set(arm, name, int(value) if name in whole else value)
+            except RecipeError as error:
+                raise RecipeError(f"arm {self.name}: {error}") from error
         return arm
 
 
@@ -244,9 +224,6 @@ class Comparison(Checked):
     """Settings tried for each arm."""
     repetitions: Count = 10
     """Fresh seeds that the best setting of each arm is trained with; the same for all arms."""
-    sampler: Literal["tpe", "gp", "random"] = "tpe"
-    """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
-    processes (slower, closest to the Reality Check), or at random."""
     paired: bool = False
     """Whether an arm whose loss is that of the arm it is compared with tries the very settings of
     that one, trial by trial: only what it has besides, such as the penalty's weight, is proposed.
@@ -279,15 +256,12 @@ class Comparison(Checked):
                     f"arm {arm.name!r} is compared with {arm.against!r}; arms are "
                     f"{', '.join(names)}"
                 )
-        if len(set(self.metrics)) < len(self.metrics):
-            raise RecipeError(f"metrics are different figures, found {self.metrics}")
-        if len(set(self.recalls)) < len(self.recalls):
-            raise RecipeError(f"recalls are different numbers of neighbours, found {self.recalls}")
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of all figures that are reported, in the order of tables."""
-        return (*METRICS, *(f"recall@{k}" for k in self.recalls), *self.metrics)
+        recalls = (f"recall@{k}" for k in self.recalls)
+        return tuple(dict.fromkeys([*METRICS, *recalls, *self.metrics]))
 
     def protocol_of(self, arm: Arm) -> Protocol:
         """Return the protocol that an arm is run under."""
@@ -326,25 +300,18 @@ class Comparison(Checked):
     @property
     def ordered(self) -> tuple[Arm, ...]:
         """The arms, every one after the arm that it is compared with."""
-        done: list[Arm] = []
-        waiting = list(self.arms)
-        while waiting:
-            ready = [a for a in waiting if a.against is None or self.arm(a.against) in done]
-            if not ready:
-                raise RecipeError(
-                    "arms are compared in a circle: "
-                    + ", ".join(f"{a.name} with {a.against}" for a in waiting)
-                )
-            done += ready
-            waiting = [a for a in waiting if a not in ready]
-        return tuple(done)
+        graph = {arm.name: [arm.against] if arm.against else [] for arm in self.arms}
+        try:
+            return tuple(map(self.arm, TopologicalSorter(graph).static_order()))
+        except CycleError as error:
+            raise RecipeError(f"arms are compared in a circle: {error.args[1]}") from error
 
     def check(self) -> None:
         """Refuse what would make the comparison unfair or impossible.
 
         Raises:
-            RecipeError: arms differ in a field that is not declared, a searched or started field
-                does not exist, or a setting lies outside its range.
+            RecipeError: arms differ in a field that is not declared, or a searched field
+                does not exist.
         """
         common = to_dict(self.protocol)
         for arm in self.ordered:
@@ -375,22 +342,15 @@ class Comparison(Checked):
             )
 
     def _check_search(self, arm: Arm) -> None:
-        limits = {r.field: r for r in arm.ranges}
-        for name in limits.keys() - {NOTHING}:
-            where = f"arm {arm.name}: {name} is searched"
-            value = _get(arm, name, where)
+        for each in arm.ranges:
+            where = f"arm {arm.name}: {each.field} is searched"
+            value = _get(arm, each.field, where)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise RecipeError(f"{where}, but it is {value!r} and not a number")
-            if name.startswith("protocol.") and arm.protocol is None:
+            if each.field.startswith("protocol.") and arm.protocol is None:
                 raise RecipeError(
                     f"{where}, but the arm has no protocol of its own; give it "
                     "protocol=replace(...) and declare the field, or search it in no arm"
-                )
-        for name, value in (pair for start in arm.start for pair in start):
-            if name not in limits or not limits[name].low <= value <= limits[name].high:
-                raise RecipeError(
-                    f"arm {arm.name}: a start sets {name} to {value:g}, which is not searched or "
-                    f"outside its range; searched are {', '.join(limits) or 'none'}"
                 )
 
 
@@ -407,16 +367,8 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
     """
 
     def changed(protocol: Protocol) -> Protocol:
-        trunk = protocol.trunk
-        bare = Trunk(
-            FEATURES,
-            embedding_size=trunk.embedding_size,
-            embedding_bn=trunk.embedding_bn,
-            last_layer=trunk.last_layer,
-            hidden=trunk.hidden,
-            weight_norm=trunk.weight_norm,
-        )
-        return replace(protocol, trunk=bare, transform=None)
+        trunk = replace(protocol.trunk, name=FEATURES, weights=None, width=1.0, freeze_bn=False)
+        return replace(protocol, trunk=trunk, transform=None)
 
     return replace(comparison.with_protocols(changed), data=data)
 

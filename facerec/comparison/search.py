@@ -2,16 +2,17 @@
 
 A trial is one setting, trained on every fold; its value is the mean validation score. Folds are
 stored one by one, and the proposals depend on the seed, the trial's number and the trials before,
-so that a search that was killed goes on exactly where it was. Several workers share a storage.
+so that a search that was killed goes on exactly where it was. An arm is searched by one worker at a
+time, and so the trials do not depend on how many there are.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,12 @@ from facerec.comparison.protocol import (
     Comparison,
     Range,
     as_stored,
+    digest,
     shared_ranges,
 )
-from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError, message_line
 from facerec.files import open_regular
-from facerec.recipe import differences, from_dict, to_dict
+from facerec.recipe import from_dict, to_dict
 
 if TYPE_CHECKING:
     import optuna
@@ -50,19 +51,8 @@ class Trial:
     """Mean validation MAP@R; None if it failed."""
     folds: tuple[float | None, ...]
     """Validation MAP@R of each fold that was trained."""
-    best_so_far: float | None
-    """Best score of this and earlier trials; None while all failed."""
     seconds: float
     failure: str | None
-
-
-def with_best(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Fill in the best score of each and earlier trials."""
-    best, filled = None, []
-    for trial in trials:
-        best = max((each for each in (best, trial.score) if each is not None), default=None)
-        filled.append(replace(trial, best_so_far=best))
-    return tuple(filled)
 
 
 def import_optuna() -> Any:
@@ -88,7 +78,6 @@ class Search:
         comparison: what is compared.
         data: fingerprint of the images.
         folder: of the comparison; holds the storage unless ``url`` names another.
-        worker: this process.
         url: of an Optuna storage: a database, or ``journal:PATH`` for folders on a network.
     """
 
@@ -97,46 +86,35 @@ class Search:
         comparison: Comparison,
         data: dict[str, Any],
         folder: Path,
-        worker: Worker,
         url: str | None = None,
     ) -> None:
-        self.comparison, self.worker = comparison, worker
-        self._data = data
+        self.comparison = comparison
         self._optuna = import_optuna()
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
-        self._another = "storage with --storage" if url else "folder with --out"
-        self._studies: dict[str, optuna.Study] = {}
-        # Two workers that make the tables of one database at a time get in each other's way.
-        with self._explained(), worker.turn():
+        # Another comparison of this name in the same storage has other trials.
+        own = digest([as_stored(comparison), data])[:16]
+        with self._explained():
             if url is None:  # SQLite would follow a link
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
-            self._storage = self._open()
-
-    # ---------------------------------------------------------------- what lies there
-
-    def study(self, arm: Arm) -> optuna.Study:
-        """Return the trials of an arm; made if there are none.
-
-        Raises:
-            ComparisonError: the storage holds another comparison of this name, or is of another
-                version.
-        """
-        if arm.name not in self._studies:
-            with self._explained(), self.worker.turn():
-                study = self._optuna.create_study(
-                    study_name=f"{self.comparison.name}/{arm.name}",
-                    storage=self._storage,
+            storage = self._open()
+            self._studies: dict[str, optuna.Study] = {
+                arm.name: self._optuna.create_study(
+                    study_name=f"{comparison.name}/{arm.name}/{own}",
+                    storage=storage,
                     direction="maximize",
                     load_if_exists=True,
                 )
-                self._check(arm, study)
-            self._studies[arm.name] = study
-        return self._studies[arm.name]
+                for arm in comparison.arms
+            }
+
+    # ---------------------------------------------------------------- what lies there
 
     def finished(self, arm: Arm) -> list[optuna.trial.FrozenTrial]:
         """Return the trials that ended, those that failed among them, in order."""
         state = self._optuna.trial.TrialState
-        return self.study(arm).get_trials(deepcopy=False, states=(state.COMPLETE, state.FAIL))
+        return self._studies[arm.name].get_trials(
+            deepcopy=False, states=(state.COMPLETE, state.FAIL)
+        )
 
     def budget(self, arm: Arm) -> int:
         """Return how many trials the arm gets: one where there is nothing to search."""
@@ -158,7 +136,7 @@ class Search:
 
     def trials(self, arm: Arm) -> tuple[Trial, ...]:
         """Return the trials that ended, in order, for whoever knows nothing of storages."""
-        return with_best(self._trial(arm, trial) for trial in self.finished(arm))
+        return tuple(self._trial(arm, trial) for trial in self.finished(arm))
 
     def _trial(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> Trial:
         fits = _stored_fits(trial)
@@ -167,23 +145,16 @@ class Search:
             setting=self.setting(arm, trial),
             score=trial.value,
             folds=tuple(fit.score for fit in fits),
-            best_so_far=None,
             seconds=sum(fit.seconds for fit in fits),
             failure=trial.user_attrs.get("failure"),
         )
 
     # ---------------------------------------------------------------- work
 
-    def work(self, arm: Arm, fit: FitFolds) -> bool:
-        """Run one trial of an arm, or take over one whose worker died.
-
-        Returns:
-            False if all that is left is in the hands of other workers, or nothing is.
-        """
+    def work(self, arm: Arm, fit: FitFolds) -> None:
+        """Run the next trial of an arm that this worker has claimed, or end one that was begun."""
         with self._explained():
-            trial = self._claim(arm)
-        if trial is None:
-            return False
+            trial = self._next(arm)
         setting = {r.field: r.value(_suggest(trial, r)) for r in arm.ranges}
         stored, scores = _stored_fits(trial), []
         trained = fit(arm.at(setting), len(stored))
@@ -192,34 +163,23 @@ class Search:
                 trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
             if result.score is None:
                 trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
-                self.study(arm).tell(trial, state=self._optuna.trial.TrialState.FAIL)
-                return True
+                self._studies[arm.name].tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                return
             scores.append(result.score)
-        self.study(arm).tell(trial, float(np.mean(scores)))
-        return True
+        self._studies[arm.name].tell(trial, float(np.mean(scores)))
 
-    def _claim(self, arm: Arm) -> optuna.Trial | None:
-        study = self.study(arm)
-        states = self._optuna.trial.TrialState
-        with self.worker.turn():
-            self._enqueue(arm, study)
-            trials = study.get_trials(deepcopy=False)
-            begun = [t for t in trials if t.state != states.WAITING]
-            for trial in begun:
-                owner = trial.user_attrs.get("worker")
-                if trial.state == states.RUNNING and not (owner and self.worker.is_alive(owner)):
-                    number = trial.number
-                    break
-            else:
-                if len(begun) >= self.budget(arm):
-                    return None
-                number = next((t.number for t in trials if t.state == states.WAITING), len(trials))
-                trial = None
-            # A sampler of its own for each trial, or a resumed search would propose others.
-            study.sampler = self._sampler(number)
-            claimed = study.ask() if trial is None else self._optuna.Trial(study, trial._trial_id)
-            claimed.set_user_attr("worker", self.worker.name)
-        return claimed
+    def _next(self, arm: Arm) -> optuna.Trial:
+        study, states = self._studies[arm.name], self._optuna.trial.TrialState
+        self._enqueue(arm, study)
+        trials = study.get_trials(deepcopy=False)
+        open_ = (states.RUNNING, states.WAITING)
+        first = next((trial for trial in trials if trial.state in open_), None)
+        number = len(trials) if first is None else first.number
+        # A sampler of its own for each trial, or a resumed search would propose others.
+        study.sampler = self._sampler(number)
+        if first is not None and first.state == states.RUNNING:  # of a worker that was killed
+            return self._optuna.Trial(study, first._trial_id)
+        return study.ask()
 
     def _enqueue(self, arm: Arm, study: optuna.Study) -> None:
         """Line up the first settings of an arm, once."""
@@ -249,10 +209,10 @@ class Search:
         """Return what is tried before the search proposes anything.
 
         Of an arm that is paired with another: the first settings of that one, with its own default
-        of what it has besides. Else its own defaults; its ``start``; and one more: for an arm that
-        is compared with one of the same loss, that one's best setting with a penalty of weight 0,
-        so that it contains the other arm; else the published best setting of the loss, or the
-        middle of all ranges.
+        of what it has besides. Else its own defaults, and one more: for an arm that is compared
+        with one of the same loss, that one's best setting with a penalty of weight 0, so that it
+        contains the other arm; else the published best setting of the loss, or the middle of all
+        ranges.
         """
         defaults = arm.defaults
 
@@ -263,7 +223,7 @@ class Search:
         if paired is not None:
             # As many are given as in the other arm; all the others share what it proposed.
             return list(map(completed, self.first_settings(paired)))
-        settings = [defaults, *(completed(dict(start)) for start in arm.start)]
+        settings = [defaults]
         base = self.comparison.begun_by(arm)
         if base is not None:
             best = self.best(base)
@@ -286,15 +246,8 @@ class Search:
     def _sampler(self, number: int) -> Any:
         """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
         seed = derived_seed(self.comparison.seed, 2, number)
-        samplers = self._optuna.samplers
         startup = min(10, max(1, self.comparison.trials // 3))
-        if self.comparison.sampler == "random":
-            return samplers.RandomSampler(seed=seed)
-        if self.comparison.sampler == "gp":
-            return samplers.GPSampler(
-                seed=seed, n_startup_trials=startup, deterministic_objective=False
-            )
-        return samplers.TPESampler(
+        return self._optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True
         )
 
@@ -312,45 +265,18 @@ class Search:
             else {},
         )
 
-    def _check(self, arm: Arm, study: optuna.Study) -> None:
-        comparison = self.comparison
-        mine = {
-            "arm": as_stored(arm),
-            "protocol": as_stored(comparison.protocol_of(arm)),
-            "data": self._data,
-            "seed": comparison.seed,
-            "sampler": comparison.sampler,
-            "paired": comparison.paired_with(arm) is not None,
-        }
-        if "comparison" not in study.user_attrs:
-            study.set_user_attr("comparison", mine)
-            return
-        changed = differences(study.user_attrs["comparison"], mine)
-        if changed:
-            raise ComparisonError(
-                f"{self._url}: {study.study_name} was begun with another "
-                f"{', '.join(changed)}; take the change back, or choose another {self._another}"
-            )
-
     @contextmanager
     def _explained(self) -> Any:
         """Word what storages raise."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        exceptions = self._optuna.exceptions
+        storage_error = self._optuna.exceptions.StorageInternalError
         try:
             yield
-        except (exceptions.StorageInternalError, SQLAlchemyError, OSError) as error:
+        except (storage_error, SQLAlchemyError, OSError, RuntimeError) as error:
             raise ComparisonError(
-                f"{self._url}: the storage of trials cannot be used "
-                f"({message_line(error)}); check the path and its rights, or choose "
-                "another with --storage"
-            ) from error
-        except RuntimeError as error:
-            raise ComparisonError(
-                f"{self._url}: {message_line(error)} (optuna "
-                f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
-                f"another {self._another}"
+                f"{self._url}: the storage of trials cannot be used ({message_line(error)}); "
+                "check the path and its rights, or choose another with --storage"
             ) from error
 
 

@@ -5,8 +5,6 @@ Musgrave, Belongie and Lim, *A Metric Learning Reality Check* (ECCV 2020), secti
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,23 +37,10 @@ class ClassSplit:
     Attributes:
         folds: one a round.
         test: int64, ascending; in no fold.
-
-    Raises:
-        DatasetError: a class serves two purposes.
     """
 
     folds: tuple[Fold, ...]
     test: Classes
-
-    def __post_init__(self) -> None:
-        for number, fold in enumerate(self.folds):
-            purposes = {"training": fold.train, "validation": fold.validation, "test": self.test}
-            for (a, first), (b, second) in itertools.combinations(purposes.items(), 2):
-                if len(both := np.intersect1d(first, second)):
-                    raise DatasetError(
-                        f"fold {number}: {len(both):,} classes are in {a} and in {b}, the first is "
-                        f"class {both[0]}; the parts of a comparison share no class"
-                    )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the class numbers as JSON types, for the manifest and its hash."""
@@ -144,23 +129,3 @@ def select_classes(
     """
     positions = np.flatnonzero(np.isin(labels, classes))
     return positions, np.searchsorted(classes, labels[positions])
-
-
-def refuse_seen(training: Iterable[str], test: Iterable[str], where: str) -> None:
-    """Refuse test identities that a model was trained on.
-
-    Args:
-        training: names of the identities trained on.
-        test: names of those to be tested on.
-        where: what was trained, which begins the sentence of an error.
-
-    Raises:
-        DatasetError: some are in both.
-    """
-    both = sorted(set(training) & set(test))
-    if both:
-        more = f" and {len(both) - 3:,} more" if len(both) > 3 else ""
-        raise DatasetError(
-            f"{where}: {len(both):,} test identities are in the training data: "
-            f"{', '.join(both[:3])}{more}; take them out of the training data or of the test"
-        )

@@ -39,24 +39,23 @@ from facerec.recipe import differences, to_dict
 from facerec.report.estimate import Estimate
 from facerec.report.words import counted
 
-SCHEMA = "facerec.comparison.results/2"
 HEADLINE = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
 NORM_SPREAD = ("models", "norm_cv2")
 """Variance of the norms of raw test embeddings over their squared mean."""
 SHARES = (0.9, 0.95, 0.99)
 """Of the base's final validation score, at which speeds are compared."""
-PROBES = ("slope", "gradient_cv", "radial", "angular_step", "norm_growth")
-"""Figures of `facerec.comparison.probe.Probe` that are averaged over folds and epochs."""
 
 Claim = Literal["loss", "penalty", "protocol", "search"]
 """What the arms of a pair differ in first: other losses may come with other batches, but other
-penalties come with the same loss. ``search`` is the rest: other ranges or settings to start with,
-or nothing. All pairs of a claim answer one question together."""
+penalties come with the same loss. ``search`` is the rest: other ranges, or nothing. All pairs of a
+claim answer one question together."""
 
 _OVER = ("joint", "over_seeds", "over_classes")
 Key = tuple[str, str]
 """View and metric."""
+ArmKey = tuple[str, str, str]
+"""Arm, view and metric."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +65,8 @@ class Summary:
     results: Results
     figures: pd.DataFrame
     """By arm, view and metric. Views are ``concatenated`` and ``separated`` for retrieval on the
-    test classes; ``models`` for norms of test embeddings; ``steps`` for probes; ``validation`` for
-    ratios of steps; ``trials`` for the difference between trials of the same settings."""
+    test classes; ``models`` for norms of test embeddings; ``validation`` for ratios of steps;
+    ``trials`` for the difference between trials of the same settings."""
     arms: pd.DataFrame
     """By arm: its best setting, its costs, and where it is compared with another the claim, whether
     the pair is fair, and what the test of the headline concludes."""
@@ -110,48 +109,48 @@ class Summary:
 def summarize(results: Results) -> Summary:
     """Compute all figures of a comparison."""
     comparison = results.comparison
+    resampling = {n: getattr(comparison, n) for n in ("confidence", "replicates", "seed")}
     by_name = {each.arm.name: each for each in results.arms}
     claims: dict[str, list[str]] = {}
-    for arm in comparison.arms:
-        if arm.against:
-            claims.setdefault(claim_of(comparison, arm), []).append(arm.name)
-    rows = list(_figures(comparison, UNTRAINED, None, results.untrained))
-    compared: dict[tuple[str, str, str], PairedDifference] = {}
-    for each in results.arms:
-        rows += _figures(comparison, each.arm.name, each.arm.against, each.runs)
-        if each.arm.against:
+    rows: dict[ArmKey, dict[str, Any]] = {}
+    compared: dict[ArmKey, PairedDifference] = {}
+    for name, runs in [(UNTRAINED, results.untrained), *((n, e.runs) for n, e in by_name.items())]:
+        for key in _known(comparison, runs):
+            mean = mean_over_seeds(*_values(runs, *key), **resampling)
+            rows[(name, *key)] = {"n": mean.total, **_limits("mean", mean), "reason": mean.remark}
+    for name, each in by_name.items():
+        if each.arm.against is not None:
+            claims.setdefault(claim_of(comparison, each.arm), []).append(name)
             base = by_name[each.arm.against]
-            rows += _speeds(comparison, each, base)
-            found = _differences(comparison, each, base)
-            compared |= {(each.arm.name, *key): value for key, value in found.items()}
+            rows |= {(name, *key): row for key, row in _speeds(comparison, each, base)}
+            for key, values in _paired(comparison, each, base):
+                compared[(name, *key)] = compare_paired(*values, **resampling)
     for key in dict.fromkeys((view, metric) for _, view, metric in compared):
         for names in claims.values():
-            family: list[Any] = [compared.get((name, *key)) for name in names]
-            adjusted = zip(names, adjust(family), strict=True)
+            family = adjust([compared.get((name, *key)) for name in names])
+            adjusted = zip(names, family, strict=True)
             compared |= {(name, *key): value for name, value in adjusted if value}
-    table = {(row["arm"], row["view"], row["metric"]): row for row in rows}
-    for (name, view, metric), value in compared.items():
-        row = table.setdefault(
-            (name, view, metric), {"arm": name, "view": view, "metric": metric, "n": value.total}
-        )
-        row |= {"against": comparison.arm(name).against, **_limits("difference", value)}
-        row |= {"p": value.p, "p_holm": value.p_holm}
-    figures = pd.DataFrame(list(table.values())).reindex(columns=_COLUMNS)
-    words = ("arm", "view", "metric", "against", "reason")
-    kinds = {name: float for name in _COLUMNS if name not in words} | {"n": "Int64"}
-    figures = figures.astype(kinds).set_index(["arm", "view", "metric"])
-    arms = pd.DataFrame(
+    for arm_key, value in compared.items():
+        row = rows.setdefault(arm_key, {"n": value.total})
+        row |= {**_limits("difference", value), "p": value.p, "p_holm": value.p_holm}
+    index = pd.MultiIndex.from_tuples(list(rows), names=("arm", "view", "metric"))
+    figures = pd.DataFrame(list(rows.values()), index).reindex(columns=_COLUMNS)
+    figures["against"] = index.get_level_values("arm").map(
+        {UNTRAINED: None, **{arm.name: arm.against for arm in comparison.arms}}
+    )
+    kinds = {name: float for name in _COLUMNS if name not in ("against", "reason")}
+    arms = [
         _arm(comparison, each, by_name, claims, compared.get((each.arm.name, *HEADLINE)))
         for each in results.arms
-    ).set_index("arm")
-    arms = arms.astype({name: float for name in ("validation", "smallest") if name in arms})
+    ]
+    floats = {"validation": float, "smallest": float}
     return Summary(
         results,
-        figures,
-        arms,
+        figures.astype({**kinds, "n": "Int64"}),
+        pd.DataFrame(arms).set_index("arm").astype({k: v for k, v in floats.items() if claims}),
         pd.DataFrame(_runs(results)),
         pd.DataFrame(_trials(results)),
-        _gain(comparison, compared),
+        _gain(comparison, compared, resampling),
     )
 
 
@@ -166,14 +165,6 @@ def claim_of(comparison: Comparison, arm: Arm) -> Claim:
     return "search" if same else "protocol"
 
 
-def claims_of(claims: Sequence[str]) -> str:
-    """Return how many pairs, of which each has a claim, answer each question together."""
-    return ", ".join(
-        counted(claims.count(claim), f"pair of another {claim}", f"pairs of another {claim}")
-        for claim in dict.fromkeys(claims)
-    )
-
-
 def too_few_seeds(comparison: Comparison) -> str:
     """Return, before anything is trained, why some claim cannot be decided; empty where all can.
 
@@ -182,22 +173,22 @@ def too_few_seeds(comparison: Comparison) -> str:
     """
     claims = [claim_of(comparison, arm) for arm in comparison.arms if arm.against]
     level, seeds = level_of(comparison.confidence), comparison.repetitions
-    short = [claim for claim in claims if claims.count(claim) * least_p(seeds) > level]
-    if not short:
+    most, claim = max(((claims.count(claim), claim) for claim in claims), default=(0, ""))
+    if most * least_p(seeds) <= level:
         return ""
-    most = max(map(short.count, short))
     enough = next(n for n in count(seeds) if most * least_p(n) <= level)
     return (
-        f"with {counted(seeds, 'seed')} no difference can be declared among {claims_of(short)}: "
-        f"after Holm's adjustment p is above {level:g}, whatever the runs give; "
-        f"it takes --repetitions {enough} at least"
+        f"with {counted(seeds, 'seed')} no difference can be declared among "
+        f"{counted(most, f'pair of another {claim}', f'pairs of another {claim}')}: after Holm's "
+        f"adjustment p is above {level:g}, whatever the runs give; it takes --repetitions {enough} "
+        "at least"
     )
 
 
 # ---------------------------------------------------------------- figures
 
 _COLUMNS = [
-    *("arm", "view", "metric", "n", "mean"),
+    *("n", "mean"),
     *(f"mean_{over}_{end}" for over in _OVER for end in ("low", "high")),
     *("against", "difference"),
     *(f"difference_{over}_{end}" for over in _OVER for end in ("low", "high")),
@@ -205,28 +196,10 @@ _COLUMNS = [
 ]
 
 
-def _figures(
-    comparison: Comparison, name: str, against: str | None, runs: Sequence[FinalRun]
-) -> Iterator[dict[str, Any]]:
-    for view, metric in _known(comparison, runs):
-        mean = mean_over_seeds(*_values(runs, view, metric), **_resampling(comparison))
-        record = {"arm": name, "view": view, "metric": metric, "against": against}
-        yield {**record, "n": mean.total, **_limits("mean", mean), "reason": mean.remark}
-
-
 def _known(comparison: Comparison, runs: Sequence[FinalRun]) -> list[Key]:
     """Return view and metric of what these runs have."""
-    if not runs:
-        return []
     keys: list[Key] = [(view, metric) for view in VIEWS for metric in comparison.figures]
-    keys += [("models", "norm_mean"), NORM_SPREAD]
-    # Slopes may be missing in some batches, and without probes all are.
-    return keys + [("steps", name) for name in PROBES if all(_probed(run, name) for run in runs)]
-
-
-def _probed(run: FinalRun, name: str) -> list[float]:
-    known = (getattr(probe, name) for fit in run.fits for probe in fit.probes)
-    return [value for value in known if value is not None]
+    return [*keys, ("models", "norm_mean"), NORM_SPREAD] if runs else []
 
 
 def _values(
@@ -235,16 +208,9 @@ def _values(
     """Return a figure of each seed and query with the queries' classes, or of each seed alone."""
     if view == "models":
         return np.array([run.models[metric].mean() for run in runs]), None
-    if view == "steps":
-        return np.array([np.mean(_probed(run, metric)) for run in runs]), None
     if metric in CLUSTER_METRICS:
         return np.array([run.clusterings[view, metric] for run in runs]), None  # type: ignore[index]
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels  # type: ignore[index]
-
-
-def _resampling(comparison: Comparison) -> dict[str, Any]:
-    names = ("confidence", "replicates", "seed")
-    return {name: getattr(comparison, name) for name in names}
 
 
 def _limits(name: str, mean: SeedMean) -> dict[str, float | None]:
@@ -259,22 +225,19 @@ def _limits(name: str, mean: SeedMean) -> dict[str, float | None]:
 # ---------------------------------------------------------------- pairs
 
 
-def _differences(
+def _paired(
     comparison: Comparison, arm: ArmResult, base: ArmResult
-) -> dict[Key, PairedDifference]:
-    """Return what an arm has more than its base, over the seeds that were scored in both."""
+) -> Iterator[tuple[Key, tuple[Any, Any, Any]]]:
+    """Yield the values of both arms, of the seeds that were scored in both, with the classes."""
     own, other = _shared(arm, base)
-    found: dict[Key, PairedDifference] = {}
-    known = set(_known(comparison, other))
     for key in _known(comparison, own):
-        if key in known:
-            (first, labels), (second, _) = _values(own, *key), _values(other, *key)
-            found[key] = compare_paired(first, second, labels, **_resampling(comparison))
-    if comparison.paired_with(arm.arm) == base.arm and (scores := _paired_trials(arm, base)):
-        found["trials", SELECTED_BY] = compare_paired(
-            *np.array(scores).T, confidence=comparison.confidence, seed=comparison.seed
-        )
-    return found
+        (first, labels), (second, _) = _values(own, *key), _values(other, *key)
+        yield key, (first, second, labels)
+    if comparison.paired_with(arm.arm) == base.arm:
+        of_base = {trial.number: trial.score for trial in base.trials}
+        both = [(trial.score, of_base.get(trial.number)) for trial in arm.trials]
+        if known := [pair for pair in both if None not in pair]:
+            yield ("trials", SELECTED_BY), (*np.array(known, np.float64).T, None)
 
 
 def _shared(arm: ArmResult, base: ArmResult) -> tuple[list[FinalRun], list[FinalRun]]:
@@ -284,32 +247,29 @@ def _shared(arm: ArmResult, base: ArmResult) -> tuple[list[FinalRun], list[Final
     return [own[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
-def _speeds(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Iterator[dict[str, Any]]:
+def _speeds(
+    comparison: Comparison, arm: ArmResult, base: ArmResult
+) -> Iterator[tuple[Key, dict[str, Any]]]:
     """Yield ratios of steps, arm over base."""
-    own, other = _shared(arm, base)
-    curves = _curves(comparison, arm, own), _curves(comparison, base, other)
-    for share in SHARES if own else ():
+    curves: list[list[tuple[Any, Any]]] = []
+    for each, runs in zip((arm, base), _shared(arm, base), strict=True):
+        per_epoch = comparison.protocol_of(each.arm).steps_per_epoch
+        means = [kept_scores(run.fits).mean(axis=0)[1:] for run in runs]
+        curves.append([(per_epoch * np.arange(1, len(each) + 1), each) for each in means])
+    for share in SHARES if curves[0] else ():
         # A base that never finds a neighbour has no final score.
         with contextlib.suppress(MetricError):
-            ratio = compare_steps(*curves, share, comparison.confidence)
-            yield {
-                "arm": arm.arm.name,
-                "view": "validation",
-                "metric": f"steps_to_{100 * share:g}%",
-                "against": base.arm.name,
-                "n": ratio.total,
-                "mean": ratio.value,
-                "mean_over_seeds_low": ratio.low,
-                "mean_over_seeds_high": ratio.high,
-                "reason": ratio.remark,
-            }
-
-
-def _paired_trials(arm: ArmResult, base: ArmResult) -> list[tuple[float, float]]:
-    """Return the scores of the trials of the same settings that failed in neither."""
-    of_base = {trial.number: trial.score for trial in base.trials}
-    both = ((trial.score, of_base.get(trial.number)) for trial in arm.trials)
-    return [(own, other) for own, other in both if own is not None and other is not None]
+            ratio = compare_steps(curves[0], curves[1], share, comparison.confidence)
+            yield (
+                ("validation", f"steps_to_{100 * share:g}%"),
+                {
+                    "n": ratio.total,
+                    "mean": ratio.value,
+                    "mean_over_seeds_low": ratio.low,
+                    "mean_over_seeds_high": ratio.high,
+                    "reason": ratio.remark,
+                },
+            )
 
 
 def kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
@@ -320,13 +280,6 @@ def kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
     curves = [np.maximum.accumulate([point.score for point in fit.curve]) for fit in fits]
     length = max(map(len, curves))
     return np.stack([np.pad(curve, (0, length - len(curve)), "edge") for curve in curves])
-
-
-def _curves(comparison: Comparison, arm: ArmResult, runs: Sequence[FinalRun]) -> list[Any]:
-    """Return steps and mean validation scores of each run."""
-    per_epoch = comparison.protocol_of(arm.arm).steps_per_epoch
-    means = [kept_scores(run.fits).mean(axis=0)[1:] for run in runs]
-    return [(per_epoch * np.arange(1, len(scores) + 1), scores) for scores in means]
 
 
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[str, str]:
@@ -347,20 +300,20 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[
     return ", ".join(declared), "; ".join(reasons)
 
 
-def _family(comparison: Comparison, name: str) -> str:
-    """Return the arm at the end of the chain of those that an arm is compared with."""
-    against = comparison.arm(name).against
-    return name if against is None else _family(comparison, against)
+def _gain(
+    comparison: Comparison, compared: Mapping[ArmKey, PairedDifference], resampling: dict[str, Any]
+) -> Estimate:
+    def family(name: str) -> str:
+        """Return the arm at the end of the chain of those that an arm is compared with."""
+        against = comparison.arm(name).against
+        return name if against is None else family(against)
 
-
-def _gain(comparison: Comparison, compared: Mapping[tuple[str, str, str], Any]) -> Estimate:
-    gains = {name: v.value for (name, *key), v in compared.items() if tuple(key) == HEADLINE}
-    spreads = {name: v.value for (name, *key), v in compared.items() if tuple(key) == NORM_SPREAD}
-    if not gains:
+    names = [name for name, *key in compared if tuple(key) == HEADLINE]
+    if not names:
         return Estimate(None, remark="no pair was scored")
-    reductions = [-spreads[name] for name in gains]
-    families = [_family(comparison, name) for name in gains]
-    return spearman(list(gains.values()), reductions, families, **_resampling(comparison))
+    gains = [compared[(name, *HEADLINE)].value for name in names]
+    reductions = [-compared[(name, *NORM_SPREAD)].value for name in names]
+    return spearman(gains, reductions, list(map(family, names)), **resampling)
 
 
 # ---------------------------------------------------------------- arms, runs, trials
@@ -378,48 +331,41 @@ def _arm(
     row: dict[str, Any] = {
         "arm": arm.name,
         "against": arm.against,
-        "family": _family(comparison, arm.name),
         "missing": _missing(result),
         "failures": "; ".join(result.failures),
-        "best_trial": None if best is None else best.number,
         "validation": None if best is None else best.score,
         "setting": None if best is None else dict(best.setting),
         "loss": repr(tuned.loss),
         "penalty": repr(tuned.regularizer) if tuned.regularizer else "",
-        "ranges": {r.field: [r.low, r.high, r.scale] for r in arm.ranges},
         "trials": len(result.trials),
         "failed_trials": sum(trial.score is None for trial in result.trials),
         "first_settings": result.first_settings,
         "trial_seconds": math.fsum(trial.seconds for trial in result.trials),
-        "final_runs": len(result.runs) + len(result.failures),
         "failed_runs": len(result.failures),
         "final_seconds": math.fsum(fit.seconds for run in result.runs for fit in run.fits),
-        "protocol_sha256": comparison.protocol_of(arm).fingerprint,
     }
     if arm.against is None:
         return row
     base = by_name[arm.against]
     claim = claim_of(comparison, arm)
     declared, unfair = _fairness(comparison, result, base)
-    pairs, smallest, conclusion = len(claims[claim]), None, "insufficient data"
+    smallest, conclusion = None, "insufficient data"
     if headline is not None and headline.p_holm is not None:
         level = level_of(comparison.confidence)
-        smallest = smallest_difference(headline.differences, level / pairs)
+        smallest = smallest_difference(headline.differences, level / len(claims[claim]))
         if headline.p_holm <= level:
             conclusion = "difference detected"
         elif smallest is not None:
             conclusion = "none detected at this precision"
     lost = [f"{each.arm.name}: {_missing(each)}" for each in (result, base) if not each.runs]
-    unpaired = "; ".join(lost) or "no seed was scored in both"
     return row | {
         "claim": claim,
-        "claim_pairs": pairs,
+        "claim_pairs": len(claims[claim]),
         "seeds": len(headline.differences) if headline else 0,
         "fair": not unfair,
         "declared": declared,
         "unfair": unfair,
-        "unpaired": "" if headline else unpaired,
-        "equal": headline is not None and not any(headline.differences),
+        "unpaired": "" if headline else "; ".join(lost) or "no seed was scored in both",
         "smallest": smallest,
         "conclusion": conclusion,
     }
@@ -442,13 +388,12 @@ def _runs(results: Results) -> Iterator[dict[str, Any]]:
     for name, seeds, runs in [untrained, *((r.arm.name, r.seeds, r.runs) for r in results.arms)]:
         for seed, run in zip(seeds, runs, strict=True):
             keys = [(view, metric) for view in VIEWS for metric in results.comparison.figures]
-            scores = [fit.score for fit in run.fits if fit.score is not None]
             yield {
                 "arm": name,
                 "seed": seed,
                 "generator_seed": generators[seed],
                 **{f"{view}_{metric}": run.mean(view, metric) for view, metric in keys},
-                "validation_map_at_r": " ".join(map(str, scores)),
+                "validation_map_at_r": " ".join(str(fit.score) for fit in run.fits),
                 "best_epochs": " ".join(str(fit.epoch) for fit in run.fits),
                 "norm_mean": float(run.models["norm_mean"].mean()),
                 "norm_cv2": float(run.models["norm_cv2"].mean()),
@@ -460,14 +405,6 @@ def _runs(results: Results) -> Iterator[dict[str, Any]]:
 def _trials(results: Results) -> Iterator[dict[str, Any]]:
     for each in results.arms:
         for trial in each.trials:
-            yield {
-                "arm": each.arm.name,
-                "trial": trial.number,
-                "best": each.best is not None and trial.number == each.best.number,
-                "score": trial.score,
-                "best_so_far": trial.best_so_far,
-                "folds": " ".join("" if fold is None else str(fold) for fold in trial.folds),
-                "seconds": trial.seconds,
-                "failure": trial.failure,
-                **trial.setting,
-            }
+            row = {**vars(trial), **trial.setting, "folds": " ".join(map(str, trial.folds))}
+            del row["setting"]
+            yield {"arm": each.arm.name, "best": trial == each.best, **row}

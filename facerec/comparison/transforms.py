@@ -75,34 +75,6 @@ class FaceTransform(Checked):
 
 
 @dataclass(frozen=True)
-class Crop(Checked):
-    """How large random crops are; either way aspect and place are drawn too.
-
-    The Reality Check's text gives the length of a crop's side, 40 to 256 pixels; its code, as
-    torchvision, the share of the image's area, 0.16 to 1, which of 256×256 pixels is a side of 102.
-    """
-
-    smallest: Positive = 40.0
-    """Smallest side in pixels, or share of the area."""
-    largest: Positive = 256.0
-    """Largest one."""
-    of: Literal["side", "area"] = "side"
-    """What is uniform: the side, which is the square root of the area, or the share of the area."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.smallest > self.largest or (self.of == "area" and self.largest > 1):
-            raise RecipeError(
-                f"crops from {self.smallest:g} to {self.largest:g} of the {self.of} are no range"
-            )
-
-    def draw_area(self, image_area: int, generator: np.random.Generator) -> float:
-        """Return the area of a crop in pixels."""
-        drawn = float(generator.uniform(self.smallest, self.largest))
-        return drawn**2 if self.of == "side" else image_area * drawn
-
-
-@dataclass(frozen=True)
 class CropTransform(Checked):
     """Photos of things: the shorter side to 256 pixels, a random crop to 227, a flip.
 
@@ -115,8 +87,14 @@ class CropTransform(Checked):
     """Shorter side of the whole image, in pixels."""
     size: Count = 227
     """Height and width of what the trunk sees, in pixels."""
-    crop: Crop = field(default_factory=Crop)
-    """How large the random crops are."""
+    smallest: Positive = 40.0
+    """Smallest side of a random crop in pixels, or share of the image's area."""
+    largest: Positive = 256.0
+    """Largest one."""
+    uniform: Literal["side", "area"] = "side"
+    """What is drawn between them, beside aspect and place. The Reality Check's text gives the side;
+    its code, as torchvision, the share of the area, 0.16 to 1, which of 256×256 pixels is a side of
+    102."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of random changes after the crop."""
     channels: Literal["rgb", "bgr"] = "rgb"
@@ -130,6 +108,10 @@ class CropTransform(Checked):
         super().__post_init__()
         if self.size > self.resize:
             raise RecipeError(f"size must be at most resize ({self.resize}), found {self.size}")
+        if self.smallest > self.largest or (self.uniform == "area" and self.largest > 1):
+            raise RecipeError(
+                f"crops from {self.smallest:g} to {self.largest:g} of the {self.uniform} are none"
+            )
 
     def prepare(self, image: Image, where: str) -> Image:
         """Scale the shorter side."""
@@ -143,7 +125,7 @@ class CropTransform(Checked):
         """Crop, scale, change."""
         generator = sample_generator(seed, epoch, index, _CROP_STREAM)
         height, width = prepared.shape[:2]
-        box = _random_box(height, width, self.crop, generator)
+        box = _random_box(height, width, self, generator)
         crop = _scale(prepared[box], self.size, self.size)
         return self.augmentation(crop, seed, epoch, index)
 
@@ -161,7 +143,7 @@ class CropTransform(Checked):
 
 
 def _random_box(
-    height: int, width: int, crop: Crop, generator: np.random.Generator
+    height: int, width: int, transform: CropTransform, generator: np.random.Generator
 ) -> tuple[slice, slice]:
     """Draw a box, as torchvision's ``RandomResizedCrop``: area, aspect log-uniform, place.
 
@@ -170,7 +152,8 @@ def _random_box(
     """
     low, high = _ASPECT
     for _ in range(_TRIES):
-        area = crop.draw_area(height * width, generator)
+        drawn = float(generator.uniform(transform.smallest, transform.largest))
+        area = drawn**2 if transform.uniform == "side" else height * width * drawn
         aspect = math.exp(generator.uniform(math.log(low), math.log(high)))
         box_width, box_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < box_width <= width and 0 < box_height <= height:

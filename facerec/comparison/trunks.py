@@ -26,7 +26,7 @@ from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel, load_state_dict_file
 from facerec.errors import ModelError, RecipeError
-from facerec.limits import Checked, Count, CountOrNone, Positive
+from facerec.limits import Checked, Count, Positive
 
 SMALL_CNN = "small_cnn"
 FEATURES = "features"
@@ -53,15 +53,13 @@ class Trunk(Checked):
     """What follows all that: nothing, division by the norm (after which every norm is 1), or layer
     norm without parameters (after which every norm is √D)."""
     weight_norm: bool = False
-    """Weight normalisation (Salimans and Kingma, NeurIPS 2016) of the last linear layer, and of a
-    hidden one on features: w = g·v/‖v‖, of which length g and direction v are learned apart. The
-    function that training begins with stays the same."""
+    """Weight normalisation (Salimans and Kingma, NeurIPS 2016) of the last linear layer: w =
+    g·v/‖v‖, of which length g and direction v are learned apart. The function that training begins
+    with stays the same."""
     weights: Path | None = None
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
     timm's models it holds the trunk alone, with or without its classifier; names of another program
     are taken in their order if all shapes agree, as those of EfficientNet's first weights do."""
-    hidden: CountOrNone = 0
-    """Units of a hidden layer with ReLU in the embedder on features; 0 makes it linear."""
     freeze_bn: bool = False
     """Keep statistics, γ and β of the trunk's batch norms as the weights have them. The one after
     the last linear layer is not part of the trunk."""
@@ -71,21 +69,15 @@ class Trunk(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden and self.name != FEATURES:
+        if self.name == FEATURES and (self.weights or self.freeze_bn or self.width != 1):
             raise RecipeError(
-                f"hidden must be 0 but for the trunk {FEATURES}, found {self.hidden} with "
-                f"{self.name}"
+                f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, width "
+                "and freeze_bn out"
             )
-        if self.name == FEATURES:
-            if self.weights is not None or self.freeze_bn or self.width != 1:
-                raise RecipeError(
-                    f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, "
-                    "width and freeze_bn out"
-                )
-        elif self.name.startswith(TIMM):
+        if self.name.startswith(TIMM):
             if self.width != 1:
                 raise RecipeError(f"width must be 1 for {self.name}, found {self.width:g}")
-        elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
+        elif self.name not in (FEATURES, SMALL_CNN) and self.image_size != FACE_SIZE:
             raise RecipeError(
                 f"image_size must be {FACE_SIZE} for {self.name}, found {self.image_size}"
             )
@@ -175,24 +167,22 @@ class SmallCNN(nn.Module):
 
 
 class FeatureEmbedder(nn.Module):
-    """What learns on features of a frozen network: a linear layer, or two with a ReLU between.
+    """What learns on features of a frozen network: a linear layer.
 
     Args:
         config: embedding size and last batch norm.
         inputs: features of an image, K.
-        hidden: units between the layers; 0 makes it one layer.
     """
 
-    def __init__(self, config: Backbone, inputs: int, hidden: int = 0) -> None:
+    def __init__(self, config: Backbone, inputs: int) -> None:
         super().__init__()
-        self.hidden = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU()) if hidden else None
-        self.fc = nn.Linear(hidden or inputs, config.embedding_size)
+        self.fc = nn.Linear(inputs, config.embedding_size)
         self.embedding_norm = embedding_batch_norm(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features ``(B, K)`` to raw embeddings ``(B, D)``, float32."""
         with full_precision(x):
-            x = self.fc(x.float() if self.hidden is None else self.hidden(x.float()))
+            x = self.fc(x.float())
             return x if self.embedding_norm is None else self.embedding_norm(x)
 
 
@@ -217,9 +207,8 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
     embedder = _create(config, seed, features)
     if config.weight_norm:
         own = embedder.trunk if embedder.head is None else embedder.head
-        layers = [layer for layer in own.modules() if isinstance(layer, nn.Linear)]
-        for layer in layers if isinstance(own, FeatureEmbedder) else layers[-1:]:
-            parametrizations.weight_norm(layer)
+        *_, last = (layer for layer in own.modules() if isinstance(layer, nn.Linear))
+        parametrizations.weight_norm(last)
     return embedder
 
 
@@ -233,25 +222,23 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
             f"features of a frozen network with --features, or another trunk than {config.name}"
         )
     if features is not None:
-        layers = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
-        return Embedder(layers, None, config)
+        return Embedder(_seeded(lambda: FeatureEmbedder(backbone, features), seed), None, config)
     if config.name.startswith(TIMM):
-        return _seeded(lambda: _pooled(config, backbone), seed)
-    if config.name == SMALL_CNN:
-        trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
-        if config.weights is not None:
-            _load(trunk, config.weights, config.name)
+        network = _seeded(lambda: TimmBackbone(backbone, config.image_size), seed)
+        trunk, head = network.trunk, network.head
+    elif config.name == SMALL_CNN:
+        trunk, head = _seeded(lambda: SmallCNN(backbone, config.image_size), seed), None
     elif is_backbone(config.name):
-        trunk = create_backbone(backbone, seed=seed)
-        if config.weights is not None:
-            _load_backbone(trunk, backbone, config.weights)
+        trunk, head = create_backbone(backbone, seed=seed), None
     else:
         raise RecipeError(
             f"trunk.name: no trunk is called {config.name!r}; known are "
             f"{', '.join(list_backbones())}, {SMALL_CNN}, "
             f"{FEATURES} and {TIMM}NAME"
         )
-    return Embedder(trunk, None, config)
+    if config.weights is not None:
+        _load(trunk, config.weights, config.name)
+    return Embedder(trunk, head, config)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -270,14 +257,6 @@ def _seeded(build: Callable[[], Any], seed: int) -> Any:
         return build()
 
 
-def _pooled(config: Trunk, backbone: Backbone) -> Embedder:
-    """Build a trunk that ends in pooled features, and a linear layer after it."""
-    network = TimmBackbone(backbone, config.image_size)
-    if config.weights is not None:
-        _load(network.trunk, config.weights, config.name)
-    return Embedder(network.trunk, network.head, config)
-
-
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:
     """Leave out the tensors of the classifier, which published weights have and the trunk not."""
     classifier = getattr(trunk, "pretrained_cfg", {}).get("classifier") or ()
@@ -286,28 +265,18 @@ def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[st
     return {name: t for name, t in tensors.items() if not name.startswith(prefixes)}
 
 
-def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
-    """Load a model file of facerec, or a state dict, into one of facerec's backbones."""
-    if own_note(path) is None:
-        load_state_dict_file(trunk, path)
-        return
-    model = load_model(path)
-    assert isinstance(model, TorchModel)
-    assert model.config is not None
-    for field in ("name", "embedding_size", "width", "embedding_bn"):
-        given, wanted = getattr(model.config, field), getattr(backbone, field)
-        if given != wanted:
-            raise ModelError(
-                f"{path}: the weights are those of a trunk with {field} {given}, but the recipe "
-                f"has {wanted}; set trunk.{field} to {given} or take other weights"
-            )
-    trunk.load_state_dict(model.backbone.state_dict())
-
-
 def _load(trunk: nn.Module, path: Path, name: str) -> None:
     """Load weights strictly: all names and shapes must be those of the trunk."""
+    if own_note(path) is None and is_backbone(name) and not name.startswith(TIMM):
+        load_state_dict_file(trunk, path)
+        return
     own = trunk.state_dict()
-    inside, _ = own_names(path, read_state_dict(path), own)
+    if own_note(path) is None:
+        inside, _ = own_names(path, read_state_dict(path), own)
+    else:
+        model = load_model(path)
+        assert isinstance(model, TorchModel)
+        inside = model.backbone.state_dict()
     counters = {n: torch.zeros_like(t) for n, t in own.items() if n.endswith(COUNTER)}
     tensors = {**counters, **_without_classifier(inside, trunk)}
     shapes = [tensor.shape for tensor in inside.values()][: len(own)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-from facerec.fairness.no_comparison import NoComparison
+from facerec.errors import MetricError
 from facerec.fairness.norms import (
     INDEPENDENT_SUBJECTS,
     Array,
@@ -40,21 +40,6 @@ ONE_TO_ONE = "from disjoint pairs of subjects"
 
 
 @dataclass(frozen=True)
-class PairDifference:
-    """How the subjects of one group differ from those of another in their mean norm."""
-
-    first: str
-    """X."""
-    second: str
-    """Y."""
-    delta: Estimate
-    """Cliff's delta, P(X > Y) − P(X < Y)."""
-    p: float
-    """Of delta = 0, after Holm for all pairs; alone, it is 1 − the confidence of an interval that
-    ends at 0."""
-
-
-@dataclass(frozen=True)
 class Association:
     """Association of subjects' mean norms with their group."""
 
@@ -66,8 +51,8 @@ class Association:
     p: float
     """Permutation test of Welch's F, the primary test; the interval of η² holds 0 where this is
     at least 1 − confidence, and nowhere else."""
-    pairs: tuple[PairDifference, ...]
-    """All pairs of groups."""
+    pairs: tuple[tuple[str, Estimate, float], ...]
+    """``X − Y``, Cliff's delta and its p-value after Holm, for all pairs of groups."""
     mde_eta2: float | None
     """η² that Welch's test would detect with 80 % power at the 5 % level, in whatever groups the
     difference lies."""
@@ -79,7 +64,7 @@ def associate(
     *,
     permutations: int = 9999,
     seed: int = 0,
-) -> Association | NoComparison:
+) -> Association:
     """Compare the mean norms of the subjects of all groups.
 
     Args:
@@ -89,12 +74,10 @@ def associate(
         seed: of the permutations.
 
     Raises:
-        MetricError: no permutation.
+        MetricError: no permutation, one group, no more subjects than groups, or equal norms.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
-    refusal = _refusal(sample)
-    if refusal is not None:
-        return NoComparison(sample.name, refusal)
+    _check(sample)
     analysis = anova(means, groups)
     test = permute(means, groups, permutations, seed)
     moments = moments_of(means, bootstrap)
@@ -109,29 +92,27 @@ def associate(
     )
 
 
-def _refusal(sample: SubjectNorms) -> str | None:
-    """Say why groups cannot be compared; None if they can."""
-    if len(sample.sizes) < 2:
-        return "all subjects are in one group"
-    if len(sample.groups) <= len(sample.sizes):
-        return "there are no more subjects than groups"
+def _check(sample: SubjectNorms) -> None:
+    """Refuse norms whose groups cannot be compared."""
     means = sample.means
+    if len(sample.sizes) < 2:
+        raise MetricError("all subjects are in one group")
+    if len(sample.groups) <= len(sample.sizes):
+        raise MetricError("there are no more subjects than groups")
     if np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max():
-        return "all subjects have the same mean norm"
-    return None
+        raise MetricError("all subjects have the same mean norm")
 
 
-def _pairs(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> tuple[PairDifference, ...]:
+def _pairs(
+    sample: SubjectNorms, bootstrap: SubjectBootstrap
+) -> tuple[tuple[str, Estimate, float], ...]:
     """Compare the subjects of every two groups."""
     values = [sample.means[ids] for ids in bootstrap.members]
-    compared = [*itertools.combinations(range(len(values)), 2)]
-    ps = holm([difference_p(values[i], values[j]) for i, j in compared])
-    return tuple(
-        PairDifference(
-            sample.names[i], sample.names[j], cliffs_delta(values[i], values[j]), adjusted
-        )
-        for (i, j), adjusted in zip(compared, ps, strict=True)
-    )
+    both = [*itertools.combinations(range(len(values)), 2)]
+    titles = [f"{sample.names[i]} − {sample.names[j]}" for i, j in both]
+    deltas = [cliffs_delta(values[i], values[j]) for i, j in both]
+    ps = holm([difference_p(values[i], values[j]) for i, j in both])
+    return tuple(zip(titles, deltas, map(float, ps), strict=True))
 
 
 def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:

@@ -20,7 +20,6 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import DatasetError, MetricError
-from facerec.files import sha256
 from facerec.names import is_missing, same_names
 from facerec.records.images import check_unique, text_array
 from facerec.tables import Table
@@ -61,8 +60,6 @@ class Attributes:
 
     path: Path
     """Where they were read."""
-    sha256: str
-    """Of the file."""
     lines: NDArray[np.int64]
     """Line of the file, from 1, ``(L,)``."""
     images: NDArray[np.str_]
@@ -195,7 +192,6 @@ def read_attributes(
     inferred = check_sources(path, sources, allow_inferred=allow_inferred)
     return Attributes(
         path=path,
-        sha256=sha256(path),
         lines=lines,
         images=_text(path, table[_IMAGE]),
         subjects=_text(path, table[subject]),
@@ -213,18 +209,13 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
         source: for the error.
 
     Raises:
-        DatasetError: their coefficient of variation is below 1e-4, one is negative, or there are
-            fewer than two.
+        DatasetError: their coefficient of variation is below 1e-4, or there are fewer than two.
     """
     values = np.asarray(norms, dtype=np.float64)
     # Zeros stand for images without a face, and their spread would hide that others have none.
     values = values[np.isfinite(values) & (values != 0)]
     if len(values) < 2:
         raise DatasetError(f"{source}: {len(values)} images have a norm; an audit needs many")
-    if values.min() < 0:
-        raise DatasetError(
-            f"{source}: a norm is negative ({values.min():g}); give the lengths of raw embeddings"
-        )
     mean = float(values.mean())
     if float(values.std()) <= LEAST_CV * mean:
         raise DatasetError(
@@ -262,7 +253,12 @@ def join(
             groups.
         MetricError: arrays that do not fit together.
     """
-    names, values, failed = _check_embeddings(ids, norms, failures, source)
+    names, values = same_names(np.asarray(ids).astype(np.str_)), np.asarray(norms, np.float64)
+    if names.shape != values.shape:
+        raise MetricError(f"{source}: {names.size} ids and {values.size} norms; give one an image")
+    check_unique(names, source)
+    failed = np.zeros(len(names), dtype=bool)
+    failed[list(failures)] = True
     check_raw(values[~failed], source)
     exclusions: list[Exclusion] = []
     chosen, rows = _match(attributes, names, source, exclusions)
@@ -313,8 +309,40 @@ def form_groupings(
     """
     left, apart = _set_apart(labels, subjects, acquired)
     subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
-    labels = {name: values[left] for name, values in labels.items()}
-    return left, subjects, _groupings(combinations, labels, subjects, acquired[left], apart)
+    acquired = acquired[left]
+    raw: list[tuple[NDArray[np.int64], list[tuple[str, ...]]]] = []
+    members = np.full((int(subjects.max()) + 1, len(combinations)), -1, dtype=np.int64)
+    for column, names in enumerate(combinations):
+        columns = [labels[name][left] for name in names]
+        labelled = np.all([values != "" for values in columns], axis=0)
+        codes = np.full(len(labelled), -1, dtype=np.int64)
+        table = pd.MultiIndex.from_arrays([values[labelled] for values in columns])
+        codes[labelled], found = table.factorize(sort=True)
+        raw.append((codes, list(map(tuple, found))))
+        there = acquired & labelled
+        members[subjects[there], column] = codes[there]
+    seen = np.isin(np.arange(len(members)), subjects[acquired])
+    states = protect(members[seen], [len(cells) for _, cells in raw])
+    groupings = []
+    for names, (codes, cells), state in zip(combinations, raw, states, strict=True):
+        of = {fate: np.flatnonzero(state == fate).tolist() for fate in (SHOWN, IN_POOL, HIDDEN)}
+        visible = [cells[i] for i in of[SHOWN]]
+        # −1, no cell, takes the last entry, which stays −1.
+        number = np.full(len(cells) + 1, -1, dtype=np.int64)
+        number[of[SHOWN]], number[of[IN_POOL]] = np.arange(len(visible)), len(visible)
+        if of[IN_POOL]:
+            visible.append((POOLED,) * len(names))
+        if len(visible) > MOST_GROUPS:
+            raise DatasetError(
+                f"the intersection of {', '.join(names)} has {len(visible):,} groups, more than "
+                f"{MOST_GROUPS} cannot be compared; intersect fewer attributes"
+            )
+        gone = [(value,) for value in (apart[names[0]] if len(names) == 1 else ())]
+        pooled, hidden = ([cells[i] for i in of[fate]] for fate in (IN_POOL, HIDDEN))
+        groupings.append(
+            Grouping(names, tuple(visible), number[codes], tuple(pooled), (*hidden, *gone))
+        )
+    return left, subjects, tuple(groupings)
 
 
 def contradictory(subjects: NDArray[Any], values: NDArray[np.str_]) -> NDArray[Any]:
@@ -401,79 +429,56 @@ def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
     return values
 
 
-def _check_embeddings(
-    ids: ArrayLike, norms: ArrayLike, failures: Collection[int], source: str
-) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.bool_]]:
-    names = same_names(np.asarray(ids).astype(np.str_))
-    values = np.asarray(norms, dtype=np.float64)
-    if names.ndim != 1 or names.shape != values.shape:
-        raise MetricError(
-            f"{source}: ids of shape {names.shape} and norms of shape {values.shape} must be one "
-            "an image"
-        )
-    check_unique(names, source)
-    failed = np.zeros(len(names), dtype=bool)
-    failed[list(failures)] = True
-    return names, values, failed
-
-
 def _match(
     attributes: Attributes, ids: NDArray[np.str_], source: str, exclusions: list[Exclusion]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the position among the lines and the row of each common image, by row."""
-    columns = [attributes.subjects, *attributes.groups.values()]
-    content: dict[object, NDArray] = {"image": attributes.images, **dict(enumerate(columns))}
-    table = pd.DataFrame(content)
+    lines, images = attributes.lines, attributes.images
+    columns = images, attributes.subjects, *attributes.groups.values()
+    table = pd.DataFrame(dict(enumerate(columns)))
     repeated = table.duplicated().to_numpy()
-    _exclude(exclusions, "line repeats another one", attributes.lines[repeated])
-    distinct = np.flatnonzero(~repeated)
-    differs = table["image"].iloc[distinct].duplicated(keep=False).to_numpy()
-    contradicting = distinct[differs]
+    differs = np.zeros(len(lines), bool)
+    differs[~repeated] = table.loc[~repeated, 0].duplicated(keep=False)
+    at = pd.Index(ids).get_indexer(pd.Index(images)).astype(np.int64)
+    alone = ~repeated & ~differs & (at < 0)
+    unknown = np.flatnonzero(~np.isin(np.arange(len(ids)), at))
+    _exclude(exclusions, "line repeats another one", lines[repeated])
     _exclude(
         exclusions,
         "lines of one image contradict each other",
-        attributes.lines[contradicting],
-        images=len(np.unique(attributes.images[contradicting])),
-        subjects=len(np.unique(attributes.subjects[contradicting])),
+        lines[differs],
+        attributes.subjects[differs],
+        images=len(np.unique(images[differs])),
     )
-    rows = pd.Index(ids).get_indexer(pd.Index(attributes.images)).astype(np.int64)
-    unknown = np.ones(len(ids), dtype=bool)
-    unknown[rows[rows >= 0]] = False
-    _exclude(exclusions, "embedding without attributes", np.flatnonzero(unknown), kind="row")
-    kept = distinct[~differs]
-    alone = kept[rows[kept] < 0]
-    _exclude(
-        exclusions,
-        "attributes without embedding",
-        attributes.lines[alone],
-        subjects=len(np.unique(attributes.subjects[alone])),
-    )
-    kept = kept[rows[kept] >= 0]
+    _exclude(exclusions, "embedding without attributes", unknown, kind="row")
+    _exclude(exclusions, "attributes without embedding", lines[alone], attributes.subjects[alone])
+    kept = np.flatnonzero(~repeated & ~differs & (at >= 0))
     if not len(kept):
         raise DatasetError(
-            f"{attributes.path}: none of its {len(attributes.images):,} images (as "
-            f"{str(attributes.images[0])[:60]!r}) can be joined with the {len(ids):,} of {source} "
-            f"(as {str(ids[0])[:60]!r}); ids must be equal to the letter, with folder and suffix"
+            f"{attributes.path}: none of its {len(images):,} images (as {str(images[0])[:60]!r}) "
+            f"can be joined with the {len(ids):,} of {source} (as {str(ids[0])[:60]!r}); ids must "
+            "be equal to the letter, with folder and suffix"
         )
-    kept = kept[np.argsort(rows[kept], kind="stable")]
-    return kept, rows[kept]
+    kept = kept[np.argsort(at[kept], kind="stable")]
+    return kept, at[kept]
 
 
 def _exclude(
     exclusions: list[Exclusion],
     reason: str,
     positions: NDArray[np.int64],
+    subjects: NDArray[Any] | None = None,
     *,
     images: int | None = None,
-    subjects: int | None = None,
     attribute: str | None = None,
     kind: Literal["line", "row"] = "line",
 ) -> None:
     """Append what is left out, if it is anything."""
     if len(positions):
         count = len(positions) if images is None else images
+        concerned = None if subjects is None else len(np.unique(subjects))
         first = tuple(np.sort(positions)[:_POSITIONS].tolist())
-        exclusions.append(Exclusion(reason, count, subjects, attribute, kind, first))
+        exclusions.append(Exclusion(reason, count, concerned, attribute, kind, first))
 
 
 def _labels(
@@ -487,23 +492,11 @@ def _labels(
     values = attributes.groups[name]
     # A contradiction anywhere in the file counts, also on lines that were not joined.
     conflict = np.isin(attributes.subjects[chosen], contradictory(attributes.subjects, values))
-    _exclude(
-        exclusions,
-        "subject in several groups",
-        attributes.lines[chosen[conflict]],
-        subjects=len(np.unique(subjects[conflict])),
-        attribute=name,
-    )
-    labels = values[chosen]
-    empty = (labels == "") & ~conflict
-    _exclude(
-        exclusions,
-        NO_VALUE,
-        attributes.lines[chosen[empty]],
-        subjects=len(np.unique(subjects[empty])),
-        attribute=name,
-    )
-    return np.where(conflict, "", labels)
+    empty = (values[chosen] == "") & ~conflict
+    for reason, gone in (("subject in several groups", conflict), (NO_VALUE, empty)):
+        lines = attributes.lines[chosen[gone]]
+        _exclude(exclusions, reason, lines, subjects[gone], attribute=name)
+    return np.where(conflict, "", values[chosen])
 
 
 def _set_apart(
@@ -535,39 +528,6 @@ def _set_apart(
 def _can_pool(sizes: NDArray[np.integer]) -> bool:
     """Whether small cells, by their numbers of subjects, can be shown as one group."""
     return int(np.count_nonzero(sizes)) >= 2 and int(sizes.sum()) >= SMALLEST_CELL
-
-
-def _groupings(
-    combinations: Sequence[tuple[str, ...]],
-    labels: Mapping[str, NDArray[np.str_]],
-    subjects: NDArray[np.int64],
-    acquired: NDArray[np.bool_],
-    apart: Mapping[str, Sequence[str]],
-) -> tuple[Grouping, ...]:
-    """Make the groupings, with small cells pooled or suppressed in all of them together."""
-    raw = [_cells([labels[name] for name in names]) for names in combinations]
-    members = np.full((int(subjects.max()) + 1, len(raw)), -1, dtype=np.int64)
-    for column, (codes, _) in enumerate(raw):
-        there = acquired & (codes >= 0)
-        members[subjects[there], column] = codes[there]
-    seen = np.zeros(len(members), dtype=bool)
-    seen[subjects[acquired]] = True
-    states = protect(members[seen], [len(cells) for _, cells in raw])
-    return tuple(
-        _grouping(names, codes, cells, state, apart[names[0]] if len(names) == 1 else ())
-        for names, (codes, cells), state in zip(combinations, raw, states, strict=True)
-    )
-
-
-def _cells(
-    labels: Sequence[NDArray[np.str_]],
-) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
-    """Return the cell of every image, −1 where a label is missing, and the values of each cell."""
-    labelled = np.all([column != "" for column in labels], axis=0)
-    codes = np.full(len(labelled), -1, dtype=np.int64)
-    table = pd.MultiIndex.from_arrays([column[labelled] for column in labels])
-    codes[labelled], cells = table.factorize(sort=True)
-    return codes, list(cells)
 
 
 SHOWN, IN_POOL, HIDDEN = 0, 1, 2
@@ -627,36 +587,3 @@ def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np
         k, which = shown[min(choices)[2]]
         states[k][which] = HIDDEN
     return states
-
-
-def _grouping(
-    names: tuple[str, ...],
-    codes: NDArray[np.int64],
-    cells: Sequence[tuple[str, ...]],
-    state: NDArray[np.int64],
-    apart: Sequence[str],
-) -> Grouping:
-    """Number the shown cells, and the pool after them; those set apart are listed only."""
-    shown = np.flatnonzero(state == SHOWN)
-    number = np.full(len(cells) + 1, -1, dtype=np.int64)
-    number[shown] = np.arange(len(shown))
-    pool = np.flatnonzero(state == IN_POOL)
-    number[pool] = len(shown)
-    visible = [cells[i] for i in shown.tolist()]
-    if len(pool):
-        visible.append((POOLED,) * len(names))
-    if len(visible) > MOST_GROUPS:
-        raise DatasetError(
-            f"the intersection of {', '.join(names)} has {len(visible):,} groups, more than "
-            f"{MOST_GROUPS} cannot be compared; intersect fewer attributes"
-        )
-    return Grouping(
-        attributes=names,
-        cells=tuple(visible),
-        codes=number[codes],  # −1 takes the last entry, which is −1
-        pooled=tuple(cells[i] for i in pool.tolist()),
-        suppressed=(
-            *(cells[i] for i in np.flatnonzero(state == HIDDEN).tolist()),
-            *((value,) for value in apart),
-        ),
-    )

@@ -1,13 +1,12 @@
 """The audit: embeddings and recorded attributes in, one table of figures and its findings out.
 
 `audit` calls the pieces in order; so does `facerec.fairness.scores` for scores without embeddings.
-What cannot be computed is a row without a value that says why.
+Every piece adds rows to one table; what cannot be computed is a row without a value that says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,12 @@ from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.association import associate
 from facerec.fairness.attributes import ALL_GROUPS, POOLED, Attributes, Grouping, Joined, join
-from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
-from facerec.fairness.channels import DISCARD_SHARES, NormErrors, mated_pairs, norm_errors
+from facerec.fairness.baseline import RunPair, compare_runs
+from facerec.fairness.channels import mated_pairs, norm_errors
 from facerec.fairness.differentials import NAMES, differentials
 from facerec.fairness.findings import caveats, find
-from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_figures
-from facerec.fairness.one_to_many import OneToMany, OtherSubjects, SearchPlan, audit_searches
+from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, add_searches
 from facerec.fairness.pair_counts import UNKNOWN
 from facerec.fairness.rates import (
     Calibration,
@@ -53,6 +51,7 @@ FIXED_HERE = (
 )
 
 Errors = GroupErrors | MetricError
+Codes = NDArray[np.int64]
 
 
 def audit(
@@ -108,57 +107,45 @@ def audit(
         source=source,
     )
     shown = with_groups(joined.groupings, groups)
-    subject = _over_rows(joined, joined.subjects, len(embeddings.vectors))
-    codes = [_over_rows(joined, one.codes, len(embeddings.vectors)) for one in shown]
+    length = len(embeddings.vectors)
+    subject = _over_rows(joined, joined.subjects, length)
+    codes = [_over_rows(joined, one.codes, length) for one in shown]
     labels = [(code, one.names) for code, one in zip(codes, shown, strict=True)]
-    policy = "from all pairs of images of two subjects"
+    listed = None if pairs is None else _listed(embeddings, subject, pairs)
+    at: dict[str, Any] = {"targets": settings.targets, "calibration": calibration}
     counted: Sequence[Errors]
-    if pairs is None:
-        listed = None
-        counted = _attempt(
-            len(shown),
-            lambda: all_pairs_rates(
-                embeddings.vectors,
-                subject,
-                labels,
-                targets=settings.targets,
-                calibration=calibration,
-                device=device,
-                progress=progress,
-            ),
-        )
-    else:
-        policy = f"from the pair list of {pairs.name}"
-        listed = _listed(embeddings, subject, pairs)
-        counted = _attempt(
-            len(shown),
-            lambda: listed_rates(listed, labels, targets=settings.targets, calibration=calibration),
-        )
-    rows, matter = Rows(), []
-    for number, (grouping, errors) in enumerate(zip(shown, counted, strict=True)):
+    try:
+        if listed is not None:
+            counted = listed_rates(listed, labels, **at)
+        else:
+            counted = all_pairs_rates(
+                embeddings.vectors, subject, labels, **at, device=device, progress=progress
+            )
+    except MetricError as problem:
+        counted = [problem] * len(shown)
+    rows, mated = Rows(), _mated(embeddings, subject) if listed is None else listed.mated()
+    norms = np.full(length, np.nan)
+    norms[joined.rows] = joined.norms
+    samples = [SubjectNorms.of(joined, grouping) for grouping in shown]
+    for number, (grouping, sample, errors) in enumerate(zip(shown, samples, counted, strict=True)):
         add_sizes(rows, grouping, joined.subjects, ~joined.acquired, images=True)
-        sample = SubjectNorms.of(joined, grouping)
         _add_norms(rows, sample, settings)
         add_rates(rows, grouping.name, errors, settings, first=number == 0)
-        found = _matter(embeddings, joined, (subject, codes[number]), grouping, errors, listed)
-        _add_matter(rows, grouping.name, found)
-        if number == 0:
-            first = sample
-            matter = found if isinstance(found, list) else []
+        _add_norm_errors(rows, grouping, errors, mated, (norms, subject, codes[number]))
         if progress is not None:
             progress("groups", number + 1, len(shown))
     protocol = None
     if searches is not None:
-        searched = _searched(embeddings, joined, shown, searches, progress, others)
-        protocol = _add_searches(rows, shown, searched)
-    notes = [] if pairs is None or listed is None else _left_out(listed, codes[0])
-    comparison = None
+        try:
+            protocol = add_searches(rows, embeddings.vectors, joined, shown, searches, others)
+        except MetricError as problem:
+            protocol = str(problem)
+            rows.add("", "FPIR", Estimate(None, remark=protocol))
+    notes = [] if listed is None else _left_out(listed, codes[0])
     if baseline is not None:
-        comparison = _compare(
-            embeddings, baseline, joined, subject, (codes[0], shown[0]), pairs, settings
-        )
-        _add_changes(rows, comparison)
-        notes += [f"{note[0].upper()}{note[1:]}." for note in comparison.notes]
+        first = subject, codes[0], shown[0]
+        said = _add_changes(rows, embeddings, baseline, joined, first, pairs, settings)
+        notes += [f"{note[0].upper()}{note[1:]}." for note in said]
         notes += [FIXED_HERE] if calibration is not None else []
     if embeddings.flip is None:
         notes.append("The embeddings do not say whether mirror images took part.")
@@ -173,32 +160,24 @@ def audit(
         "left_out": [vars(gone) for gone in joined.exclusions],
         "searches": protocol,
     }
-    return complete(
-        facts,
-        rows.frame(),
-        joined.groupings,
-        settings,
-        policy,
-        calibrated=calibration is not None,
-        notes=notes,
-        searched=searched if searches is not None and isinstance(searched, OneToMany) else None,
-        lfw=_is_lfw(embeddings, pairs),
-        pictured=(first, matter),
+    calibrated = calibration is not None
+    policy = (
+        f"from the pair list of {pairs.name}"
+        if pairs
+        else "from all pairs of images of two subjects"
     )
+    return complete(facts, rows, joined.groupings, settings, policy, calibrated, notes, samples[0])
 
 
 def complete(
     facts: Mapping[str, Any],
-    rows: pd.DataFrame,
+    rows: Rows,
     formed: Sequence[Grouping],
     settings: Settings,
     policy: str,
-    *,
     calibrated: bool,
-    notes: Sequence[str] = (),
-    searched: OneToMany | None = None,
-    lfw: bool = False,
-    pictured: tuple[SubjectNorms | None, Sequence[NormErrors]] = (None, ()),
+    notes: Sequence[str],
+    norms: SubjectNorms | None = None,
 ) -> Audit:
     """Add what follows from the figures of an audit: findings, and what is said of them.
 
@@ -210,24 +189,19 @@ def complete(
         policy: which impostors are compared, as words for a sentence.
         calibrated: whether other data gave the thresholds.
         notes: what a reader must know.
-        searched: identification, whose largest ratios are findings.
-        lfw: whether the images are those of LFW.
-        pictured: norms, and norms and errors of pairs, of the first attribute.
+        norms: of the first attribute, for a picture.
     """
-    shown = [grouping for grouping in formed if grouping.cells]
+    table = rows.frame()
     warnings = [*notes]
-    warnings += [
-        f"{one.name}: no value has ten subjects, so they are one group and nothing is compared; "
-        "join values to bins, such as ages 18-29 and 30-44."
-        for one in shown
-        if one.names == (POOLED,)
-    ]
-    warnings += [
-        f"{one.name}: no group has the ten subjects that it takes."
-        for one in formed
-        if not one.cells
-    ]
-    thresholds = names.select(rows, names.THRESHOLD)
+    for one in formed:
+        if not one.cells:
+            warnings.append(f"{one.name}: no group has the ten subjects that it takes.")
+        elif one.names == (POOLED,):
+            warnings.append(
+                f"{one.name}: no value has ten subjects, so they are one group and nothing is "
+                "compared; join values to bins, such as ages 18-29 and 30-44."
+            )
+    thresholds = names.select(table, names.THRESHOLD)
     if len(thresholds) and not calibrated:
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
@@ -238,28 +212,19 @@ def complete(
         for row in thresholds.itertuples()
         if "resolvable" in str(row.remark)
     ]
-    head = {
-        "facerec": facerec.__version__,
-        **facts,
-        "groups": {
-            one.name: {
-                "shown": list(one.names),
-                "pooled": [" × ".join(cell) for cell in one.pooled],
-                "suppressed": [" × ".join(cell) for cell in one.suppressed],
-            }
-            for one in shown
-        },
-        "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
+    groups = {
+        one.name: {
+            "shown": list(one.names),
+            "pooled": [" × ".join(cell) for cell in one.pooled],
+            "suppressed": [" × ".join(cell) for cell in one.suppressed],
+        }
+        for one in formed
+        if one.cells
     }
-    of_norms = pictured[0] is not None
-    return Audit(
-        head,
-        rows,
-        find(rows, list(head["groups"]), searched),
-        tuple(warnings),
-        caveats(facts["label_sources"], policy, lfw=lfw, norms=of_norms),
-        *pictured,
-    )
+    asked = {**vars(settings), "targets": list(settings.targets), "policy": policy}
+    head = {"facerec": facerec.__version__, **facts, "groups": groups, "settings": asked}
+    said = caveats(facts["label_sources"], policy, norms=norms is not None)
+    return Audit(head, table, find(table, list(groups)), tuple(warnings), said, norms)
 
 
 def with_groups(
@@ -359,95 +324,128 @@ def _threshold(point: OperatingPoint, source: str) -> Estimate:
 
 def _add_norms(rows: Rows, sample: SubjectNorms, settings: Settings) -> None:
     """Add the norms of each group, and their association with the groups."""
-    titles = {
-        "mean": names.IMAGE_NORM,
-        "subject_mean": names.NORM,
-        "between_sd": names.BETWEEN,
-        "within_sd": names.WITHIN,
-    }
     for name, figures in norm_figures(sample).items():
-        for key, estimate in figures.items():
-            rows.add(sample.name, titles[key], estimate, name)
+        for figure, estimate in figures.items():
+            rows.add(sample.name, figure, estimate, name)
     bootstrap = SubjectBootstrap(sample.groups, settings.replicates, settings.seed)
-    found = associate(sample, bootstrap, permutations=settings.permutations, seed=settings.seed)
-    if isinstance(found, NoComparison):
-        lacking = Estimate(None, total=len(sample.groups), remark=found.reason)
+    try:
+        found = associate(sample, bootstrap, permutations=settings.permutations, seed=settings.seed)
+    except MetricError as problem:
+        lacking = Estimate(None, total=len(sample.groups), remark=str(problem))
         rows.add(sample.name, names.ETA2, lacking)
         return
     rows.add(sample.name, names.ETA2, found.eta2)
     rows.add(sample.name, names.p_of(names.ETA2), Estimate(found.p))
     rows.add(sample.name, names.WELCH, Estimate(found.welch_f))
     rows.add(sample.name, names.DETECTABLE, Estimate(found.mde_eta2))
-    for pair in found.pairs:
-        both = f"{pair.first} − {pair.second}"
-        rows.add(sample.name, names.DELTA, pair.delta, both)
-        rows.add(sample.name, names.p_of(names.DELTA), Estimate(pair.p), both)
+    for both, delta, p in found.pairs:
+        rows.add(sample.name, names.DELTA, delta, both)
+        rows.add(sample.name, names.p_of(names.DELTA), Estimate(p), both)
 
 
-def _add_matter(rows: Rows, grouping: str, found: list[NormErrors] | NoComparison) -> None:
-    """Add what the norm has to do with errors."""
-    if isinstance(found, NoComparison):
-        rows.add(grouping, names.AREA, Estimate(None, remark=found.reason))
-        return
-    for one in found:
-        for number, fnmr in enumerate(one.tenths, start=1):
-            rows.add(grouping, names.TENTH.format(number), fnmr, one.group)
-        for share, fnmr in zip(DISCARD_SHARES, one.discards, strict=True):
-            figure = names.DISCARD.format(f"{100 * float(share):g} %")
-            rows.add(grouping, figure, fnmr, one.group)
-        rows.add(grouping, names.AREA, Estimate(one.area), one.group)
+def _add_norm_errors(
+    rows: Rows,
+    grouping: Grouping,
+    errors: Errors,
+    mated: tuple[NDArray[np.floating], Codes, Codes] | None,
+    images: tuple[NDArray[np.float64], Codes, Codes],
+) -> None:
+    """Add what norms have to do with errors of mated pairs at the working threshold.
+
+    ``mated`` are scores and both images of mated pairs, None where there are too many; ``images``
+    norm, subject and group of each row of the embeddings.
+    """
+    try:
+        if isinstance(errors, MetricError):
+            raise errors
+        point = working_point([at.point for at in errors.points])
+        if point is None:
+            raise MetricError("no target has a threshold on these data")
+        if mated is None:
+            raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
+        found = norm_errors(mated, *images, grouping.names, threshold=point.threshold)
+        for group, figure, estimate in found:
+            rows.add(grouping.name, figure, estimate, group)
+    except MetricError as problem:
+        rows.add(grouping.name, names.AREA, Estimate(None, remark=str(problem)))
 
 
-def _add_searches(
-    rows: Rows, groupings: Sequence[Grouping], searched: OneToMany | NoComparison
-) -> str:
-    """Add identification by group; return how searches were made, or why there are none."""
-    if isinstance(searched, NoComparison):
-        rows.add("", "FPIR", Estimate(None, remark=searched.reason))
-        return searched.reason
-    for grouping, found in zip(groupings, searched.groupings, strict=True):
-        for one in found.thresholds:
-            where = f"{one.target} of {one.basis}"
-            estimate = Estimate(one.value, None, one.false_alarms, one.non_mated, one.remark)
-            rows.add(grouping.name, "FPIR threshold", estimate, "", where)
-        for row in found.rates:
-            at = row.threshold
-            where = "" if at is None else f"{at.target} of {at.basis}"
-            rows.add(grouping.name, row.figure, row.rate, row.group, where)
-            if row.ratio is not None:
-                figure = names.ratio_of(row.figure, found.compared_with)
-                rows.add(grouping.name, figure, row.ratio, row.group, where)
-        for group, failed in found.failures:
-            rows.add(grouping.name, names.NOT_ENROLLED, failed, group)
-    return searched.protocol
+def _add_changes(
+    rows: Rows,
+    embeddings: Embeddings,
+    baseline: Embeddings,
+    joined: Joined,
+    first: tuple[Codes, Codes, Grouping],
+    bench: Bench | None,
+    settings: Settings,
+) -> Sequence[str]:
+    """Add what changed from the baseline by the first attribute; return what is to be said of it.
 
-
-def _add_changes(rows: Rows, comparison: BaselineComparison) -> None:
-    """Add what changed from the baseline: both values, and the change."""
+    ``first`` are subject and group of each row of the embeddings, and the grouping.
+    """
+    subject, codes, grouping = first
+    ids = embeddings.ids
+    assert ids is not None  # else nothing would have been joined
+    chosen = ids[joined.rows] if bench is None else bench.images.ids
+    at = pd.Index(ids).get_indexer(pd.Index(chosen))
+    both = (
+        select_embeddings(side, chosen, name)
+        for side, name in ((baseline, "the baseline"), (embeddings, "the audited embeddings"))
+    )
+    comparison = compare_runs(
+        [RunPair(0, *both)],
+        subject[at],
+        codes[at],
+        grouping.names,
+        attribute=grouping.name,
+        pairs=None if bench is None else bench.pairs,
+        impostors="all" if bench is None else "list",
+        targets=settings.targets,
+        replicates=settings.replicates,
+        seed=settings.seed,
+    )
     for change in comparison.changes:
         group = "" if change.groups is None else " − ".join(change.groups)
         for what, value in (("baseline", change.baseline), ("new", change.treated)):
             figure = f"{what}: {change.figure}"
-            rows.add(comparison.attribute, figure, Estimate(value, remark=change.remark), group)
-        rows.add(comparison.attribute, f"change: {change.figure}", change, group)
+            rows.add(grouping.name, figure, Estimate(value, remark=change.remark), group)
+        rows.add(grouping.name, f"change: {change.figure}", change, group)
+    return comparison.notes
 
 
 # --- pieces -----------------------------------------------------------------------------------
 
 
-def _attempt(count: int, compute: Any) -> Sequence[Errors]:
-    """Return errors of all groupings, or why there are none."""
-    try:
-        return list(compute())
-    except MetricError as problem:
-        return [problem] * count
-
-
-def _over_rows(joined: Joined, values: NDArray[Any], length: int) -> NDArray[np.int64]:
+def _over_rows(joined: Joined, values: NDArray[Any], length: int) -> Codes:
     """Spread values of joined images over all rows of the embeddings."""
     full = np.full(length, UNKNOWN)
     full[joined.rows] = values
     return full
+
+
+def _mated(
+    embeddings: Embeddings, subject: Codes
+) -> tuple[NDArray[np.floating], Codes, Codes] | None:
+    """Return scores and both images of all mated pairs; None where there are too many."""
+    images = np.bincount(subject[subject != UNKNOWN])
+    if (images * (images - 1) // 2).sum() > MOST_MATED:
+        return None
+    first, second = mated_pairs(subject)
+    return score_pairs(embeddings.vectors, first, second), first, second
+
+
+def _left_out(listed: PairList, group: Codes) -> list[str]:
+    """Say how many pairs of a list are in no rate of the first grouping, and why."""
+    known = (group[listed.sides] >= 0).all(axis=0)
+    reasons = {
+        "have an image without a group": ~known,
+        "have a label that the subjects contradict": known & ~listed.usable,
+    }
+    return [
+        f"{int(gone.sum()):,} of {known.size:,} pairs {why} and are in no rate."
+        for why, gone in reasons.items()
+        if gone.any()
+    ]
 
 
 def _listed(embeddings: Embeddings, subject: NDArray[np.int64], bench: Bench) -> PairList:
@@ -469,62 +467,6 @@ def _listed(embeddings: Embeddings, subject: NDArray[np.int64], bench: Bench) ->
     return PairList(bench.name, scores, sides, bench.pairs.issame, subject)
 
 
-def _left_out(listed: PairList, group: NDArray[np.int64]) -> list[str]:
-    """Say how many pairs of a list are in no rate of the first grouping, and why."""
-    known = (group[listed.sides] >= 0).all(axis=0)
-    against = known & ~listed.usable
-    said = []
-    for count, why in (
-        (int((~known).sum()), "have an image without a group"),
-        (int(against.sum()), "have a label that the subjects contradict"),
-    ):
-        if count:
-            said.append(f"{count:,} of {known.size:,} pairs {why} and are in no rate.")
-    return said
-
-
-def _matter(
-    embeddings: Embeddings,
-    joined: Joined,
-    images: tuple[NDArray[np.int64], NDArray[np.int64]],
-    grouping: Grouping,
-    errors: Errors,
-    listed: PairList | None,
-) -> list[NormErrors] | NoComparison:
-    """Relate norms and errors of mated pairs at the working threshold, or say why not.
-
-    ``images`` are subject and group of each row of the embeddings.
-    """
-    subject, codes = images
-    if isinstance(errors, MetricError):
-        return NoComparison(grouping.name, str(errors))
-    point = working_point([at.point for at in errors.points])
-    if point is None:
-        return NoComparison(grouping.name, "no target has a threshold on these data")
-    if listed is not None:
-        pairs = listed.mated()
-    else:
-        each = np.bincount(subject[subject != UNKNOWN])
-        if (each * (each - 1) // 2).sum() > MOST_MATED:
-            return NoComparison(grouping.name, f"there are more than {MOST_MATED:,} mated pairs")
-        first, second = mated_pairs(subject)
-        pairs = score_pairs(embeddings.vectors, first, second), first, second
-    norms = np.full(len(subject), np.nan)
-    norms[joined.rows] = joined.norms
-    try:
-        return norm_errors(
-            pairs,
-            norms,
-            subject,
-            codes,
-            grouping.names,
-            threshold=point.threshold,
-            everybody=ALL_GROUPS,
-        )
-    except MetricError as problem:
-        return NoComparison(grouping.name, str(problem))
-
-
 def working_point(points: Sequence[OperatingPoint]) -> OperatingPoint | None:
     """Return the point of the lowest target that leaves room for 30 false matches where it was set.
 
@@ -533,59 +475,3 @@ def working_point(points: Sequence[OperatingPoint]) -> OperatingPoint | None:
     usable = [point for point in points if point.resolvable and np.isfinite(point.threshold)]
     usable.sort(key=lambda point: parse_rate(point.target))
     return next((point for point in usable if point.reliable), usable[-1] if usable else None)
-
-
-def _searched(
-    embeddings: Embeddings,
-    joined: Joined,
-    shown: Sequence[Grouping],
-    plan: SearchPlan,
-    progress: Progress | None,
-    others: OtherSubjects | None,
-) -> OneToMany | NoComparison:
-    try:
-        return audit_searches(embeddings.vectors, joined, shown, plan, progress, others)
-    except MetricError as problem:
-        return NoComparison("one to many", str(problem))
-
-
-def _compare(
-    embeddings: Embeddings,
-    baseline: Embeddings,
-    joined: Joined,
-    subject: NDArray[np.int64],
-    first: tuple[NDArray[np.int64], Grouping],
-    bench: Bench | None,
-    settings: Settings,
-) -> BaselineComparison:
-    """Return the changes from a baseline, by the first attribute: its codes and grouping."""
-    codes, grouping = first
-    ids = embeddings.ids
-    assert ids is not None  # else nothing would have been joined
-    chosen = ids[joined.rows] if bench is None else bench.images.ids
-    rows = pd.Index(ids).get_indexer(pd.Index(chosen))
-    both = (
-        select_embeddings(side, chosen, name)
-        for side, name in ((baseline, "the baseline"), (embeddings, "the audited embeddings"))
-    )
-    return compare_runs(
-        [RunPair(0, *both)],
-        subject[rows],
-        codes[rows],
-        grouping.names,
-        attribute=grouping.name,
-        pairs=None if bench is None else bench.pairs,
-        impostors="all" if bench is None else "list",
-        targets=settings.targets,
-        replicates=settings.replicates,
-        seed=settings.seed,
-    )
-
-
-def _is_lfw(embeddings: Embeddings, bench: Bench | None) -> bool:
-    def sources() -> Iterator[str]:
-        yield PurePath(str((embeddings.note.get("source") or {}).get("path", ""))).stem
-        if bench is not None:
-            yield bench.name
-
-    return any(name.lower() == "lfw" for name in sources())

@@ -7,13 +7,14 @@ confidence. The norm of a pair is the lesser one of its two images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
+from facerec.fairness import rows as names
+from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.pair_counts import rate
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
@@ -28,23 +29,6 @@ DISCARD_SHARES = ("0.01", "0.05", "0.10", "0.20")
 
 PARTIAL_AREA = "0.20"
 """Share discarded up to which the area under a curve is taken."""
-
-_CURVE_POINTS = 200
-
-
-@dataclass(frozen=True)
-class NormErrors:
-    """Norms and errors of the mated pairs of one group, or of all groups."""
-
-    group: str
-    tenths: tuple[Estimate, ...]
-    """FNMR in each tenth of the norm, the same tenths for all groups; equal norms share one."""
-    discards: tuple[Estimate, ...]
-    """FNMR of what remains when `DISCARD_SHARES` of its pairs, at most, are left out by norm."""
-    area: float
-    """Under the curve of error versus discard up to a share of 20 % (pAUC)."""
-    curve: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Share discarded and FNMR of what remains, thinned."""
 
 
 def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -72,21 +56,23 @@ def norm_errors(
     norms: NDArray[np.float64],
     subject: NDArray[np.int64],
     group: NDArray[np.int64],
-    names: Sequence[str],
+    groups: Sequence[str],
     *,
     threshold: float,
-    everybody: str,
-) -> list[NormErrors]:
+) -> Iterator[tuple[str, str, Estimate]]:
     """Relate the norms of mated pairs to their errors, by group and at last of all groups.
+
+    Yields group, figure and estimate: the FNMR in each tenth of the norm, the same tenths for all
+    groups, where equal norms share one; the FNMR of what remains when `DISCARD_SHARES` of the pairs
+    of a group, at most, are left out by norm; and the area under the curve of error versus discard.
 
     Args:
         pairs: scores and both images of mated pairs, ``(P,)`` each; NaN where there is no score.
         norms: raw norm of each image, ``(m,)``, NaN where there is none.
         subject: code of the subject on each image, ``(m,)``.
         group: code of the group of each image, ``(m,)``; −1 where not known.
-        names: of the groups.
+        groups: their names.
         threshold: global one; a pair is an error below it.
-        everybody: name of all groups together.
 
     Raises:
         MetricError: no pair has a score, norms and a group.
@@ -102,33 +88,27 @@ def norm_errors(
     edges = np.quantile(quality, np.arange(1, BINS) / BINS, method="inverted_cdf")
     tenth = np.searchsorted(edges, quality, side="left")
     of = group[sides[0, used]]
-    members = [*((name, of == code) for code, name in enumerate(names))]
-    members.append((everybody, np.ones(errors.size, bool)))
+    members = [*((name, of == code) for code, name in enumerate(groups))]
+    members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
         if not inside.any():
             return rate(None)
         return rate(ClusteredShare.from_pairs(errors[inside], who[inside], who[inside]))
 
-    found = []
     for name, inside in members:
         if not inside.any():
             continue
+        for number in range(BINS):
+            yield name, names.TENTH.format(number + 1), fnmr(inside & (tenth == number))
         curve = error_versus_discard(errors[inside], quality[inside])
-        shares, rates = curve.discard_rates, curve.error_rates
-        kept = np.unique(np.searchsorted(shares, np.linspace(0, 1, _CURVE_POINTS)))
-        remains = []
         for share in DISCARD_SHARES:
             allowed = allowed_accepts(share, curve.comparisons)
             cut = curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1]
-            remains.append(fnmr(inside & (quality >= cut)))
-        found.append(
-            NormErrors(
-                name,
-                tuple(fnmr(inside & (tenth == number)) for number in range(BINS)),
-                tuple(remains),
-                curve.area(PARTIAL_AREA),
-                (shares[kept], rates[kept]),
-            )
-        )
-    return found
+            yield name, discard_name(share), fnmr(inside & (quality >= cut))
+        yield name, names.AREA, Estimate(curve.area(PARTIAL_AREA))
+
+
+def discard_name(share: str) -> str:
+    """Return the name of the FNMR without a share of the lowest norms."""
+    return names.DISCARD.format(f"{100 * float(share):g} %")

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullFormatter
 
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
-from facerec.fairness.channels import BINS, NormErrors
+from facerec.fairness.channels import BINS, DISCARD_SHARES, discard_name
 from facerec.fairness.findings import Of, estimate, head_target, working_targets
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
@@ -71,31 +71,33 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     resolved = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
     targets = sorted(resolved, key=parse_rate)
     if len(targets) > 1:
-        grid = [
-            [
-                (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
-                for of in ("FMR", "FNMR")
-            ]
-            for at in targets
-        ]
+        grid = _grid(rows, grouping, ("FMR", "FNMR"), targets)
         yield "rates", _forests(grid), f"{grouping}: FMR and FNMR at the global thresholds."
-    if audit.norm_errors:
+    tenths = names.select(rows, names.TENTH.format(1), grouping=grouping)
+    if len(tenths):
         yield (
             "norm_and_errors",
-            _norms_and_errors(audit.norm_errors),
+            _norms_and_errors(rows[rows["grouping"] == grouping], list(tenths["group"])),
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
     searched = working_targets(rows, grouping)
     if searched:
-        grid = [
-            [
-                (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
-                for of in ("FPIR", "FNIR")
-            ]
-            for at in searched
-        ]
+        grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
+
+
+def _grid(
+    rows: pd.DataFrame, grouping: str, figures: Sequence[str], targets: Sequence[str]
+) -> list[list[tuple[str, Named]]]:
+    """Return titles and estimates of two figures at each target."""
+    return [
+        [
+            (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
+            for of in figures
+        ]
+        for at in targets
+    ]
 
 
 def _named(rows: pd.DataFrame, figure: str, **where: str) -> Named:
@@ -172,23 +174,26 @@ def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _norms_and_errors(found: Sequence[NormErrors]) -> Figure:
-    """Draw FNMR by tenth of the norm, and error versus discard, of groups and of all together."""
+def _norms_and_errors(rows: pd.DataFrame, groups: Sequence[str]) -> Figure:
+    """Draw FNMR by tenth of the norm, and error versus discard; the last group is all together."""
     figure = Figure(figsize=(_WIDTH, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    shown = [*styles([one.group for one in found[:-1]]), Style(found[-1].group, "0.2", "x", "--")]
-    for one, style in zip(found, shown, strict=True):
-        known = [place for place, fnmr in enumerate(one.tenths) if fnmr.value is not None]
-        tenths = [one.tenths[place] for place in known]
-        values = [fnmr.value for fnmr in tenths]
-        at = [place + 1 for place in known]
-        left.plot(at, values, style.line, marker=style.marker, color=style.colour, markersize=4)
-        if one is not found[-1]:
-            ends = np.array([[fnmr.low, fnmr.high] for fnmr in tenths], float)
-            left.fill_between(at, *ends.T, color=style.colour, alpha=0.12, linewidth=0)
-        discarded, fnmr = one.curve
-        right.step(discarded, fnmr, style.line, where="post", color=style.colour)
-    left.set(xlabel="tenth of the norm of a mated pair", ylabel="FNMR", xticks=range(1, BINS + 1))
+    shown = [*styles(groups[:-1]), Style(groups[-1], "0.2", "x", "--")]
+    tenths = {names.TENTH.format(number): number for number in range(1, BINS + 1)}
+    discards = {discard_name(share): float(share) for share in DISCARD_SHARES}
+    for axes, places in ((left, tenths), (right, discards)):
+        there = rows[rows["figure"].isin(list(places))].dropna(subset=["value"])
+        for group, style in zip(groups, shown, strict=True):
+            found = there[there["group"] == group]
+            at = found["figure"].map(places)
+            kind = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+            axes.plot(at, found["value"], markersize=4, **kind)
+            if style is not shown[-1]:
+                ends = found["low"], found["high"]
+                axes.fill_between(at, *ends, color=style.colour, alpha=0.12, linewidth=0)
+    left.set(
+        xlabel="tenth of the norm of a mated pair", ylabel="FNMR", xticks=list(tenths.values())
+    )
     right.set(xlabel="share left out, lowest norms first", ylabel="FNMR of what remains")
     percent_axis(right.xaxis)
     for axes in (left, right):

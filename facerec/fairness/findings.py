@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import ALL_GROUPS
 from facerec.fairness.differentials import NAMES, RATIO
-from facerec.fairness.one_to_many import LargestRatio, OneToMany
 from facerec.fairness.result import Finding
 from facerec.report import words
 from facerec.report.conclusions import ALPHA, of_test
@@ -48,18 +48,13 @@ _OF_NORMS = (
     "Not detecting a difference only excludes effects larger than the stated minimum detectable "
     "effect.",
 )
-_LFW = (
-    "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
-)
 
 
-def caveats(
-    label_sources: Sequence[str], policy: str, *, lfw: bool = False, norms: bool = True
-) -> tuple[str, ...]:
+def caveats(label_sources: Sequence[str], policy: str, *, norms: bool = True) -> tuple[str, ...]:
     """Return the fixed sentences of every report; ``policy`` says which impostors are compared."""
     source = "; ".join(label_sources)
     sentences = [text.format(source=source, policy=policy) for text in _CAVEATS]
-    return (*sentences, *(_OF_NORMS if norms else ()), *([_LFW] if lfw else []))
+    return (*sentences, *(_OF_NORMS if norms else ()))
 
 
 def estimate(row: Any) -> Estimate:
@@ -88,7 +83,7 @@ def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
 
     It is the lowest one with 30 false alarms where the threshold was set, or else the highest.
     """
-    found = names.select(rows, "FPIR threshold", grouping=grouping).dropna(subset=["value"])
+    found = names.select(rows, names.FPIR_THRESHOLD, grouping=grouping).dropna(subset=["value"])
     chosen = []
     bases = found["target"].map(lambda target: target.partition(" of ")[2])
     for basis in dict.fromkeys(bases):
@@ -105,9 +100,7 @@ def head_target(rows: pd.DataFrame, grouping: str, of: Of) -> str:
     return found or max(known, key=parse_rate, default="")
 
 
-def find(
-    rows: pd.DataFrame, groupings: Sequence[str], searched: OneToMany | None = None
-) -> tuple[Finding, ...]:
+def find(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings, those on the first grouping first.
 
     Of identification only differences that are detected make lines; so do changes from a baseline.
@@ -117,9 +110,7 @@ def find(
         lines += [*_association(rows, grouping, exploratory=number > 0)]
         for of in _HAPPENS:
             lines += [*_rates(rows, grouping, of)]
-        if searched is not None:
-            lines += map(_largest, searched.groupings[number].largest)
-        lines += [*_changes(rows, grouping)]
+        lines += [*_searches(rows, grouping), *_changes(rows, grouping)]
     return tuple(lines[:MOST])
 
 
@@ -204,17 +195,29 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
     )
 
 
-def _largest(ratio: LargestRatio) -> Finding:
-    """Say the largest ratio of FPIR or of FNIR between groups."""
-    threshold, (high, low) = ratio.threshold, ratio.ends
-    return Finding(
-        f"Searched at the threshold for an FPIR of {threshold.target} of {threshold.basis}, "
-        f"{ratio.figure} is {_percent(high[1])} for {high[0]} and {_percent(low[1])} for {low[0]}: "
-        f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
-        "difference detected",
-        f"{ratio.total:,} searches; the interval holds for all pairs of groups at once",
-        True,
-    )
+def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
+    """Yield the largest detected ratio of FPIR and of FNIR to the group compared with."""
+    target = next(iter(working_targets(rows, grouping)), "")
+    for figure in ("FPIR", "FNIR"):
+        begin = names.ratio_of(figure, "")
+        ratios = rows[rows["figure"].str.startswith(begin) & (rows["grouping"] == grouping)]
+        ratios = ratios[(ratios["target"] == target) & ((ratios["low"] > 1) | (ratios["high"] < 1))]
+        if ratios.empty:
+            continue
+        largest = ratios.loc[np.log(ratios["value"]).abs().idxmax()]
+        ratio, other = estimate(largest), largest.figure.removeprefix(begin)
+        rates = [
+            names.number(rows, figure, grouping=grouping, target=target, group=group) or 0.0
+            for group in (largest.group, other)
+        ]
+        yield Finding(
+            f"Searched at the threshold for an FPIR of {target}, {figure} is {_percent(rates[0])} "
+            f"for {largest.group} and {_percent(rates[1])} for {other}: "
+            f"{words.number(ratio.value)} times {words.limits(ratio.interval)}",
+            "difference detected",
+            "the interval is that of this pair of groups alone",
+            True,
+        )
 
 
 def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
 from facerec.errors import MetricError
+from facerec.fairness import rows as names
 from facerec.fairness.attributes import ALL_GROUPS, Grouping, Joined
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
@@ -62,8 +63,8 @@ class SubjectNorms:
         """
         values = np.asarray(norms, dtype=np.float64)
         _, first, index = np.unique(np.asarray(subjects), return_index=True, return_inverse=True)
-        names, codes = np.unique(np.asarray(groups), return_inverse=True)
-        texts = tuple(str(text) for text in names.tolist())
+        found, codes = np.unique(np.asarray(groups), return_inverse=True)
+        texts = tuple(str(text) for text in found.tolist())
         return cls(name, texts, codes[first], values, index.astype(np.int64))
 
     @classmethod
@@ -168,9 +169,8 @@ def drawn_sums(drawn: NDArray[np.uint8], features: Array) -> Array:
 def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
     """Return the figures of norms by group, and of all groups: name → figure → estimate.
 
-    ``mean`` is over images; ``subject_mean`` over subjects' means, in which everybody counts once
-    and which tests compare; ``between_sd`` is the standard deviation between subjects beyond what
-    few images each explain; ``within_sd`` that between the images of one subject.
+    Beside the mean over images stands that over subjects' means, in which everybody counts once
+    and which tests compare. The SD between subjects is beyond what few images each explain.
     """
     counts = sample.counts.astype(np.float64)
     means = sample.means
@@ -207,13 +207,13 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
         return estimate_of(value, interval, subjects)
 
     return {
-        "mean": estimate(
+        names.IMAGE_NORM: estimate(
             centre + float(counts @ (means - centre)) / images,
             clustered_mean(means, counts, varies),
         ),
-        "subject_mean": estimate(centre, clustered_mean(means, alike, alike)),
-        "between_sd": estimate(between, around),
-        "within_sd": estimate(error, within),
+        names.NORM: estimate(centre, clustered_mean(means, alike, alike)),
+        names.BETWEEN: estimate(between, around),
+        names.WITHIN: estimate(error, within),
     }
 
 

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +25,13 @@ from numpy.typing import NDArray
 from facerec.defaults import AUDIT_FPIR_TARGETS, Template
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
+from facerec.fairness import rows as names
 from facerec.fairness.attributes import EVERYBODY, OTHERS, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.pair_counts import rate
+from facerec.fairness.rows import Rows
 from facerec.large_arrays import take
 from facerec.limits import Checked, Seed
-from facerec.progress import Progress
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
@@ -49,7 +48,6 @@ from facerec.statistics.searches import (
 )
 from facerec.verification.identification import nearest_entries
 
-Figure = Literal["FPIR", "FNIR", "rank-1 miss rate"]
 Mask = NDArray[np.bool_]
 
 _HALVES = 2
@@ -67,74 +65,6 @@ class SearchPlan(Checked):
     """Enrol one image of a subject, or the mean of the unit vectors of half of them."""
     seed: Seed = 0
     """Of the split of subjects and the choice of images."""
-
-
-@dataclass(frozen=True)
-class SearchThreshold:
-    """A threshold for everybody, and what it was set on."""
-
-    basis: str
-    """Whose non-mated searches: `EVERYBODY`, `OTHERS`, or a group."""
-    target: str
-    """FPIR as it was written."""
-    value: float | None
-    """None if it accepts everything or nothing, or the target is not resolvable."""
-    false_alarms: int
-    non_mated: int
-    reliable: bool
-    """Whether these searches leave room for 30 false alarms at the target."""
-    remark: str
-    """Why there is no value."""
-
-
-@dataclass(frozen=True)
-class SearchRate:
-    """A share of the searches of one group, and its ratio to that of the group compared with."""
-
-    threshold: SearchThreshold | None
-    """None for rank 1, which needs none."""
-    group: str
-    figure: Figure
-    rate: Estimate
-    ratio: Estimate | None
-    """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LargestRatio(Estimate):
-    """The largest ratio of a figure between two groups whose interval excludes 1.
-
-    The interval holds for all pairs of groups at once (Bonferroni). It rests on the searches of
-    all groups, ``total``.
-    """
-
-    figure: Figure
-    threshold: SearchThreshold
-    ends: tuple[tuple[str, float], tuple[str, float]]
-    """Groups of the numerator and of the denominator, and their rates."""
-
-
-@dataclass(frozen=True)
-class SearchAudit:
-    """Identification by one attribute, or by the intersection of several."""
-
-    compared_with: str
-    """The group to which ratios are formed: the reference, or else the one with most subjects."""
-    thresholds: tuple[SearchThreshold, ...]
-    rates: tuple[SearchRate, ...]
-    failures: tuple[tuple[str, Estimate], ...]
-    """Group, and subjects of whom no image to enrol was acquired, among subjects."""
-    largest: tuple[LargestRatio, ...]
-    """Of FPIR and of FNIR at the `working_threshold`; none where no difference is detected."""
-
-
-@dataclass(frozen=True)
-class OneToMany:
-    """Identification by all groupings."""
-
-    protocol: str
-    """How galleries and searches were made, in a few sentences."""
-    groupings: tuple[SearchAudit, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,89 +217,102 @@ class _Searcher:
             ``second`` the next best score, ``mate`` the score with the subject's own entry.
     """
 
-    def __init__(
-        self,
-        vectors: NDArray[np.floating],
-        joined: Joined,
-        plan: SearchPlan,
-        others: OtherSubjects | None = None,
-    ) -> None:
-        self.plan = plan
-        self._subjects, self._acquired = joined.subjects, joined.acquired
+    def __init__(self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan) -> None:
+        self.plan, self._subjects = plan, joined.subjects
         self.count = int(joined.subjects.max()) + 1
         own = vectors[joined.rows]
-        self.drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
-        chosen = self.drawn.enrolled & self._acquired
-        templates = enrol(own, self._subjects, chosen, self.count)
+        drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
+        templates = enrol(own, self._subjects, drawn.enrolled & joined.acquired, self.count)
         self._made = ~np.isnan(templates[:, 0])
-        self.placed = np.where(self._made, self.drawn.half, NOBODY)
-        half = self.drawn.half[self._subjects]
-        columns: dict[str, list[NDArray]] = defaultdict(list)
+        self.placed = np.where(self._made, drawn.half, NOBODY)
+        half = drawn.half[self._subjects]
+        blocks = []
         for gallery in range(_HALVES):
             inside = half == gallery
             # An enrolled image would find itself; whoever failed to enrol has no mate to find.
-            mated = inside & ~self.drawn.enrolled & self._made[self._subjects]
-            probes = np.flatnonzero((mated | ~inside) & self._acquired)
+            mated = inside & ~drawn.enrolled & self._made[self._subjects]
+            probes = np.flatnonzero((mated | ~inside) & joined.acquired)
             entries = np.flatnonzero(self.placed == gallery)
-            nearest = nearest_entries(
+            found = nearest_entries(
                 own[probes], self._subjects[probes], templates[entries], entries
             )
-            columns["image"].append(probes)
-            columns["gallery"].append(np.full(probes.size, gallery))
-            columns["mated"].append(mated[probes])
-            columns["best"].append(nearest.best)
             # Without an entry the row is −1, which takes the last one.
-            columns["entry"].append(np.append(entries, NOBODY)[nearest.entry])
-            columns["second"].append(nearest.second)
-            columns["mate"].append(nearest.mate)
-        whole = {name: np.concatenate(blocks) for name, blocks in columns.items()}
-        self.image, self.gallery, self.mated = whole["image"], whole["gallery"], whole["mated"]
-        self.best, self.entry = whole["best"], whole["entry"]
-        self.second, self.mate = whole["second"], whole["mate"]
+            entry = np.append(entries, NOBODY)[found.entry]
+            where = np.full(probes.size, gallery)
+            blocks.append(
+                (probes, where, mated[probes], found.best, entry, found.second, found.mate)
+            )
+        columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
+        self.image, self.gallery, self.mated, self.best, self.entry, self.second, self.mate = (
+            columns
+        )
         self.subject = self._subjects[self.image]
         self.entries = tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
-        self.of_others = None if others is None else others.best_scores(max(self.entries), plan)
 
-    def audit(self, grouping: Grouping) -> SearchAudit:
-        """Return the figures of a grouping."""
-        group = np.full(self.count, -1, np.int64)
-        known = grouping.codes >= 0
-        group[self._subjects[known]] = grouping.codes[known]
-        base = int(np.bincount(group[group >= 0], minlength=len(grouping.names)).argmax())
-        if self.plan.reference in grouping.names:
-            base = grouping.names.index(str(self.plan.reference))
-        thresholds = self._thresholds(grouping)
-        return SearchAudit(
-            grouping.names[base],
-            tuple(thresholds),
-            tuple(self._rates(thresholds, grouping, base)),
-            tuple(self._failures(grouping)),
-            tuple(self._largest(thresholds, grouping)),
-        )
+    def add(self, rows: Rows, grouping: Grouping, others: NDArray[np.float32] | None) -> None:
+        """Add the figures of a grouping; ``others`` are scores on which thresholds are set."""
+        thresholds = list(self._thresholds(rows, grouping, others))
+        reference = self.plan.reference
+        if reference not in grouping.names:
+            subjects = [
+                np.unique(self._subjects[grouping.codes == code]).size
+                for code in range(len(grouping.names))
+            ]
+            reference = grouping.names[int(np.argmax(subjects))]
+        members = _members(grouping, grouping.codes[self.image])
 
-    def _thresholds(self, grouping: Grouping) -> list[SearchThreshold]:
-        """Set the thresholds on everybody or on other subjects.
+        def add(
+            figure: str, where: str, events: Mask, bar: float | NDArray[np.floating], among: Mask
+        ) -> None:
+            shares = {name: self._share(events, bar, among & inside) for name, inside in members}
+            for name, share in shares.items():
+                rows.add(grouping.name, figure, _rate(share), name, where)
+                if name not in (reference, EVERYBODY):
+                    ratio = _ratio(share, shares[str(reference)], str(reference))
+                    rows.add(
+                        grouping.name, names.ratio_of(figure, str(reference)), ratio, name, where
+                    )
 
-        Those on the reference come on top, if it is one of these groups.
+        with np.errstate(invalid="ignore"):
+            beaten = self.mated & (self.best >= self.mate)
+        mates = np.where(self.mated, self.mate, np.float32(np.inf))
+        add(names.RANK_1, "", beaten, mates, self.mated)
+        for where, value in thresholds:
+            add("FPIR", where, ~self.mated & (self.best >= value), value, ~self.mated)
+            add("FNIR", where, self.mated & (self.mate < value), math.inf, self.mated)
+        for name, images in _members(grouping, grouping.codes):
+            there = np.bincount(self._subjects[images], minlength=self.count) > 0
+            failed = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
+            rows.add(grouping.name, names.NOT_ENROLLED, rate(failed), name)
+
+    def _thresholds(
+        self, rows: Rows, grouping: Grouping, others: NDArray[np.float32] | None
+    ) -> Iterator[tuple[str, float]]:
+        """Add the thresholds; yield target with basis and value of those that have one.
+
+        They are set on everybody, or on other subjects; and on the reference, if it is one of
+        these groups. Each is the lowest one whose FPIR does not exceed the target.
         """
-        bases = {EVERYBODY: self.best[~self.mated]}
-        if self.of_others is not None:
-            bases = {OTHERS: self.of_others}
+        bases = {EVERYBODY: self.best[~self.mated]} if others is None else {OTHERS: others}
         if self.plan.reference in grouping.names:
             code = grouping.names.index(str(self.plan.reference))
             of_reference = grouping.codes[self.image] == code
             bases[str(self.plan.reference)] = self.best[~self.mated & of_reference]
-        audited = self.best, self.second, self.mate
-        return [
-            _threshold(basis, target, scores, audited)
-            for basis, scores in bases.items()
-            for target in self.plan.targets
-        ]
-
-    def _outcomes(self, value: float) -> Iterator[tuple[Figure, Mask, float, Mask]]:
-        """Yield FPIR and FNIR at a threshold: errors, the bar of `_share`, and which searches."""
-        yield "FPIR", ~self.mated & (self.best >= value), value, ~self.mated
-        yield "FNIR", self.mated & (self.mate < value), math.inf, self.mated
+        for (basis, scores), target in itertools.product(bases.items(), self.plan.targets):
+            allowed = allowed_accepts(target, scores.size)
+            ordered = np.sort(scores)[::-1]
+            lowest = step_threshold(ordered, allowed, self.best, self.second, self.mate)
+            remark, where = "", f"{target} of {basis}"
+            if parse_rate(target) * scores.size < 1:
+                remark = f"not resolvable with {scores.size:,} non-mated searches"
+            elif not math.isfinite(lowest):
+                remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
+            alarms = int(np.count_nonzero(scores >= lowest))
+            value = None if remark else lowest
+            found = Estimate(value, None, alarms, scores.size, remark)
+            rows.add(grouping.name, names.FPIR_THRESHOLD, found, "", where)
+            if value is not None:
+                yield where, value
 
     def _share(
         self, events: Mask, bar: float | NDArray[np.floating], which: Mask
@@ -389,93 +332,23 @@ class _Searcher:
             events[which], self.subject[which], entry[which], self.placed, self.gallery[which]
         )
 
-    def _rates(
-        self, thresholds: Sequence[SearchThreshold], grouping: Grouping, base: int
-    ) -> Iterator[SearchRate]:
-        """Yield all rates, by threshold, figure and group."""
-        names, rows = grouping.names, _rows(grouping, grouping.codes[self.image])
 
-        def figure(
-            name: Figure,
-            events: Mask,
-            bar: float | NDArray[np.floating],
-            among: Mask,
-            threshold: SearchThreshold | None,
-        ) -> Iterator[SearchRate]:
-            shares = [self._share(events, bar, among & which) for _, which in rows]
-            for code, ((row, _), share) in enumerate(zip(rows, shares, strict=True)):
-                ratio = None
-                if code not in (base, len(names)):
-                    ratio = _ratio(share, shares[base], names[base])
-                yield SearchRate(threshold, row, name, _rate(share), ratio)
-
-        with np.errstate(invalid="ignore"):
-            beaten = self.mated & (self.best >= self.mate)
-        mates = np.where(self.mated, self.mate, np.float32(np.inf))
-        yield from figure("rank-1 miss rate", beaten, mates, self.mated, None)
-        for threshold in thresholds:
-            if threshold.value is not None:
-                for name, events, bar, among in self._outcomes(threshold.value):
-                    yield from figure(name, events, bar, among, threshold)
-
-    def _largest(
-        self, thresholds: Sequence[SearchThreshold], grouping: Grouping
-    ) -> Iterator[LargestRatio]:
-        """Yield the largest detected ratios between groups."""
-        threshold = working_threshold(thresholds)
-        pairs = math.comb(len(grouping.names), 2)
-        if threshold is None or threshold.value is None or not pairs:
-            return
-        of = grouping.codes[self.image]
-        for name, events, bar, among in self._outcomes(threshold.value):
-            shares = {
-                group: share
-                for code, group in enumerate(grouping.names)
-                if (share := self._share(events, bar, among & (of == code))) is not None
-            }
-            detected = [
-                LargestRatio(
-                    ratio.value,
-                    ratio.interval,
-                    total=sum(share.comparisons for share in shares.values()),
-                    figure=name,
-                    threshold=threshold,
-                    ends=((first, shares[first].rate), (second, shares[second].rate)),
-                )
-                for first, second in itertools.permutations(shares, 2)
-                if (ratio := _ratio(shares[first], shares[second], second, 1 - ALPHA / pairs)).low
-                is not None
-                and ratio.low > 1
-            ]
-            if detected:
-                yield max(detected, key=lambda ratio: ratio.value or 0.0)
-
-    def _failures(self, grouping: Grouping) -> Iterator[tuple[str, Estimate]]:
-        """Yield what could not be enrolled, by group and of everybody."""
-        for name, images in _rows(grouping, grouping.codes):
-            there = np.bincount(self._subjects[images], minlength=self.count) > 0
-            yield (
-                name,
-                rate(ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))),
-            )
-
-
-def audit_searches(
+def add_searches(
+    rows: Rows,
     vectors: NDArray[np.floating],
     joined: Joined,
     groupings: Sequence[Grouping],
     plan: SearchPlan,
-    progress: Progress | None = None,
     others: OtherSubjects | None = None,
-) -> OneToMany:
-    """Audit identification by group.
+) -> str:
+    """Add identification by group; return how galleries and searches were made.
 
     Args:
+        rows: to which the figures are added.
         vectors: raw embeddings, ``(N, D)``, of which ``joined`` names the rows.
         joined: images with their subjects; failures to acquire stay images.
         groupings: with a group to show.
         plan: targets, reference, galleries and templates.
-        progress: called with the groupings that are done.
         others: set the thresholds for everybody on these subjects.
 
     Raises:
@@ -490,18 +363,17 @@ def audit_searches(
             f"the reference group {plan.reference!r} is none of the groups that are shown "
             f"({', '.join(shown[:20])}); name one of these"
         )
-    searcher = _Searcher(vectors, joined, plan, others)
+    searcher = _Searcher(vectors, joined, plan)
     mated, made = int(np.count_nonzero(searcher.mated)), searcher.mated.size
     if not mated or mated == made:
         raise MetricError(
             f"{mated} of {made} searches are mated; identification needs both kinds, so some "
             "subjects with two images or more"
         )
-    audits = []
-    for number, grouping in enumerate(groupings, start=1):
-        audits.append(searcher.audit(grouping))
-        if progress is not None:
-            progress("identification", number, len(groupings))
+    size = max(searcher.entries)
+    of_others = None if others is None else others.best_scores(size, plan)
+    for grouping in groupings:
+        searcher.add(rows, grouping, of_others)
     chosen = (
         "one image, drawn by the seed,"
         if plan.template == "one"
@@ -510,36 +382,22 @@ def audit_searches(
     protocol = (
         f"{searcher.count:,} subjects were split into two halves by seed {plan.seed}. Each half "
         f"was enrolled once, with {chosen} as a template, in galleries of "
-        f"{' and '.join(f'{size:,}' for size in searcher.entries)} subjects. Other images of "
+        f"{' and '.join(f'{entries:,}' for entries in searcher.entries)} subjects. Other images of "
         f"enrolled subjects made {mated:,} mated searches, all images of the other half "
         f"{made - mated:,} non-mated ones; figures pool both galleries."
     )
-    if others is not None and searcher.of_others is not None:
+    if others is not None and of_others is not None:
         protocol += (
             f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
-            f"{searcher.of_others.size:,} non-mated searches in galleries of "
-            f"{max(searcher.entries):,} of them."
+            f"{of_others.size:,} non-mated searches in galleries of {size:,} of them."
         )
-    return OneToMany(protocol, tuple(audits))
+    return protocol
 
 
-def working_threshold(thresholds: Sequence[SearchThreshold]) -> SearchThreshold | None:
-    """Return the threshold to look at first, of the first basis.
-
-    It is the one of the lowest target that leaves room for 30 false alarms where it was set, or
-    else of the highest target that is resolvable.
-    """
-    usable = [
-        one for one in thresholds if one.value is not None and one.basis == thresholds[0].basis
-    ]
-    usable.sort(key=lambda one: one.false_alarms)
-    return next((one for one in usable if one.reliable), usable[-1] if usable else None)
-
-
-def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
+def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
     """Return which entries of codes are of each group, and at last those of everybody."""
-    rows = [(name, codes == code) for code, name in enumerate(grouping.names)]
-    return [*rows, (EVERYBODY, np.ones(codes.size, bool))]
+    members = [(name, codes == code) for code, name in enumerate(grouping.names)]
+    return [*members, (EVERYBODY, np.ones(codes.size, bool))]
 
 
 def _rate(share: SearchShare | None) -> Estimate:
@@ -549,41 +407,7 @@ def _rate(share: SearchShare | None) -> Estimate:
     return Estimate(share.rate, share.interval(), share.events, share.comparisons)
 
 
-def _threshold(
-    basis: str,
-    target: str,
-    scores: NDArray[np.float32],
-    audited: tuple[NDArray[np.float32], ...],
-) -> SearchThreshold:
-    """Return the lowest threshold whose FPIR does not exceed the target.
-
-    Args:
-        basis: whose searches.
-        target: FPIR.
-        scores: best scores of their non-mated searches, ``(S,)``.
-        audited: scores that it tells apart too.
-    """
-    allowed = allowed_accepts(target, scores.size)
-    lowest = step_threshold(np.sort(scores)[::-1], allowed, *audited)
-    remark = ""
-    if parse_rate(target) * scores.size < 1:
-        remark = f"not resolvable with {scores.size:,} non-mated searches"
-    elif not math.isfinite(lowest):
-        remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
-    return SearchThreshold(
-        basis=basis,
-        target=target,
-        value=None if remark else lowest,
-        false_alarms=int(np.count_nonzero(scores >= lowest)),
-        non_mated=scores.size,
-        reliable=allowed >= RULE_OF_30,
-        remark=remark,
-    )
-
-
-def _ratio(
-    share: SearchShare | None, base: SearchShare | None, name: str, confidence: float = 1 - ALPHA
-) -> Estimate:
+def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Estimate:
     """Return the ratio of two shares, or why it is not formed."""
     if share is None or base is None:
         return Estimate(None, total=0, remark="no search")
@@ -591,5 +415,5 @@ def _ratio(
     if min(few) < FEW_ERRORS or max(few) < RULE_OF_30:
         reason = f"insufficient data: {few[0]} errors, {few[1]} in {name}"
         return Estimate(None, total=sum(few), remark=reason)
-    interval = ratio_interval(share, base, confidence)
+    interval = ratio_interval(share, base, 1 - ALPHA)
     return Estimate(share.rate / base.rate, interval, total=sum(few))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from facerec.fairness.page import model_card, render
 from facerec.fairness.result import Audit
-from facerec.fairness.rows import COLUMNS
 from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
+from facerec.report import tidy
 from facerec.report.csv_tables import to_csv
 
 SCHEMA = "facerec.audit/2"
@@ -51,14 +52,7 @@ def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
 
 def records(audit: Audit) -> list[dict[str, Any]]:
     """Return the rows as JSON types; what is no finite number is None."""
-    rows = json.loads(audit.rows.to_json(orient="records", double_precision=15))
-    values = audit.rows[list(COLUMNS[4:7])].to_dict("records")
-    for row, exact in zip(rows, values, strict=True):
-        # `to_json` rounds to 15 decimals, which is less than a small rate has digits.
-        row |= {name: value if row[name] is not None else None for name, value in exact.items()}
-        for name in ("numerator", "denominator"):
-            row[name] = None if row[name] is None else int(row[name])
-    return rows
+    return tidy.records(audit.rows.replace([np.inf, -np.inf], np.nan))
 
 
 def to_json(audit: Audit, command: str, files: list[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ All are made from the rows of `facerec.fairness.rows`; a table has the rows of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -24,7 +24,10 @@ from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.table import Cell, Table, escape_markdown, text_table
 
-SUPPRESSED = "under ten subjects, or else such a group would follow from totals"
+_FATES = {
+    "suppressed": "under ten subjects, or else such a group would follow from totals",
+    "pooled": "under ten subjects",
+}
 _MOST_PAIRS = 3
 """Pairs of groups whose δ a page shows."""
 
@@ -42,53 +45,39 @@ _TERMS = {
     "◐ 3 to 29, ○ fewer.",
 }
 
+_LEADS = {
+    "Error rates": "One threshold for everybody; other targets and rates between groups are in "
+    "audit.csv.",
+    "Does the norm matter here?": "The norm of a mated pair is the lesser of its two, at the "
+    "threshold of the lowest target that leaves room for 30 false matches.",
+}
+
 
 def render(audit: Audit, command: str) -> dict[str, bytes]:
     """Return ``audit.html`` and its pictures, path → contents; equal audits give equal bytes."""
-    drawings, files = {}, {}
+    drawings, files, shown = {}, {}, dict(tables(audit))
     for name, figure, caption in pictures(audit):
         files[f"{name}.svg"] = draw(figure, "svg")
         drawings[name] = Drawing(data_uri("image/svg+xml", files[f"{name}.svg"]), caption, caption)
-    found = dict(tables(audit))
 
     def block(*wanted: str) -> list[Any]:
-        return [
-            piece
-            for name in wanted
-            for piece in (found.get(name), drawings.get(name))
-            if piece is not None
-        ]
+        there = ((shown.get(name), drawings.get(name)) for name in wanted)
+        return [piece for pieces in there for piece in pieces if piece is not None]
 
-    of_scores = audit.norms is None
-    sections = [
-        Section("Groups", [*block("groups", "norms"), *_left_out(audit)]),
-        Section("How far the groups lie apart", block("apart")),
-        Section(
-            "Error rates",
-            block("rates"),
-            "One threshold for everybody; other targets and rates between groups are in audit.csv.",
-        ),
-    ]
-    if not of_scores:
-        sections.append(
-            Section(
-                "Does the norm matter here?",
-                block("norm_and_errors"),
-                "The norm of a mated pair is the lesser of its two, at the threshold of the lowest "
-                "target that leaves room for 30 false matches.",
-            )
-        )
-    if audit.facts["searches"]:
-        sections.append(Section("Identification", block("searches"), str(audit.facts["searches"])))
-    if "changes" in found:
-        sections.append(Section("Against the baseline", [*block("changes"), Listed(READING)]))
-    sections += [
-        Section("Limitations", [Listed(audit.caveats)]),
-        Section("Terms", [Terms(_TERMS)]),
-        Section("Provenance", [Listed([*_provenance(audit), f"Command: {command}"])]),
-    ]
+    parts = {
+        "Groups": [*block("groups", "norms"), *_listed(_left_out(audit))],
+        "How far the groups lie apart": block("apart"),
+        "Error rates": block("rates"),
+        "Does the norm matter here?": block("norm_and_errors"),
+        "Identification": block("searches"),
+        "Against the baseline": [*block("changes"), *(_listed(READING) * ("changes" in shown))],
+        "Limitations": _listed(audit.caveats),
+        "Terms": [Terms(_TERMS)],
+        "Provenance": _listed([*_provenance(audit), f"Command: {command}"]),
+    }
+    leads = {**_LEADS, "Identification": str(audit.facts["searches"])}
     page = Page(
-        title=f"Audit of {'error rates' if of_scores else 'norms and error rates'}: "
+        title=f"Audit of {'error rates' if audit.norms is None else 'norms and error rates'}: "
         f"{', '.join(audit.groupings)}",
         verdict=verdict(audit.findings),
         lead=f"{lead(audit)}. {' '.join(group_sizes(audit))}",
@@ -98,8 +87,8 @@ def render(audit: Audit, command: str) -> dict[str, bytes]:
             )
             for one in audit.findings
         ],
-        headline=[*block("headline"), *_notes(audit.warnings)],
-        sections=sections,
+        headline=[*block("headline"), *_listed(audit.warnings, "notes")],
+        sections=[Section(name, what, leads.get(name, "")) for name, what in parts.items() if what],
         banner=audit.banner,
     )
     return {"audit.html": page.render().encode(), **files}
@@ -137,13 +126,8 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
     rows = audit.rows
     if audit.norms is not None:
         figures = (
-            names.SUBJECTS,
-            names.IMAGES,
-            names.FAILED,
-            names.NORM,
-            names.BETWEEN,
-            names.WITHIN,
-        )
+            names.SUBJECTS, names.IMAGES, names.FAILED, names.NORM, names.BETWEEN, names.WITHIN,
+        )  # fmt: skip
         columns = [(one, one, "") for one in figures]
         yield "groups", _by_group(audit, "Groups and their norms", columns, audit.groupings)
     yield "apart", _apart(audit)
@@ -157,12 +141,13 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
             ("without the lowest 20 %", names.DISCARD.format("20 %"), ""),
             ("area under error versus discard to 20 %", names.AREA, ""),
         ]
-        yield (
-            "norm_and_errors",
-            _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS),
-        )
-    if len(names.select(rows, "FPIR", grouping=audit.groupings[0])):
-        yield "searches", _searches(audit)
+        table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
+        yield "norm_and_errors", table
+    if found := list(dict.fromkeys(t for g in audit.groupings for t in working_targets(rows, g))):
+        columns = [(f"{of} at {at}", of, at) for at in found for of in ("FPIR", "FNIR")]
+        columns.append((names.RANK_1, names.RANK_1, ""))
+        caption = "Identification at the thresholds for an FPIR"
+        yield "searches", _by_group(audit, caption, columns, audit.groupings, EVERYBODY)
     changes = rows[rows["figure"].str.startswith("change: ")]
     if len(changes):
         yield "changes", _changes(rows, changes)
@@ -170,16 +155,11 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
 
 def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]]:
     """Return FMR and FNMR at the targets that head the tables."""
-    columns = [
-        (f"{of}, threshold for {target}", of, target)
-        for target in _heads(audit)
-        for of in ("FMR", "FNMR")
-    ]
-    values = {
-        target: names.number(audit.rows, names.THRESHOLD, target=target) for target in _heads(audit)
-    }
-    told = " and ".join(f"{words.threshold(at)} (FMR {target})" for target, at in values.items())
-    caption = f"Error rates at one threshold for all: {told}"
+    heads = _heads(audit)
+    columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR")]
+    values = [names.number(audit.rows, names.THRESHOLD, target=at) for at in heads]
+    told = [f"{words.threshold(t)} (FMR {at})" for t, at in zip(values, heads, strict=True)]
+    caption = f"Error rates at one threshold for all: {' and '.join(told)}"
     return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
 
 
@@ -216,69 +196,31 @@ def _by_group(
 
 
 def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
-    """Return η², δ and the differentials at the targets of the findings."""
+    """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
     rows, lines = audit.rows, []
     kinds: tuple[Of, Of] = ("FMR", "FNMR")
     for grouping in audit.groupings:
-        wanted = [(names.ETA2, "")]
-        wanted += [(names.DELTA, "")]
+        wanted = [(names.ETA2, ""), (names.DELTA, "")]
         for of in kinds:
             target = head_target(rows, grouping, of)
             wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
+        ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
+        searched = working_targets(rows, grouping)
+        wanted += [(one, at) for at in searched for one in dict.fromkeys(ratios["figure"])]
         for figure, target in wanted:
-            found = names.select(rows, figure, grouping=grouping, target=target)
+            where = {"grouping": grouping, "target": target}
+            found = names.select(rows, figure, **where)
             # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
             if len(found) > _MOST_PAIRS:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
             for row in found.itertuples():
-                p = names.number(
-                    rows, names.p_of(figure), grouping=grouping, group=str(row.group), target=target
-                )
-                where = filter(None, (str(row.group), target and f"at FMR {target}"))
-                lines.append(
-                    (
-                        Cell(_name(audit, grouping, figure), ", ".join(where)),
-                        _cell_of(estimate(row), ".3g"),
-                        words.p_value(p),
-                    )
-                )
+                p = names.number(rows, names.p_of(figure), group=str(row.group), **where)
+                rate = "FPIR" if " of " in target else "FMR"
+                at = filter(None, (str(row.group), target and f"at {rate} {target}"))
+                title = figure if len(audit.groupings) == 1 else f"{grouping}: {figure}"
+                value = _cell_of(estimate(row), ".3g")
+                lines.append((Cell(title, ", ".join(at)), value, words.p_value(p)))
     return text_table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
-
-
-def _searches(audit: Audit) -> Table[Sequence[Cell | str]]:
-    """Return FPIR and FNIR at one threshold of each basis, and misses at rank 1."""
-    lines = []
-    for grouping, groups in audit.facts["groups"].items():
-        for target in working_targets(audit.rows, grouping):
-            set_at = {"grouping": grouping, "target": target}
-            value = words.threshold(names.number(audit.rows, "FPIR threshold", **set_at))
-            for group in [*groups["shown"], EVERYBODY]:
-                where = {"grouping": grouping, "group": group}
-                lines.append(
-                    (
-                        Cell(_name(audit, grouping, group), f"threshold {value}, FPIR {target}"),
-                        _with_ratio(audit.rows, "FPIR", {**where, "target": target}),
-                        _with_ratio(audit.rows, "FNIR", {**where, "target": target}),
-                        _with_ratio(audit.rows, names.RANK_1, where),
-                    )
-                )
-    headings = ("group", "FPIR", "FNIR", names.RANK_1)
-    return text_table("Identification by group", headings, lines)
-
-
-def _with_ratio(rows: pd.DataFrame, figure: str, where: dict[str, str]) -> Cell:
-    """Return a rate with its ratio to the group that others are compared with, if it has one."""
-    cell = _cell(names.select(rows, figure, **where))
-    ratios = rows[rows["figure"].str.startswith(f"{figure} over that of ")]
-    for column, value in where.items():
-        ratios = ratios[ratios[column] == value]
-    for row in ratios.dropna(subset=["value"]).itertuples():
-        ratio = estimate(row)
-        said = f"{words.number(ratio.value)} × {str(row.figure).rpartition(' of ')[2]} "
-        return Cell(
-            cell.text, f"{cell.small}\n{said}{words.limits(ratio.interval)}", withheld=cell.withheld
-        )
-    return cell
 
 
 def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell | str]]:
@@ -291,11 +233,6 @@ def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell |
         ]
         lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
     return text_table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
-
-
-def _name(audit: Audit, grouping: str, name: str) -> str:
-    """Return a name, after that of the attribute if there are several."""
-    return name if len(audit.groupings) == 1 else f"{grouping}: {name}"
 
 
 def _cell(found: pd.DataFrame) -> Cell:
@@ -329,33 +266,23 @@ def _cell_of(one: Estimate, form: str, counted: bool = True) -> Cell:
     )
 
 
-def _left_out(audit: Audit) -> list[Any]:
+def _left_out(audit: Audit) -> list[str]:
     """Say what is left out, suppressed or pooled."""
     said = []
     for gone in audit.facts["left_out"]:
         of = "" if gone["attribute"] is None else f"{gone['attribute']}: "
         first = ", ".join(map(str, gone["positions"]))
-        said.append(
-            f"Left out: {of}{gone['images']:,} × {gone['reason']}"
-            f"{f' (first {_places(gone)}: {first})' if first else ''}."
-        )
+        places = f" (first {gone['kind']}s: {first})" if first else ""
+        said.append(f"Left out: {of}{gone['images']:,} × {gone['reason']}{places}.")
     for grouping, groups in audit.facts["groups"].items():
-        if groups["suppressed"]:
-            said.append(
-                f"{grouping}, suppressed ({SUPPRESSED}): {', '.join(groups['suppressed'])}."
-            )
-        if groups["pooled"]:
-            said.append(f"{grouping}, pooled (under ten subjects): {', '.join(groups['pooled'])}.")
-    return [Listed(said)] if said else []
+        for fate in ("suppressed", "pooled"):
+            if groups[fate]:
+                said.append(f"{grouping}, {fate} ({_FATES[fate]}): {', '.join(groups[fate])}.")
+    return said
 
 
-def _places(gone: dict[str, Any]) -> str:
-    """Return what the positions of an exclusion are."""
-    return "lines" if gone["kind"] == "line" else "rows"
-
-
-def _notes(warnings: Sequence[str]) -> list[Any]:
-    return [Listed(warnings, "notes")] if warnings else []
+def _listed(sentences: Sequence[str], style: Literal["plain", "notes"] = "plain") -> list[Any]:
+    return [Listed(sentences, style)] if sentences else []
 
 
 def _provenance(audit: Audit) -> Iterator[str]:
@@ -373,9 +300,8 @@ def print_audit(audit: Audit, console: Any) -> None:
     console.print(f"{lead(audit)}; labels: {'; '.join(audit.facts['label_sources'])}", style="bold")
     if audit.banner:
         console.print(audit.banner, style="bold red")
-    for listed in _left_out(audit):
-        for line in listed.items:
-            console.print(line, style="yellow")
+    for line in _left_out(audit):
+        console.print(line, style="yellow")
     for line in group_sizes(audit):
         console.print(line)
     console.print()

@@ -32,7 +32,7 @@ from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.statistics.rates import operating_points
-from facerec.verification.scoring import AllPairs, ErrorTable, check_pairs, score_all_pairs
+from facerec.verification.scoring import AllPairs, ErrorTable, score_all_pairs
 
 POOLED = "this data: non-mated pairs within and between all groups pooled"
 """Source of thresholds that were not fixed on other data."""
@@ -163,9 +163,7 @@ def calibrate(
         MetricError: no mated or no non-mated pair, or an impossible target.
         DeviceError: the device is not there.
     """
-    pairs = score_all_pairs(
-        vectors, subject, fpr=targets, tables_at_points=False, device=device, progress=progress
-    )
+    pairs = score_all_pairs(vectors, subject, fpr=targets, device=device, progress=progress)
     return Calibration(f"{source}: {pairs.non_mated:,} non-mated pairs pooled", pairs.points)
 
 
@@ -342,79 +340,60 @@ def all_pairs_rates(
         )
     if calibration is not None:
         calibration = calibration.at(targets)
-    rows = np.flatnonzero(of >= 0)
-    codes = np.stack([of, *(one.group for one in labelled)])[:, rows]
-    if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
-        return _score_once(raw, labelled, rows, targets, calibration, device, progress)
-    # Some images of a subject lack a label that others have: no cell of groups holds the subject.
-    if calibration is None:
-        calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
-        if labelled[0].known[rows].all():
-            calibration = replace(calibration, source=POOLED)
-    return [
-        found
-        for one in labelled
-        for found in _score_once(
-            raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress
+    if calibration is None and (len(labelled) > 1 or not labelled[0].known[of >= 0].all()):
+        calibration = calibrate(
+            raw[of >= 0], of[of >= 0], targets, device=device, progress=progress
         )
-    ]
+        if labelled[0].known[of >= 0].all():
+            calibration = replace(calibration, source=POOLED)
+    results: list[GroupErrors | MetricError] = []
+    for one in labelled:
+        try:
+            results.append(_grouped_rates(raw, one, targets, calibration, device, progress))
+        except MetricError as problem:
+            # Without a calibration its pairs are all that there are.
+            if calibration is None:
+                raise
+            results.append(problem)
+    return results
 
 
-def _score_once(
+def _grouped_rates(
     raw: NDArray,
-    labelled: Sequence[LabelledImages],
-    rows: Rows,
+    labelled: LabelledImages,
     targets: Sequence[str],
     calibration: Calibration | None,
     device: str | torch.device,
     progress: Progress | None,
-) -> list[GroupErrors | MetricError]:
-    """Compare some images with each other, and count errors by every grouping."""
+) -> GroupErrors:
+    """Compare the images with a group with each other."""
     points = () if calibration is None else calibration.points
-    everyone = score_all_pairs(
+    rows = np.flatnonzero(labelled.known)
+    pairs = score_all_pairs(
         raw[rows],
-        labelled[0].subject[rows],
+        labelled.subject[rows],
         fpr=targets if calibration is None else (),
         # Both +∞ and NaN, which is not taken, reject every cosine.
         thresholds=[
             math.inf if math.isnan(point.threshold) else point.threshold for point in points
         ],
-        groupings=[one.group[rows] for one in labelled],
-        count_within=True,
+        groups=labelled.group[rows],
         device=device,
         progress=progress,
     )
-    if calibration is None:
-        source = POOLED
-        if not labelled[0].known[rows].all():
-            source = f"this data: {everyone.non_mated:,} non-mated pairs pooled"
-        calibration = Calibration(source, everyone.points)
-    results: list[GroupErrors | MetricError] = []
-    for grouping, one in enumerate(labelled):
-        pairs = everyone.by(grouping)
-        try:
-            failed = int(np.count_nonzero(one.known[rows[everyone.failures]]))
-            check_pairs(pairs.images_per_subject, failed)
-        except MetricError as problem:
-            results.append(problem)
-            continue
-        there = one.known
-        results.append(
-            GroupErrors(
-                one.names,
-                tuple(
-                    np.unique(one.subject[there & (one.group == code)]).size
-                    for code in range(len(one.names))
-                ),
-                tuple(
-                    _every_pair(one.names, pairs, table, point)
-                    for table, point in zip(pairs.tables, calibration.points, strict=True)
-                ),
-                calibration,
-                pairs.subjects.size,
-            )
-        )
-    return results
+    calibration = calibration or Calibration(POOLED, pairs.points)
+    codes = range(len(labelled.names))
+    members = [labelled.subject[labelled.group == code] for code in codes]
+    return GroupErrors(
+        labelled.names,
+        tuple(np.unique(subjects[subjects >= 0]).size for subjects in members),
+        tuple(
+            _every_pair(labelled.names, pairs, table, point)
+            for table, point in zip(pairs.tables, calibration.points, strict=True)
+        ),
+        calibration,
+        pairs.subjects.size,
+    )
 
 
 def _every_pair(
@@ -423,7 +402,7 @@ def _every_pair(
     """Take the counts at one threshold out of a table."""
     groups = pairs.groups
     assert groups is not None and groups.of_subject is not None  # a subject is in one group
-    assert table.group_false_matches is not None and table.within is not None
+    assert table.within is not None
     of_subject, within, size = groups.of_subject, table.within, len(names)
     # A group whose images all failed to be acquired has no position.
     positions = {int(name): position for position, name in enumerate(groups.names)}
@@ -432,7 +411,6 @@ def _every_pair(
         if first not in positions or second not in positions:
             return rate(None)
         at = positions[first], positions[second]
-        assert table.group_false_matches is not None
         share = groups.fmr_share(table, *at)
         return rate(share, table.group_false_matches[at], groups.non_mated[at])
 

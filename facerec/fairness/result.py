@@ -10,7 +10,6 @@ import pandas as pd
 
 from facerec.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError
-from facerec.fairness.channels import NormErrors
 from facerec.fairness.norms import SubjectNorms
 from facerec.limits import Checked, Seed
 from facerec.report.conclusions import Conclusion
@@ -86,8 +85,6 @@ class Audit:
     """Fixed sentences that belong to every report."""
     norms: SubjectNorms | None = None
     """Of the first attribute, for a picture; in no file. None where scores were audited."""
-    norm_errors: Sequence[NormErrors] = ()
-    """The same of its mated pairs."""
 
     @property
     def groupings(self) -> list[str]:

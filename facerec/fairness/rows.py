@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import tidy
 
 COLUMNS = (
     "grouping", "group", "figure", "target", "value", "low", "high", "numerator", "denominator",
@@ -29,7 +30,7 @@ AREA = "area under error versus discard to 20 %"
 SUBJECTS, IMAGES, FAILED = "subjects", "images", "not acquired"
 # Figures of error rates.
 THRESHOLD, BETWEEN_GROUPS = "threshold", "FMR between groups"
-RANK_1 = "rank-1 miss rate"
+FPIR_THRESHOLD, RANK_1 = "FPIR threshold", "rank-1 miss rate"
 NOT_ENROLLED = "not enrolled"
 
 
@@ -60,11 +61,8 @@ class Rows:
         self._rows.append(dict(zip(COLUMNS, values, strict=True)))
 
     def frame(self) -> pd.DataFrame:
-        """Return the table, with NaN where there is no number."""
-        table = pd.DataFrame(self._rows, columns=list(COLUMNS))
-        numbers = list(COLUMNS[4:9])
-        table[numbers] = table[numbers].apply(pd.to_numeric)
-        return table
+        """Return the table; numbers are missing where there are none."""
+        return tidy(self._rows)
 
 
 def select(rows: pd.DataFrame, figure: str, **where: str) -> pd.DataFrame:

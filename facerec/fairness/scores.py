@@ -125,15 +125,8 @@ def audit_scores(
         *(f"{note}." for note in scored.notes),
         *([] if known else [NO_SUBJECTS]),
     ]
-    return complete(
-        facts,
-        rows.frame(),
-        groupings,
-        settings,
-        f"from the pair list of {name}",
-        calibrated=calibration is not None,
-        notes=notes,
-    )
+    policy = f"from the pair list of {name}"
+    return complete(facts, rows, groupings, settings, policy, calibration is not None, notes)
 
 
 class _Sides:

@@ -107,9 +107,7 @@ def clean_set(
     order = np.lexsort((np.arange(len(rows)), np.round(probability, 2)))
     rank = np.empty(len(rows))
     rank[order] = np.arange(len(rows))
-    twice, cosine = duplicates(
-        members, chosen, across=across, keep_first=rank, sure=probability < 0.5, progress=progress
-    )
+    twice, cosine = duplicates(members, rank, chosen, across=across, progress=progress)
 
     def rows_of_proposals() -> Iterator[Proposal]:
         # The second subject of a mixture may be no subject but what a network cannot tell apart,

@@ -6,14 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from facerec.errors import DatasetError
+import cv2
+
+from facerec.errors import DatasetError, FacerecError
 from facerec.files import atomic_path
+from facerec.records.decode import decode_image
+from facerec.report.figures import data_uri
 from facerec.report.page import Page, Section
 from facerec.report.table import Cell, text_table
-from facerec.verification.page import face_picture
 
 SHOWN = 60
 """Proposals of a kind on a page."""
+
+_FACE = 112
+"""Longer side of the pictures, pixels."""
 
 Face = Callable[[str], str]
 """Image id → data URI of a small picture; empty if there is none."""
@@ -25,7 +31,20 @@ def faces_of(images: Any) -> Face:
         return lambda name: ""
     names = getattr(images, "titles", images.ids).tolist()
     row_of = {name: row for row, name in enumerate(names)}
-    return lambda name: face_picture(images.encoded, row_of[name]) if name in row_of else ""
+    return lambda name: face_picture(images, row_of[name]) if name in row_of else ""
+
+
+def face_picture(images: Any, item: int) -> str:
+    """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
+    try:
+        image = decode_image(images.encoded(item), f"image {item}", size=None, upright=True)
+    except FacerecError:
+        return ""
+    scale = _FACE / max(image.shape[:2])
+    if scale < 1:
+        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    return data_uri("image/jpeg", content.tobytes())
 
 
 def write_contact_sheet(

@@ -11,10 +11,10 @@ blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled 
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -28,7 +28,7 @@ from facerec.files import atomic_path, exclusive
 from facerec.galleries.gallery_file import FORMAT, KEPT, export_table, read_gallery
 from facerec.galleries.search import FaissIndex, nearest
 from facerec.galleries.space import Space
-from facerec.galleries.threshold import DEPTH, Calibration, Fpir
+from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.large_arrays import take
 from facerec.names import same_name
 from facerec.npz import write_arrays
@@ -99,32 +99,25 @@ class Answer:
         return asdict(self)
 
 
+@dataclass(frozen=True, eq=False)
 class Answers(Sequence[Answer]):
-    """The answers to all probes, each made when it is asked for: of millions, numbers alone stay.
+    """The answers to all probes, each made when it is asked for; numbers alone stay."""
 
-    Args:
-        subjects: of the gallery, ``(N,)``.
-        rows: of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding.
-        scores: theirs, ``(n, k)``.
-        limit: score from which on the best one is named.
-        count: candidates of an answer.
-        failures: probe → why it has no embedding.
-    """
-
-    def __init__(
-        self,
-        subjects: NDArray[np.str_],
-        rows: NDArray[np.int64],
-        scores: NDArray[np.float32],
-        limit: float,
-        count: int,
-        failures: Mapping[int, str],
-    ) -> None:
-        self._subjects, self._rows, self._scores = subjects, rows, scores
-        self._limit, self._count, self._failures = limit, count, failures
+    subjects: NDArray[np.str_]
+    """Of the gallery, ``(N,)``."""
+    rows: NDArray[np.int64]
+    """Of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
+    scores: NDArray[np.float32]
+    """Theirs, ``(n, k)``."""
+    limit: float
+    """Score from which on the best one is named."""
+    listed: int
+    """Candidates of an answer."""
+    failures: Mapping[int, str]
+    """Probe → why it has no embedding."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, index: int) -> Answer: ...
@@ -135,18 +128,14 @@ class Answers(Sequence[Answer]):
         if isinstance(index, slice):
             return tuple(self[probe] for probe in range(*index.indices(len(self))))
         probe = range(len(self))[index]
-        rows, scores = self._rows[probe].tolist(), self._scores[probe].tolist()
-        if rows[0] < 0:
-            failure = self._failures.get(probe) or "its embedding has no direction"
+        if self.rows[probe, 0] < 0:
+            failure = self.failures.get(probe) or "its embedding has no direction"
             return Answer(None, None, None, (), failure)
-        candidates = tuple(
-            Candidate(str(self._subjects[row]), score)
-            for row, score in zip(rows, scores, strict=True)
-        )
-        best = candidates[0]
-        margin = best.score - candidates[1].score if len(candidates) > 1 else None
-        subject = best.subject if best.score >= self._limit else None
-        return Answer(subject, best.score, margin, candidates[: self._count])
+        names, scores = self.subjects[self.rows[probe]].tolist(), self.scores[probe].tolist()
+        candidates = tuple(map(Candidate, names, scores))
+        margin = scores[0] - scores[1] if len(scores) > 1 else None
+        named = names[0] if scores[0] >= self.limit else None
+        return Answer(named, scores[0], margin, candidates[: self.listed])
 
 
 @dataclass(frozen=True)
@@ -229,48 +218,46 @@ class Gallery:
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             failures.setdefault(str(names[row]), why)
-        distinct, subject = np.unique(known[usable], return_inverse=True)
+        distinct, subject, images = np.unique(
+            known[usable], return_inverse=True, return_counts=True
+        )
         rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        at = self._rows_of(distinct)
-        there = at >= 0
-        first = np.searchsorted(np.sort(subject), np.arange(distinct.size + 1))
+        begins, at = np.cumsum(images) - images, self._rows_of(distinct)
         sums = np.empty((distinct.size, self.space.embedding_size), np.float32)
-        for who in range(distinct.size):
-            mine = rows[first[who] : first[who + 1]]
+        for who, row in enumerate(at.tolist()):
+            mine = rows[begins[who] : begins[who] + images[who]]
             total = (embeddings.vectors[mine].astype(np.float64) / lengths[mine, None]).sum(axis=0)
-            if there[who]:
-                weight = float(self._lengths[at[who]]) * int(self.images[at[who]])
-                total += self.templates[at[who]].astype(np.float64) * weight
+            if row >= 0:
+                weight = float(self._lengths[row]) * int(self.images[row])
+                total += self.templates[row].astype(np.float64) * weight
             sums[who] = total
-        norms, fresh = row_norms(sums), np.diff(first)
+        norms, counts = row_norms(sums), images.copy()
+        counts[at >= 0] += self.images[at[at >= 0]]
         # Images that point in opposite directions leave nothing but rounding errors.
-        lost = ~(norms > 1e-6 * fresh)
-        for row in rows[np.repeat(lost, fresh)]:
+        lost = ~(norms > 1e-6 * images)
+        for row in rows[np.repeat(lost, images)]:
             failures[str(names[row])] = "it and the person's other images add up to nothing"
         sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
-        counts = fresh.copy()
-        counts[there] += self.images[at[there]]
         means = (norms / counts).astype(np.float32)
-        self._index = None
-        more = there & ~lost
-        self.templates[at[more]], self._lengths[at[more]] = sums[more], means[more]
-        self.images[at[more]] = counts[more]
         # New subjects in the order in which they came.
-        new = np.flatnonzero(~there & ~lost)
-        new = new[np.argsort(rows[first[new]], kind="stable")]
-        if new.size:
-            added = sums if np.array_equal(new, np.arange(len(sums))) else sums[new]
-            whole = np.concatenate([self.templates, added]) if len(self) else added
-            self.templates = whole
-            self.subjects = np.concatenate([self.subjects, distinct[new]])
-            self._lengths = np.concatenate([self._lengths, means[new]])
-            self.images = np.concatenate([self.images, counts[new]])
+        new = np.flatnonzero((at < 0) & ~lost)
+        new, more = new[np.argsort(rows[begins[new]])], np.flatnonzero((at >= 0) & ~lost)
+        self._index = None
+        fresh = {"templates": sums, "subjects": distinct, "_lengths": means, "images": counts}
+        for name, values in fresh.items():
+            held = getattr(self, name)
+            if name != "subjects":
+                held[at[more]] = values[more]
+            if new.size:
+                setattr(
+                    self, name, np.concatenate([held, values[new]]) if len(held) else values[new]
+                )
         asked = np.unique(known[known != ""])
         absent = asked[self._rows_of(asked) < 0]
         return Enrolment(
             tuple(distinct[new].tolist()),
             tuple(distinct[more].tolist()),
-            int(fresh[~lost].sum()),
+            int(images[~lost].sum()),
             failures,
             tuple(absent.tolist()),
         )
@@ -283,18 +270,13 @@ class Gallery:
         Raises:
             DatasetError: there is no such subject.
         """
-        rows = np.flatnonzero(self.subjects == same_name(subject))
-        if not rows.size:
+        (row,) = self._rows_of(np.array([same_name(subject)]))
+        if row < 0:
             raise DatasetError(
                 f"{subject!r} is not in the gallery of {len(self):,} people; check the name"
             )
-        self._remove(int(rows[0]))
-
-    def _remove(self, row: int) -> None:
-        if self.calibration is not None:
-            calibration = self.calibration
-            inside = row < calibration.entry_subjects.size
-            self.calibration = _renumbered(calibration, row) if inside else calibration
+        if self.calibration is not None and row < self.calibration.entry_subjects.size:
+            self.calibration = self.calibration.without(int(row))
         # In place, block by block: a copy of a large gallery may not fit into memory.
         for start in range(row, len(self) - 1, _BLOCK):
             stop = min(start + _BLOCK, len(self) - 1)
@@ -302,8 +284,7 @@ class Gallery:
         self.templates[-1] = 0
         self.templates = self.templates[:-1]
         # Text keeps the width of its longest name, which may have been this one's.
-        self.subjects = np.delete(self.subjects, row)
-        self.subjects = self.subjects.astype(f"<U{max(1, _longest(self.subjects))}")
+        self.subjects = np.array(np.delete(self.subjects, row).tolist(), np.str_)
         self._lengths, self.images = np.delete(self._lengths, row), np.delete(self.images, row)
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = None
@@ -380,7 +361,9 @@ class Gallery:
         if kind == "exact":
             candidates, bounds = nearest(self.templates, single, listed)
         else:
-            candidates, bounds = self._faiss().search(single, listed)
+            # In memory alone and built again after every change: no centre keeps who was deleted.
+            self._index = self._index or FaissIndex(self.templates)
+            candidates, bounds = self._index.search(single, listed)
         rows = np.empty((len(units), count), np.int64)
         scores = np.empty((len(units), count), np.float32)
         # How far a float32 product of unit vectors can be off, twice.
@@ -391,12 +374,8 @@ class Gallery:
             order = np.argsort(-mine, kind="stable")[:count]
             certain = listed == len(self) or mine[order[-1]] > bounds[probe] + slack
             if kind == "exact" and not certain:
-                mine = np.concatenate(
-                    [
-                        self._score(unit, np.arange(start, min(start + _BLOCK, len(self))))
-                        for start in range(0, len(self), _BLOCK)
-                    ]
-                )
+                blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
+                mine = np.concatenate([self._score(unit, block) for block in blocks])
                 chosen = np.flatnonzero(mine >= np.partition(mine, -count)[-count])
                 mine = mine[chosen]
                 order = np.argsort(-mine, kind="stable")[:count]
@@ -412,15 +391,6 @@ class Gallery:
         """Return cosines rounded to the grid on which equal templates tie."""
         products = np.einsum("d,nd->n", unit, self.templates[rows].astype(np.float64))
         return (np.rint(products * _GRID) / _GRID).astype(np.float32)
-
-    def _faiss(self) -> FaissIndex:
-        """Return an index of the templates, in memory alone, built again after every change.
-
-        So nothing of a deleted subject stays in its centres.
-        """
-        if self._index is None:
-            self._index = FaissIndex(self.templates)
-        return self._index
 
     def identify(
         self,
@@ -527,24 +497,20 @@ class Gallery:
             ModelError: embeddings of another model, preprocessing, flip or size.
             MetricError: nobody to compare with.
         """
-        entries = np.arange(len(self))
         if impostors is None:
-            probes = np.random.default_rng(seed).permutation(len(self))[:CALIBRATION_PROBES]
-            vectors: NDArray[np.floating] = self.templates[probes]
-            of_probe, note = probes, {"probes": "the gallery's own people"}
+            of_probe = np.random.default_rng(seed).permutation(len(self))[:CALIBRATION_PROBES]
+            vectors: NDArray[np.floating] = self.templates[of_probe]
+            note = {"probes": "the gallery's own people"}
         else:
             self.space.check(Space.of(impostors), where)
             names = _names(impostors, subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = take(impostors.vectors, rows)
-            if names is None:
-                of_probe = -1 - np.arange(rows.size)
-            else:
-                # Strangers have numbers below 0. An image of nobody knows whom is a subject.
-                own = np.array([name or f"\0{row}" for row, name in enumerate(names)])[rows]
-                strangers = -1 - np.unique(own, return_inverse=True)[1]
-                gallery_rows = self._rows_of(own)
-                of_probe = np.where(gallery_rows >= 0, gallery_rows, strangers)
+            # An image of nobody knows whom is a subject. Strangers have numbers below 0.
+            known = [""] * len(impostors.vectors) if names is None else names
+            own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
+            at = self._rows_of(own)
+            of_probe = np.where(at >= 0, at, -1 - np.unique(own, return_inverse=True)[1])
             note = {"probes": where, "persons": "given" if names is not None else "one an image"}
         if not len(self) or not len(vectors):
             raise MetricError(
@@ -560,12 +526,11 @@ class Gallery:
                 "with; give embeddings of other people"
             )
         nearest, scores, of_probe = nearest[~alone], scores[~alone], of_probe[~alone]
-        # A subject with itself is no impostor; it goes to the end of its row.
-        same = nearest == of_probe[:, None]
-        order = np.argsort(same, axis=1, kind="stable")[:, :depth]
-        nearest = np.take_along_axis(np.where(same, -1, nearest), order, axis=1)
-        scores = np.take_along_axis(np.where(same, np.float32(-np.inf), scores), order, axis=1)
-        self.calibration = Calibration(scores, nearest, of_probe.astype(np.int64), entries, note)
+        # A subject with itself is no impostor.
+        nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None], depth)
+        self.calibration = Calibration(
+            scores, nearest, of_probe.astype(np.int64), np.arange(len(self)), note
+        )
         return self.calibration
 
     def recalibrate(self, progress: Progress | None = None) -> None:
@@ -582,15 +547,13 @@ class Gallery:
     # --- files -----------------------------------------------------------------------------
 
     @staticmethod
-    @contextlib.contextmanager
-    def claim(path: str | Path) -> Iterator[None]:
+    def claim(path: str | Path) -> AbstractContextManager[object]:
         """Let one process at a time read a gallery file, change it and write it again.
 
         Raises:
             DatasetError: another process has claimed it.
         """
-        with exclusive(path, DatasetError, suffix=".update"):
-            yield
+        return exclusive(path, DatasetError, suffix=".update")
 
     def write(self, path: str | Path) -> None:
         """Write the gallery whole or not at all; only the owner may read the file.
@@ -636,24 +599,7 @@ class Gallery:
         export_table(Path(path), self.subjects, self.images, self.templates, self.space)
 
 
-def _renumbered(calibration: Calibration, row: int) -> Calibration | None:
-    """Return a calibration without an entry, whose subjects are rows of the gallery again."""
-    left = calibration.without(row)
-    if left is None:
-        return None
-    probes = left.probe_subjects
-    return replace(
-        left,
-        probe_subjects=np.where(probes > row, probes - 1, probes),
-        entry_subjects=np.arange(left.entry_subjects.size),
-    )
-
-
 def _names(embeddings: Embeddings, subjects: Names | None, where: str) -> NDArray[np.str_] | None:
     """Return who is on each image, from ``subjects`` or else the embeddings, if either tells."""
     names = embeddings.subjects if subjects is None else subjects
     return None if names is None else text_array(names, where)
-
-
-def _longest(names: NDArray[np.str_]) -> int:
-    return int(np.char.str_len(names).max()) if names.size else 0

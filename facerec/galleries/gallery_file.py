@@ -27,8 +27,6 @@ MAX_BYTES = 64 << 30
 KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
 
-_KINDS = {"templates": np.float32, "lengths": np.float32, "images": np.int64}
-
 _BLOCK = 8192
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -40,14 +38,20 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
     """
-    names = {"note", "subjects", *_KINDS, *(f"calibration_{name}" for name in KEPT)}
+    names = {"note", "subjects", "templates", "lengths", "images"}
     try:
-        arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
+        arrays, _ = read_arrays(
+            path, path.stat().st_size, names | {f"calibration_{name}" for name in KEPT}, MAX_BYTES
+        )
         note = parse_json(str(arrays["note"][()]))
         if note["format"] != FORMAT or note["fusion"] != "unit":
             raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")
         space = Space.from_json(note["space"])
-        return _checked(arrays, space), space, _calibration(arrays, note["calibration"])
+        calibration = note["calibration"]
+        if calibration is not None:
+            kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
+            calibration = Calibration(**kept, note=dict(calibration))
+        return _checked(arrays, space, calibration), space, calibration
     except OSError as problem:
         raise DatasetError(
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
@@ -65,56 +69,32 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
         ) from error
 
 
-def _checked(arrays: dict[str, NDArray[Any]], space: Space) -> Arrays:
-    """Return the arrays, names in one Unicode form.
-
-    Raises:
-        ValueError: shapes, types or numbers that no gallery has.
-    """
-    subjects = arrays["subjects"]
-    shape = (len(subjects), space.embedding_size)
-    shapes = {"templates": shape, "lengths": shape[:1], "images": shape[:1]}
-    if subjects.dtype.kind != "U" or any(
-        arrays[name].shape != shapes[name] or arrays[name].dtype != kind
-        for name, kind in _KINDS.items()
-    ):
+def _checked(
+    arrays: dict[str, NDArray[Any]], space: Space, calibration: Calibration | None
+) -> Arrays:
+    """Return the arrays, names in one Unicode form; refuse what no gallery has."""
+    people = len(arrays["subjects"])
+    kinds = {
+        "subjects": ("U", (people,)),
+        "templates": ("f", (people, space.embedding_size)),
+        "lengths": ("f", (people,)),
+        "images": ("i", (people,)),
+    }
+    if any((arrays[name].dtype.kind, arrays[name].shape) != kinds[name] for name in kinds):
         raise ValueError("its arrays do not fit together")
     # Templates were unit vectors when they were written.
     if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
         raise ValueError("a template is not of length 1")
-    subjects = same_names(subjects)
+    if calibration is not None:
+        entries = calibration.entry_subjects.size
+        numbered = np.array_equal(calibration.entry_subjects, np.arange(entries))
+        if not numbered or entries > people or calibration.entries.min() < -1:
+            raise ValueError("its calibration is of another gallery")
+    subjects = same_names(arrays["subjects"])
     names, counts = np.unique(subjects, return_counts=True)
     if (counts > 1).any():
         raise ValueError(f"{str(names[counts > 1][0])!r} is in it twice")
     return {**arrays, "subjects": subjects}
-
-
-def _calibration(arrays: Arrays, note: Any) -> Calibration | None:
-    """Return the calibration in a file, if there is one.
-
-    Raises:
-        ValueError: numbers that no calibration has.
-        MetricError: shapes that do not fit.
-    """
-    if note is None:
-        return None
-    kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
-    scores, entries = kept["scores"], kept["entries"]
-    kinds = [kept[name].dtype for name in KEPT]
-    if kinds != [np.float32, *[np.int64] * 3] or not isinstance(note, dict):
-        raise ValueError("its calibration is of other types")
-    found = Calibration(**kept, note=note)
-    people = found.entry_subjects.size
-    if (
-        (entries < -1).any()
-        or not np.array_equal(entries == -1, np.isneginf(scores))
-        or np.isposinf(scores).any()
-        or not (scores[:, :-1] >= scores[:, 1:]).all()
-        or people > len(arrays["subjects"])
-        or not np.array_equal(found.entry_subjects, np.arange(people))
-    ):
-        raise ValueError("its calibration is no table of the highest scores and their entries")
-    return found
 
 
 def export_table(
@@ -141,19 +121,17 @@ def export_table(
         raise MissingExtraError(
             f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
         ) from problem
-    columns = {"image_id": pa.string(), "subject_id": pa.string(), "images": pa.int64()}
-    columns["embedding"] = pa.list_(pa.float32())
+    kinds = {"image_id": pa.string(), "subject_id": pa.string(), "images": pa.int64()}
+    kinds["embedding"] = pa.list_(pa.float32())
     about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
-    schema = pa.schema(list(columns.items()), metadata=about)
+    schema = pa.schema(list(kinds.items()), metadata=about)
     with (
         atomic_path(path, DatasetError, private=True) as temporary,
         pq.ParquetWriter(temporary, schema) as writer,
     ):
         for start in range(0, len(subjects), _BLOCK):
-            block = slice(start, min(start + _BLOCK, len(subjects)))
-            names = pa.array(subjects[block].tolist(), pa.string())
-            offsets = np.arange(block.stop - start + 1, dtype=np.int32) * space.embedding_size
-            values = pa.array(templates[block].reshape(-1))
-            vectors = pa.ListArray.from_arrays(pa.array(offsets), values)
-            arrays = [names, names, pa.array(images[block]), vectors]
+            block = slice(start, start + _BLOCK)
+            names = subjects[block].tolist()
+            columns = names, names, images[block], list(templates[block])
+            arrays = list(map(pa.array, columns, kinds.values()))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))

@@ -17,7 +17,6 @@ them:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,64 +173,50 @@ def centre_and_spread(
 
 
 def fit_tail(
-    best: Sequence[NDArray[np.floating]],
-    candidates: Sequence[int],
-    scale: tuple[float, float],
-    share: float,
-) -> list[NDArray[np.float64]]:
+    best: NDArray[np.floating], candidates: int, scale: tuple[float, float], share: float
+) -> NDArray[np.float64]:
     """Fit the tail to the best scores of rows, of which some are their own subject's.
 
     Args:
-        best: for each kind of row, standardised scores with its best subjects, descending,
-            ``(n, k)``; −∞ where there is none.
-        candidates: for each kind, how many subjects a row is compared with.
+        best: standardised scores with the best subjects, descending, ``(n, k)``; −∞ where there is
+            none.
+        candidates: how many subjects a row is compared with.
         scale: see `centre_and_spread`.
         share: of the rows that are told to have their subject, how many may be wrong.
 
     Returns:
-        For each kind the logarithm of each row's p-value, ``(n,)``.
+        The logarithm of each row's p-value, ``(n,)``.
     """
-    tail = ImpostorTail(_SLOPE, _SHIFT, *scale)
-    exponents = [tail.exponents(scores) for scores in best]
-    known = [np.zeros(len(scores), bool) for scores in best]
-    values: list[NDArray[np.float64]] = []
+    exponents = ImpostorTail(_SLOPE, _SHIFT, *scale).exponents(best)
+    known = np.zeros(len(best), bool)
     for _ in range(_ROUNDS):
-        slope, shift = _moments(exponents, candidates, known)
-        tail = ImpostorTail(slope, shift, *scale)
-        values = [
-            log_p_value(tail.log_expected(scores[:, 0], count))
-            for scores, count in zip(best, candidates, strict=True)
-        ]
-        now = [accept(value, share) for value in values]
-        if all(np.array_equal(*pair) for pair in zip(known, now, strict=True)):
+        tail = ImpostorTail(*_moments(exponents, candidates, known), *scale)
+        values = log_p_value(tail.log_expected(best[:, 0], candidates))
+        now = accept(values, share)
+        if np.array_equal(known, now):
             break
         known = now
     return values
 
 
 def _moments(
-    exponents: Sequence[NDArray[np.float64]],
-    candidates: Sequence[int],
-    known: Sequence[NDArray[np.bool_]],
+    exponents: NDArray[np.float64], candidates: int, has_mate: NDArray[np.bool_]
 ) -> tuple[float, float]:
+    """Return slope and shift of the tail."""
     gaps, rows = _SLOPE * _SLOPE_ROWS, _SLOPE_ROWS
-    for values, has_mate in zip(exponents, known, strict=True):
-        for column in range(1, values.shape[1] - 1):
-            there = np.isfinite(values[:, column + 1])
-            # Among impostors it is one place further up where the best is no impostor.
-            rank = np.where(has_mate, column, column + 1)[there]
-            gaps += float(np.sum(rank * (values[there, column] - values[there, column + 1])))
-            rows += float(np.count_nonzero(there))
-    slope = gaps / rows
-    shifts, rows = _SHIFT * _SHIFT_ROWS, _SHIFT_ROWS
-    for values, count, has_mate in zip(exponents, candidates, known, strict=True):
-        if values.shape[1] < 2:
-            continue
-        there = np.isfinite(values[:, 1])
-        mean = np.where(has_mate, digamma(1), digamma(2))[there]
-        shifts += float(np.sum(values[there, 1] - slope * (np.log(count) - mean)))
+    for column in range(1, exponents.shape[1] - 1):
+        there = np.isfinite(exponents[:, column + 1])
+        # Among impostors it is one place further up where the best is no impostor.
+        rank = np.where(has_mate, column, column + 1)[there]
+        gaps += float(np.sum(rank * (exponents[there, column] - exponents[there, column + 1])))
         rows += float(np.count_nonzero(there))
-    return slope, shifts / rows
+    slope = gaps / rows
+    if exponents.shape[1] < 2:
+        return slope, _SHIFT
+    there = np.isfinite(exponents[:, 1])
+    mean = np.where(has_mate, digamma(1), digamma(2))[there]
+    shifts = float(np.sum(exponents[there, 1] - slope * (np.log(candidates) - mean)))
+    return slope, (_SHIFT * _SHIFT_ROWS + shifts) / (_SHIFT_ROWS + np.count_nonzero(there))
 
 
 def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:

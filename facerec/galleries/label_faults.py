@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from facerec.devices import exact_products
 from facerec.errors import MetricError
 from facerec.galleries.faults import (
     Floats,
@@ -19,6 +18,7 @@ from facerec.galleries.faults import (
     probability_of,
     share_beyond,
 )
+from facerec.galleries.search import best_subjects
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 
@@ -103,8 +103,6 @@ def nearest_classes(
 ) -> tuple[Floats, Ints]:
     """Return for each vector the largest cosine to a centre that is not its own, and which it is.
 
-    Both sides are visited tile by tile; no more than a tile of scores is held.
-
     Args:
         unit: unit vectors, ``(n, D)``.
         own: the centre of each that does not count, ``(n,)``.
@@ -117,33 +115,17 @@ def nearest_classes(
     Returns:
         cosines ``(n,)``, −1 where there is no other centre, and centres ``(n,)``.
     """
-    best = np.full(len(unit), -1.0)
-    which = np.zeros(len(unit), np.int64)
     rows = np.flatnonzero(usable)
-    others = torch.from_numpy(take(centers, rows)).to(device)
-    position = np.full(len(centers), -1)
-    position[rows] = np.arange(len(rows))
-    with exact_products() as threads:
-        torch.set_num_threads(threads)
-        for start in range(0, len(unit), _TILE):
-            block = slice(start, min(start + _TILE, len(unit)))
-            queries = torch.from_numpy(unit[block]).to(device)
-            at = torch.from_numpy(position[own[block]]).to(device)
-            top = torch.full((len(queries),), -1.0, device=device)
-            index = torch.zeros(len(queries), dtype=torch.int64, device=device)
-            for first in range(0, len(rows), _TILE):
-                scores = queries @ others[first : first + _TILE].T
-                here = torch.nonzero((at >= first) & (at < first + scores.shape[1])).view(-1)
-                scores[here, at[here] - first] = -2.0
-                value, column = scores.max(dim=1)
-                better = value > top
-                top = torch.where(better, value, top)
-                index = torch.where(better, column + first, index)
-            best[block] = top.cpu().numpy()
-            which[block] = rows[index.cpu().numpy()] if rows.size else 0
-            if progress is not None:
-                progress(doing, block.stop, len(unit))
-    return np.clip(best, -1, 1), which
+    if not rows.size:
+        return np.full(len(unit), -1.0), np.zeros(len(unit), np.int64)
+    scores, places = best_subjects(
+        unit, take(centers, rows), np.arange(len(rows)), 2, device, doing, progress
+    )
+    which = rows[places]
+    # The second best where the best is its own, or the only one.
+    at = np.where(which[:, 0] == own, which.shape[1] - 1, 0)
+    best = np.where(which[np.arange(len(at)), at] == own, -1, scores[np.arange(len(at)), at])
+    return np.clip(best.astype(np.float64), -1, 1), which[np.arange(len(at)), at]
 
 
 def wrong_labels(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from facerec.defaults import OVERLAP_SHARE
 from facerec.devices import choose_device
@@ -27,9 +26,9 @@ from facerec.galleries.impostor_tail import (
     standardise,
     subtracted,
 )
+from facerec.galleries.search import best_subjects
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
-from facerec.verification.scoring.tiles import CrossTiles
 from facerec.verification.unit_rows import row_norms, unit_rows
 
 _BLOCK = 1 << 14
@@ -121,12 +120,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Match:
-    """A subject of one set who is probably in the other."""
+    """A subject of A who is probably in B."""
 
     subject: int
-    """Number in its own `Side`."""
+    """Number in A's `Side`."""
     other: int
-    """Number in the other one."""
+    """Number in B's."""
     cosine: float
     """Of both templates."""
     log_p: float
@@ -141,15 +140,13 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """The subjects of A who are probably in B, those of B who are in A, and how that was told."""
+    """The subjects of A who are probably in B."""
 
     a: Side
     b: Side
     share: float
     matches: tuple[Match, ...]
-    """Subjects of A, the surest first."""
-    in_b: tuple[Match, ...]
-    """Subjects of B, the surest first; `Match.other` is of A."""
+    """The surest first."""
 
     @property
     def expected_false(self) -> float:
@@ -198,126 +195,50 @@ def find_overlap(
             f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
             "compare with; give one of them more subjects"
         )
-    where = choose_device(device)
-    named, everyone = (first.named, second.named), (np.arange(len(first)), np.arange(len(second)))
+    where, named = choose_device(device), second.named
+    everyone = np.arange(len(first)), np.arange(len(second))
     templates = first.templates(), second.templates()
     levels = [_Level(templates, everyone, named, share, where, "comparing templates", progress)]
     if len(first.rows) > len(first) or len(second.rows) > len(second):
         images = first.unit_images(), second.unit_images()
         subjects = first.subject, second.subject
         levels.append(_Level(images, subjects, named, share, where, "comparing images", progress))
-    matches, in_b = (_proposals((first, second)[:: 1 - 2 * at], at, levels, share) for at in (0, 1))
-    return Overlap(first, second, share, matches, in_b)
+    return Overlap(first, second, share, _proposals(first, second, levels, share))
 
 
 class _Level:
-    """One comparison of all rows of two sets.
+    """One comparison of all rows of A with all of B.
 
     Attributes:
-        log_p: for each set, of each of its subjects, ``(P,)``.
-        other: for each set, the subject of the other set who is behind it, ``(P,)``.
+        log_p: of each subject of A, ``(P,)``.
+        other: the subject of B who is behind it, ``(P,)``.
     """
 
     def __init__(
         self,
         unit: tuple[NDArray[np.float32], NDArray[np.float32]],
         subject: tuple[NDArray[np.int64], NDArray[np.int64]],
-        named: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+        named: NDArray[np.bool_],
         share: float,
         device: torch.device,
         stage: str,
         progress: Progress | None,
     ) -> None:
         scaled = standardise(*unit)
-        ranks = tuple(RANKS if known.all() else _UNNAMED_RANKS for known in reversed(named))
-        tiles = CrossTiles(*scaled, device, progress=progress)
-        kernels = tiles.visit(lambda: _Best(subject, ranks), stage)
-        best = []
-        for side in (0, 1):
-            scores, subjects = kernels[0].best[side]
-            for kernel in kernels[1:]:
-                scores, subjects = _merged(scores, subjects, *kernel.best[side])
-            first = subjects[:, 0].copy()
-            scores = _without_more_of_the_best(
-                scores, subjects, unit[1 - side], subject[1 - side], named[1 - side]
-            )
-            best.append((scores[:, :RANKS], first))
-        counts = [len(known) for known in named]
-        values = fit_tail(
-            [scores for scores, _ in best], counts[::-1], centre_and_spread(*scaled), share
-        )
-        self.log_p, self.other = [], []
-        for side in (0, 1):
-            # Half of a subject's images or more must agree, as one may have a wrong label: twice
-            # the median is a p-value however they depend on each other (Rüger 1978).
-            images = np.bincount(subject[side], minlength=counts[side])
-            order = np.lexsort((values[side], subject[side]))
-            begins = np.searchsorted(subject[side], np.arange(counts[side]))
-            agreeing = (images + 1) // 2
-            middle = values[side][order[begins + agreeing - 1]]
-            self.log_p.append(np.minimum(0.0, middle + np.log(images / agreeing)))
-            self.other.append(best[side][1][order[begins]])
-
-
-class _Best:
-    """Keeps, for every row and every column, its best scores with different subjects."""
-
-    def __init__(
-        self, subject: tuple[NDArray[np.int64], NDArray[np.int64]], ranks: Sequence[int]
-    ) -> None:
-        self._subject = subject
-        self.best = [
-            (
-                np.full((len(own), min(rank, int(others[-1]) + 1)), -np.inf, np.float32),
-                np.full((len(own), min(rank, int(others[-1]) + 1)), -1, np.int32),
-            )
-            for own, others, rank in zip(subject, subject[::-1], ranks, strict=True)
-        ]
-
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        for side, (matrix, own, others) in enumerate(
-            ((scores, rows, columns), (scores.T, columns, rows))
-        ):
-            kept, whose = self.best[side]
-            subjects, starts = np.unique(self._subject[1 - side][others], return_index=True)
-            if len(subjects) < matrix.shape[1]:
-                matrix = _by_subject(matrix, starts)
-            top, column = torch.topk(matrix, min(kept.shape[1], matrix.shape[1]), dim=1)
-            new = top.cpu().numpy()
-            # Rows that hold better ones already need no more work: nearly all, after a while.
-            better = np.flatnonzero(new[:, 0] > kept[own, -1])
-            at = own.start + better
-            new_subjects = subjects[column.cpu().numpy()[better]].astype(np.int32)
-            kept[at], whose[at] = _merged(kept[at], whose[at], new[better], new_subjects)
-
-
-def _by_subject(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
-    """Return the best score of each row with each subject, whose columns are neighbours."""
-    if matrix.device.type == "cpu":
-        return torch.from_numpy(np.maximum.reduceat(matrix.numpy(), starts, axis=1))
-    lengths = torch.from_numpy(np.diff([*starts, matrix.shape[1]])).to(matrix.device)
-    lengths = lengths.expand(len(matrix), -1).contiguous()
-    return torch.segment_reduce(matrix.contiguous(), "max", lengths=lengths, axis=1)
-
-
-def _merged(
-    scores: NDArray[np.float32],
-    subjects: NDArray[np.int32],
-    more: NDArray[np.float32],
-    others: NDArray[np.int32],
-) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the best of two lists of rows, each subject once."""
-    count = scores.shape[1]
-    values = np.concatenate([scores, more], axis=1)
-    names = np.concatenate([subjects, others], axis=1)
-    order = np.lexsort((-values, names), axis=1)
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    values[:, 1:][names[:, 1:] == names[:, :-1]] = -np.inf
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    return values, names.astype(np.int32, copy=False)
+        ranks = RANKS if named.all() else _UNNAMED_RANKS
+        scores, subjects = best_subjects(*scaled, subject[1], ranks, device, stage, progress)
+        first = subjects[:, 0].copy()
+        scores = _without_more_of_the_best(scores, subjects, unit[1], subject[1], named)
+        scale = centre_and_spread(*scaled)
+        values = fit_tail(scores[:, :RANKS], len(named), scale, share)
+        # Half of a subject's images or more must agree, as one may have a wrong label: twice the
+        # median is a p-value however they depend on each other (Rüger 1978).
+        images = np.bincount(subject[0])
+        order, agreeing = np.lexsort((values, subject[0])), (images + 1) // 2
+        begins = np.cumsum(images) - images
+        middle = values[order[begins + agreeing - 1]]
+        self.log_p = np.minimum(0.0, middle + np.log(images / agreeing))
+        self.other = first[order[begins]]
 
 
 def _without_more_of_the_best(
@@ -363,34 +284,28 @@ def _without_more_of_the_best(
 
 
 def _proposals(
-    sides: tuple[Side, ...], at: int, levels: Sequence[_Level], share: float
+    mine: Side, theirs: Side, levels: Sequence[_Level], share: float
 ) -> tuple[Match, ...]:
-    """Return the subjects of ``sides[0]`` who are probably in ``sides[1]``, the surest first."""
-    mine, theirs = sides
-    each = np.stack([level.log_p[at] for level in levels])
-    which = each.argmin(axis=0)
-    subjects = np.arange(len(mine))
+    """Return the subjects of A who are probably in B, the surest first."""
+    each = np.stack([level.log_p for level in levels])
+    which, subjects = each.argmin(axis=0), np.arange(len(mine))
     # The better of two comparisons is taken, so it may be so good twice as easily.
     log_p = np.minimum(0.0, each[which, subjects] + np.log(len(levels)))
     chosen = np.flatnonzero(accept(log_p, share))
-    chosen = chosen[np.argsort(log_p[chosen], kind="stable")]
     matches = []
-    for subject in chosen.tolist():
-        other = int(levels[which[subject]].other[at][subject])
+    for subject in chosen[np.argsort(log_p[chosen], kind="stable")].tolist():
+        other = int(levels[which[subject]].other[subject])
         rows, columns = mine.of(subject), theirs.of(other)
-        left, right = mine.unit(rows), theirs.unit(columns)
-        cosines = left @ right.T
+        cosines = mine.unit(rows) @ theirs.unit(columns).T
         best = np.unravel_index(int(cosines.argmax()), cosines.shape)
-        sums = [
-            side.vectors[chosen_rows].sum(axis=0, dtype=np.float64)
-            for side, chosen_rows in ((mine, rows), (theirs, columns))
-        ]
-        length = float(np.linalg.norm(sums[0]) * np.linalg.norm(sums[1]))
+        one = mine.vectors[rows].sum(axis=0, dtype=np.float64)
+        two = theirs.vectors[columns].sum(axis=0, dtype=np.float64)
+        length = float(np.linalg.norm(one) * np.linalg.norm(two))
         matches.append(
             Match(
                 subject=subject,
                 other=other,
-                cosine=float(sums[0] @ sums[1]) / length if length else 0.0,
+                cosine=float(one @ two) / length if length else 0.0,
                 log_p=float(log_p[subject]),
                 expected_false=float(np.exp(log_p[subject]) * len(mine)),
                 images=(int(rows[best[0]]), int(columns[best[1]])),

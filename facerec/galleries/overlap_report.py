@@ -75,8 +75,8 @@ def write_facts(
         sources: what is known of A and B: kind, path, sha256.
         command: the command line, for the record.
     """
-    subjects = {m.other for m in overlap.matches} | {m.subject for m in overlap.in_b}
-    rows = [overlap.b.of(subject) for subject in sorted(subjects)]
+    subjects = sorted({match.other for match in overlap.matches})
+    rows = [overlap.b.of(subject) for subject in subjects]
     facts = {
         "kind": KIND,
         **provenance_of(command, ()),
@@ -128,20 +128,17 @@ class KnownOverlap:
         if not path.exists():
             return False
 
-        def records(files: Any) -> set[tuple[str, int, str]]:
-            return {
-                (Path(name).suffix, facts["bytes"], facts.get("sha256", ""))
-                for name, facts in files.items()
-                if Path(name).suffix in (".rec", ".idx")
-            }
-
-        try:
-            stored = records(self.a.get("files", {}))
-        except (AttributeError, KeyError, TypeError):
-            return False
+        stored = _records(self.a.get("files", {}))
         if not stored:
             return bool(self.a.get("path") == os.fspath(path.resolve()))
-        return stored == records(fingerprint(path)["files"])
+        return stored == _records(fingerprint(path)["files"])
+
+
+def _records(files: Mapping[str, Any]) -> set[tuple[str, Any, Any]]:
+    """Return kind, size and hash of record files and their indices."""
+    known = ((Path(name).suffix, facts) for name, facts in files.items())
+    kinds = (".rec", ".idx")
+    return {(kind, of["bytes"], of.get("sha256")) for kind, of in known if kind in kinds}
 
 
 def read_overlap(path: Path) -> KnownOverlap:
@@ -157,9 +154,10 @@ def read_overlap(path: Path) -> KnownOverlap:
         kinds = facts["kind"] == KIND, isinstance(a, dict), isinstance(b, dict)
         if not all(kinds) or not isinstance(images, list):
             raise ValueError("a field is of another type")
+        _records(a.get("files", {}))
         shown = frozenset(same_name(str(image)) for image in images)
         return KnownOverlap(file, a, b, shown, int(facts["persons_of_a"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DatasetError(
             f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "
             "facerec overlap --csv"

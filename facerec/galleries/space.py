@@ -51,18 +51,13 @@ class Space:
         Raises:
             ModelError: they were made otherwise.
         """
-        shown = {
-            "model": lambda space: f"{space.name} ({(space.model or 'no hash')[:12]})",
-            "preprocessing": lambda space: json.dumps(space.preprocessing),
-            "flip": lambda space: f"flip {space.flip}",
-            "embedding_size": lambda space: f"{space.embedding_size} dimensions",
-        }
-        for name, words in shown.items():
-            if getattr(self, name) != getattr(other, name):
+        for name in ("model", "preprocessing", "flip", "embedding_size"):
+            mine, theirs = str(getattr(self, name)), str(getattr(other, name))
+            if mine != theirs:
                 raise ModelError(
                     f"{where}: these embeddings have another {name.replace('_', ' ')} than the "
-                    f"gallery, {words(other)} in place of {words(self)}, so they cannot be "
-                    "compared; embed the images with the gallery's model, or enrol everybody anew"
+                    f"gallery, {theirs} in place of {mine}, so they cannot be compared; embed the "
+                    "images with the gallery's model, or enrol everybody anew"
                 )
 
     @classmethod

@@ -41,6 +41,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
@@ -131,21 +132,15 @@ class Calibration:
     """Where the probes come from, as JSON types."""
 
     def __post_init__(self) -> None:
-        shape = self.scores.shape
-        if (
-            len(shape) != 2
-            or self.entries.shape != shape
-            or self.probe_subjects.shape != shape[:1]
-            or self.entry_subjects.ndim != 1
-            or (self.entries >= self.entry_subjects.size).any()
-            or np.isnan(self.scores).any()
-        ):
+        shapes = self.scores.shape, self.entries.shape, self.probe_subjects.shape
+        size = self.entry_subjects.size
+        fits = len(shapes[0]) == 2 and shapes[1:] == (shapes[0], shapes[0][:1])
+        if not fits or (self.entries >= size).any() or np.isnan(self.scores).any():
             raise MetricError(
-                f"a calibration has scores and entries (P, m) and a subject for each probe and "
-                f"entry, found {shape}, {self.entries.shape}, {self.probe_subjects.shape} and "
-                f"{self.entry_subjects.shape}; calibrate again"
+                f"a calibration has scores and entries (P, m) and a subject for each probe, found "
+                f"{shapes} and {size} entries; calibrate again"
             )
-        if not (shape[0] and self.eligible.min() > 0):
+        if not (shapes[0][0] and self.eligible.min() > 0):
             raise MetricError(
                 "a calibration needs probes, and entries of other subjects for each of them; enrol "
                 "at least two subjects, or give embeddings of impostors"
@@ -183,13 +178,8 @@ class Calibration:
     @property
     def eligible(self) -> NDArray[np.int64]:
         """Entries that each probe may meet, ``(P,)``: those of other subjects."""
-        subjects, counts = np.unique(self.entry_subjects, return_counts=True)
-        index = np.minimum(
-            np.searchsorted(subjects, self.probe_subjects), max(subjects.size - 1, 0)
-        )
-        if not subjects.size:
-            return np.zeros(self.probe_subjects.size, np.int64)
-        own = np.where(subjects[index] == self.probe_subjects, counts[index], 0)
+        counts = pd.Series(self.entry_subjects).value_counts()
+        own = np.asarray(counts.reindex(self.probe_subjects, fill_value=0), np.int64)
         return self.entry_subjects.size - own
 
     @property
@@ -229,12 +219,11 @@ class Calibration:
             stay = of_probe != fold
             entries = self.entries[stay, :kept]
             gone = (entries < 0) | (of_entry[entries] == fold)
-            order = np.argsort(gone, axis=1, kind="stable")
-            scores = np.where(gone, np.float32(-np.inf), self.scores[stay, :kept])
+            _, scores = left_out(entries, self.scores[stay, :kept], gone, kept)
             left = np.bincount(of_entry, minlength=_FOLDS)[fold]
             # A probe's own entries are of its own group, which stays.
             eligible = np.maximum(self.eligible[stay] - left, 1)
-            tail = _tail(np.take_along_axis(scores, order, axis=1), eligible, _RANKS)
+            tail = _tail(scores, eligible, _RANKS)
             folds.extend([] if tail is None else [tail])
         return self._tail(_RANKS // 2), folds
 
@@ -242,23 +231,24 @@ class Calibration:
         return _tail(self.scores, self.eligible, ranks)
 
     def without(self, entry: int) -> Calibration | None:
-        """Return what is left without an entry and its subject's probes; None if nothing is."""
-        subjects = np.delete(self.entry_subjects, entry)
+        """Return what is left without an entry and its subject's probes; None if nothing is.
+
+        Subjects of entries are their numbers, here and in what is left.
+        """
+        entries = self.entry_subjects.size - 1
         # Whoever is left with nobody else to meet goes too.
-        lone = subjects[:1] if (subjects == subjects[:1]).all() else subjects[:0]
-        stay = ~np.isin(self.probe_subjects, [self.entry_subjects[entry], *lone])
-        if not stay.any() or not subjects.size:
+        gone = [entry, 1 - entry] if entries == 1 else [entry]
+        stay = ~np.isin(self.probe_subjects, gone)
+        if not stay.any() or not entries:
             return None
-        entries, scores = self.entries[stay], self.scores[stay]
-        gone = entries == entry
-        order = np.argsort(gone, axis=1, kind="stable")
-        entries = np.take_along_axis(np.where(gone, -1, entries), order, axis=1)
-        scores = np.take_along_axis(np.where(gone, np.float32(-np.inf), scores), order, axis=1)
+        kept, scores = self.entries[stay], self.scores[stay]
+        kept, scores = left_out(kept, scores, kept == entry, kept.shape[1])
+        probes = self.probe_subjects[stay]
         return Calibration(
             scores,
-            np.where(entries > entry, entries - 1, entries),
-            self.probe_subjects[stay],
-            subjects,
+            kept - (kept > entry),
+            probes - (probes > entry),
+            np.arange(entries),
             self.note,
         )
 
@@ -300,6 +290,18 @@ class Calibration:
                 "and at least one entry"
             )
         return _Resampling(self).threshold(target, size, confidence)
+
+
+def left_out(
+    entries: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    gone: NDArray[np.bool_],
+    depth: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return entries and scores, ``(P, depth)`` each, as if some of ``(P, m)`` were not there."""
+    order = np.argsort(gone, axis=1, kind="stable")[:, :depth]
+    entries = np.take_along_axis(np.where(gone, -1, entries), order, axis=1)
+    return entries, np.take_along_axis(np.where(gone, np.float32(-np.inf), scores), order, axis=1)
 
 
 class _Resampling:

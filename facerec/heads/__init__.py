@@ -1,7 +1,6 @@
 """Heads: embedding and label to loss."""
 
 from facerec.heads.classifier import MarginClassifier
-from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import (
     AdaFace,
     ArcFace,
@@ -36,7 +35,6 @@ __all__ = [
     "CombinedMargin",
     "CosFace",
     "FixedNorm",
-    "InterclassFilter",
     "L2Norm",
     "LossOutput",
     "MagFace",

@@ -31,7 +31,6 @@ from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import (
     ONE_CENTER,
     CenterUpdate,
-    InterclassFilter,
     Kernel,
     Precision,
     margin_softmax,
@@ -140,7 +139,6 @@ class MarginClassifier(nn.Module):
         center_init: CenterInit = "unit",
         precision: Precision = "fp32",
         chunk: int | None = None,
-        interclass_filter: InterclassFilter | None = None,
         sample_rate: float = 1.0,
         unlabelled: bool = False,
         centers_per_class: int = 1,
@@ -157,7 +155,6 @@ class MarginClassifier(nn.Module):
                 insightface does, ``xavier`` N(0, 2/(C+D)) as opensphere does.
             precision: of the products of embeddings and centres, see ``margin_softmax``.
             chunk: classes that are visited at a time; by default as many as suit the cache.
-            interclass_filter: which other classes are left out of a sample's softmax.
             sample_rate: share of its classes that each rank visits in a step, in (0, 1]; below 1
                 the gradient of ``weight`` is sparse (Partial FC).
             unlabelled: allow the label −1, of images that take no part in the loss.
@@ -170,7 +167,6 @@ class MarginClassifier(nn.Module):
         self.margin = margin
         self.precision: Precision = precision
         self.chunk = chunk
-        self.interclass_filter = interclass_filter
         self.seed, self.sample_rate = seed, sample_rate
         self.unlabelled = unlabelled
         self.centers_per_class = centers_per_class
@@ -216,7 +212,6 @@ class MarginClassifier(nn.Module):
             self.weight,
             batch_size,
             reduced=self.precision == "bf16" and has_fast_bf16(self.weight.device),
-            filtered=self.interclass_filter is not None,
             group=self.group,
         )
 
@@ -274,10 +269,8 @@ class MarginClassifier(nn.Module):
 
         That is the cross-entropy averaged over the batch, and MagFace's penalty on norms. Its
         figures are ``target_cosine``, the mean cosine to the own class centre, without margin;
-        ``other_cosine``, that to the other classes that take part, to the nearest centre of each;
-        ``center_norm``, the mean norm of the centres that take part; and ``filtered``, the share of
-        the logits of other classes that the inter-class filter took. Both means over other classes
-        are NaN for a single class.
+        ``other_cosine``, that to the other classes that take part, to the nearest centre of each
+        (NaN for a single class); and ``center_norm``, the mean norm of the centres that take part.
 
         In training mode AdaFace takes in the batch's norms; ``advance`` ends the step.
 
@@ -316,7 +309,6 @@ class MarginClassifier(nn.Module):
                 group=self.group,
                 precision=self.precision,
                 chunk=self.chunk,
-                interclass_filter=self.interclass_filter,
                 norm_average=average,
                 rows=self._rows(),
                 update=update,
@@ -332,7 +324,6 @@ class MarginClassifier(nn.Module):
             "target_cosine": own / targets,
             "other_cosine": (sums.cosine_sum - own) / pairs,
             "center_norm": sums.norm_sum / (self.num_visited * self.centers_per_class),
-            "filtered": sums.filtered / pairs,
         }
         return LossOutput(sums.loss, figures)
 

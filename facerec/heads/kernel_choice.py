@@ -60,7 +60,6 @@ def choose_kernel(
     batch_size: int,
     *,
     reduced: bool = False,
-    filtered: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> Kernel:
     """Return the form to use, the same on all ranks; a collective.
@@ -71,7 +70,6 @@ def choose_kernel(
         weight: this rank's class centres, ``(rows, D)``.
         batch_size: rows of a global batch that the head sees at once, N.
         reduced: whether products take bfloat16 operands.
-        filtered: whether there is an inter-class filter.
         group: ranks that share the classes; the first one measures for all.
 
     Raises:
@@ -90,8 +88,7 @@ def choose_kernel(
     if rank(group) == 0 and reason is None:
         sizes = (batch_size, weight.shape[1], max(1, len(weight)))
         torch_ms, triton_ms = (
-            milliseconds(kernel, *sizes, reduced, filtered, weight.device)
-            for kernel in ("torch", "triton")
+            milliseconds(kernel, *sizes, reduced, weight.device) for kernel in ("torch", "triton")
         )
         faster.fill_(triton_ms < torch_ms)
     return "triton" if all_reduce_(faster, group) else "torch"
@@ -104,7 +101,6 @@ def milliseconds(
     dimensions: int,
     classes: int,
     reduced: bool,
-    filtered: bool,
     device: torch.device,
 ) -> float:
     """Time both passes over a few tiles of random centres, per 1,000 classes, in ms; CUDA alone.
@@ -115,29 +111,27 @@ def milliseconds(
         dimensions: D.
         classes: that a rank has; at most a few tiles of them are visited.
         reduced: whether products take bfloat16 operands.
-        filtered: whether there is an inter-class filter.
         device: the GPU.
     """
     chunk = default_chunk(batch_size, device, kernel)
-    settings = Settings(None, reduced, chunk, None, False, kernel)
+    settings = Settings(None, reduced, chunk, None, kernel)
     classes = min(classes, _TILES * chunk)
     random = torch.Generator(device).manual_seed(0)
     query = torch.randn(batch_size, dimensions, generator=random, device=device)
     centers = torch.randn(classes, dimensions, generator=random, device=device)
     column = torch.randint(classes, (batch_size,), generator=random, device=device)
-    limit = query.new_full((batch_size,), 100.0) if filtered else None
-    figures = query.new_zeros(6, batch_size)
+    figures = query.new_zeros(5, batch_size)
     lengths = query.new_empty(classes)
     to_query, to_centers = torch.zeros_like(query), torch.empty_like(centers[:chunk])
 
     def passes() -> None:
-        tiles = create_tiles(query, column, limit, settings)
-        sums = Sums(figures[0], figures[1], figures[2], figures[3, 0], figures[4, 0])
+        tiles = create_tiles(query, column, settings)
+        sums = Sums(figures[0], figures[1], figures[2], figures[3, 0])
         chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
         for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)
-        tiles = create_tiles(query, column, limit, settings)
-        slopes = Slopes(figures[5] + 100, figures[5], figures[5], figures[5])
+        tiles = create_tiles(query, column, settings)
+        slopes = Slopes(figures[4] + 100, figures[4], figures[4], figures[4])
         for number, (tile, length) in enumerate(chunks):
             out = to_centers[: len(tile)]
             tiles.spread(number * chunk, tile, length, slopes, to_query, out)

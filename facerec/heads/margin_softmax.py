@@ -12,7 +12,7 @@ classes. Here both passes visit the classes chunk by chunk and hold no more than
   exists either.
 
 With K centres a class (Sub-center ArcFace; Deng et al., ECCV 2020) the logit of a class is that of
-the nearest of its centres; the others are absent from the softmax, as a filtered class is.
+the nearest of its centres; the others are absent from the softmax.
 
 The margin changes one logit of each row, the target's. That one is left out of the tiles: its
 cosine is always computed in float32 or better, and margin and loss are plain functions of it and
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from facerec.devices import has_fast_bf16
 from facerec.errors import TrainingError
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
-from facerec.limits import Checked, Limits
 
 Precision = Literal["fp32", "bf16"]
 """Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
@@ -74,22 +73,6 @@ _FLOOR = -1e20
 _ALIGNMENT = 64  # bytes, as PyTorch's own memory
 
 
-@dataclass(frozen=True)
-class InterclassFilter(Checked):
-    """Leave near classes out of a sample's softmax, for data with several classes an identity.
-
-    It looks at cosines before any margin, and the target is never filtered. Source of the rule:
-    insightface's arcface_torch, which uses mode zero.
-    """
-
-    threshold: Annotated[float, Limits(-1.0, 1.0)] = 0.4
-    """Other classes whose cosine is above this are filtered (0.4 in insightface)."""
-
-    mode: Literal["drop", "zero"] = "drop"
-    """drop removes the class from the sum (logit −∞); zero treats it as orthogonal to the sample,
-    so that it still counts but has no gradient."""
-
-
 class MarginSoftmax(NamedTuple):
     """Loss and figures of a global batch of N; the same bits on all ranks."""
 
@@ -102,8 +85,6 @@ class MarginSoftmax(NamedTuple):
     """Sum of the cosines of all samples to all centres, a scalar."""
     norm_sum: Tensor
     """Sum of the norms of all centres, a scalar."""
-    filtered: Tensor
-    """How many pairs of a sample and another class the filter took, a scalar."""
 
 
 def margin_softmax(
@@ -116,7 +97,6 @@ def margin_softmax(
     group: dist.ProcessGroup | None = None,
     precision: Precision = "fp32",
     chunk: int | None = None,
-    interclass_filter: InterclassFilter | None = None,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
@@ -139,7 +119,6 @@ def margin_softmax(
         group: ranks that share the classes; the default group if None.
         precision: of the matrix products.
         chunk: classes in a tile; by default as many as make a good size for the cache.
-        interclass_filter: which other classes are left out; by default none.
         norm_average: mean and standard deviation that AdaFace compares norms with, ``(2,)``; by
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
@@ -166,15 +145,11 @@ def margin_softmax(
             chunk or default_chunk(len(batch), weight.device, kernel), centers_per_class
         ),
         transform=_transform(margin) if margin.changes_others else None,
-        zero=interclass_filter is not None and interclass_filter.mode == "zero",
         kernel=kernel,
         centers_per_class=centers_per_class,
     )
-    limit = None
-    if interclass_filter is not None:
-        limit = interclass_filter.threshold * temperature.detach()
-    others, product, shift, product_sums, norm_sum, filtered = _Others.apply(
-        query, weight, column, limit, rows, settings, update
+    others, product, shift, product_sums, norm_sum = _Others.apply(
+        query, weight, column, rows, settings, update
     )
     # The ranks' gradients are summed, so what follows the collectives counts on one of them.
     own = torch.where(column >= 0, temperature, temperature.detach())
@@ -192,7 +167,7 @@ def margin_softmax(
     if penalty is not None:
         loss = loss + _mean(penalty, weights)
     cosine_sum = (product_sums / temperature.detach()).sum()
-    return MarginSoftmax(loss, cosine.detach(), cosine_sum, norm_sum, filtered)
+    return MarginSoftmax(loss, cosine.detach(), cosine_sum, norm_sum)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -231,8 +206,6 @@ class Settings:
     """Classes in a tile, at most."""
     transform: Callable[[Tensor], Tensor] | None
     """Inner products to logits, where that is not the identity."""
-    zero: bool
-    """Whether a filtered class counts as orthogonal, not as absent."""
     kernel: Kernel = "torch"
     """What computes the tiles."""
     centers_per_class: int = 1
@@ -251,8 +224,6 @@ class Sums:
     """Sum of a sample's inner products with unit centres, its own class included, ``(N,)``."""
     norms: Tensor
     """Sum of the lengths of the centres, a scalar."""
-    filtered: Tensor
-    """How many logits the filter took, a scalar."""
 
 
 class Slopes(NamedTuple):
@@ -272,9 +243,8 @@ class Tiles(Protocol):
 
     It is made for a pass from ``query`` (N, D), whose inner products with unit centres are the
     logits before ``transform``; ``column`` (N,), the class of each sample, counted as the centres
-    are that this rank visits, or −1; ``limit`` (N,), the product above which the filter takes a
-    class, or None; and the settings. Tiles begin at multiples of ``settings.chunk``, and nothing in
-    them may make the host wait.
+    are that this rank visits, or −1; and the settings. Tiles begin at multiples of
+    ``settings.chunk``, and nothing in them may make the host wait.
     """
 
     def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
@@ -308,15 +278,15 @@ class Tiles(Protocol):
         """
 
 
-def create_tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
+def create_tiles(query: Tensor, column: Tensor, settings: Settings) -> Tiles:
     """Return whoever computes the tiles of one pass; see `Tiles` for the arguments."""
     if settings.kernel == "triton":
         if settings.centers_per_class > 1:
             raise TrainingError(ONE_CENTER)
         from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
 
-        return TritonTiles(query, column, limit, settings)
-    return TorchTiles(query, column, limit, settings)
+        return TritonTiles(query, column, settings)
+    return TorchTiles(query, column, settings)
 
 
 class _Others(torch.autograd.Function):
@@ -324,8 +294,8 @@ class _Others(torch.autograd.Function):
 
     From ``query`` (N, D), whose inner products with unit centres are the logits, come: the
     log-sum-exp of logits less ``shift`` (N,); the target's inner product (N,); and without gradient
-    the shift, which is the largest logit (N,), the sum of each sample's inner products (N,), the
-    sum of the centres' norms, and the number of filtered logits. All are over all ranks.
+    the shift, which is the largest logit (N,), each sample's sum of inner products (N,), and the
+    sum of the centres' norms. All are over all ranks.
 
     The shift stays apart because the sum of both would be rounded to the spacing of the logits.
     """
@@ -336,7 +306,6 @@ class _Others(torch.autograd.Function):
         query: Tensor,
         weight: Tensor,
         column: Tensor,
-        limit: Tensor | None,
         rows: Tensor | None,
         settings: Settings,
         update: CenterUpdate | None,
@@ -344,14 +313,14 @@ class _Others(torch.autograd.Function):
         query = query.detach().contiguous()
         visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
         size = len(query)
-        packed = query.new_zeros(3 * size + 2)
+        packed = query.new_zeros(3 * size + 1)
         total, target, products = packed[: 3 * size].view(3, size)
         highest = query.new_full((size,), _FLOOR)
-        sums = Sums(highest, total, products, norms=packed[-2], filtered=packed[-1])
+        sums = Sums(highest, total, products, norms=packed[-1])
         lengths = query.new_empty(visited.count)
 
         column = visited.nearest(query, column, settings.centers_per_class)
-        tiles = create_tiles(query, column, limit, settings)
+        tiles = create_tiles(query, column, settings)
         target.copy_(visited.products(query, column))
         for block, centers in visited:
             tiles.add(block.start, centers, lengths[block], sums)
@@ -361,9 +330,9 @@ class _Others(torch.autograd.Function):
         all_reduce_(packed, settings.group)
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
-        ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
+        ctx.save_for_backward(query, weight, column, rows, shift, total, target, lengths)
         ctx.settings, ctx.update = settings, update
-        figures = (target, shift, products, sums.norms, sums.filtered)
+        figures = (target, shift, products, sums.norms)
         results = total.log(), *(tensor.clone() for tensor in figures)
         ctx.mark_non_differentiable(*results[2:])
         return results
@@ -373,7 +342,7 @@ class _Others(torch.autograd.Function):
     def backward(
         ctx: Any, others_slope: Tensor, target_slope: Tensor, *unused: Tensor
     ) -> tuple[Tensor | None, ...]:
-        query, weight, column, limit, rows, shift, total, target, lengths = ctx.saved_tensors
+        query, weight, column, rows, shift, total, target, lengths = ctx.saved_tensors
         visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
         to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
         update: CenterUpdate | None = ctx.update if ctx.needs_input_grad[1] else None
@@ -384,7 +353,7 @@ class _Others(torch.autograd.Function):
             memory = empty_rows(visited.count, query)
 
         def gradients() -> Iterator[tuple[slice, Tensor]]:
-            tiles = create_tiles(query, column, limit, ctx.settings)
+            tiles = create_tiles(query, column, ctx.settings)
             slopes = Slopes(shift, others_slope / total, target, target_slope)
             for block, centers in visited:
                 out_rows = block if update is None else slice(len(centers))
@@ -405,7 +374,7 @@ class _Others(torch.autograd.Function):
             to_weight = to_weight.to(weight.dtype)
             if rows is not None:
                 to_weight = sparse_rows(rows, to_weight, weight)
-        return to_query, to_weight, None, None, None, None, None
+        return to_query, to_weight, None, None, None, None
 
 
 class _Visited:
@@ -450,10 +419,8 @@ class _Visited:
 class TorchTiles:
     """`Tiles` by operations of torch; a tile is ``(classes, N)``."""
 
-    def __init__(
-        self, query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings
-    ) -> None:
-        self.query, self.limit, self.settings = query, limit, settings
+    def __init__(self, query: Tensor, column: Tensor, settings: Settings) -> None:
+        self.query, self.settings = query, settings
         self.factor = query.bfloat16() if settings.reduced else query
         self.memory = query.new_empty(2, 0, len(query))
         self.first = torch.arange(len(query), device=query.device)
@@ -468,10 +435,8 @@ class TorchTiles:
         tile = self._multiply(centers, lengths)
         farther = self._farther(tile, start)
         sums.products += (tile if farther is None else tile.masked_fill(farther, 0)).sum(0)
-        hidden = self._hidden(tile, start)
-        if hidden is not None:
-            sums.filtered += (hidden if farther is None else hidden & ~farther).sum()
-        logits = self._fill(self._transformed(tile), hidden)
+        transform = self.settings.transform
+        logits = tile if transform is None else transform(tile)
         if farther is not None:
             logits.masked_fill_(farther, _ABSENT)
         self._put(logits, start, _ABSENT)
@@ -492,7 +457,7 @@ class TorchTiles:
         """Hand the slopes of these classes on to queries and centres."""
         tile = self._multiply(centers, lengths)
         farther = self._farther(tile, start)
-        by_product = self._slopes(tile, start, slopes.shift, slopes.factor)
+        by_product = self._slopes(tile, slopes.shift, slopes.factor)
         if farther is not None:
             by_product.masked_fill_(farther, 0)
         self._put(by_product, start, slopes.target_slope)
@@ -532,13 +497,6 @@ class TorchTiles:
             return torch.mm(left, right, out_dtype=torch.float32)
         return torch.mm(left, right)  # sums in float32, but gives bfloat16
 
-    def _hidden(self, tile: Tensor, start: int) -> Tensor | None:
-        """Tell which inner products the filter takes; it never takes a target's."""
-        if self.limit is None:
-            return None
-        self._put(tile, start, _ABSENT)
-        return tile > self.limit
-
     def _farther(self, tile: Tensor, start: int) -> Tensor | None:
         """Tell which centres do not count for a sample, as another of their class is nearer."""
         number = self.settings.centers_per_class
@@ -552,29 +510,16 @@ class TorchTiles:
         farther.scatter_(1, by_class.argmax(1, keepdim=True), False)
         return farther.view(tile.shape)
 
-    def _transformed(self, tile: Tensor) -> Tensor:
-        """Turn inner products into logits; they may be the same tensor."""
-        return tile if self.settings.transform is None else self.settings.transform(tile)
-
-    def _fill(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
-        """Give filtered classes their logit, in place."""
-        if hidden is None:
-            return logits
-        zero = self._transformed(logits.new_zeros(())) if self.settings.zero else _ABSENT
-        return logits.masked_fill_(hidden, zero)
-
-    def _slopes(self, tile: Tensor, start: int, shift: Tensor, factor: Tensor) -> Tensor:
+    def _slopes(self, tile: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
         """Return the derivatives by inner products, if those by logits are factor·e^(z − shift)."""
-        hidden = self._hidden(tile, start)
         if self.settings.transform is None:
-            slopes = torch.sub(tile, shift, out=self.memory[1, : len(tile)]).exp_().mul_(factor)
-        else:
-            with torch.enable_grad():
-                tile = tile.detach().requires_grad_()
-                logits = self.settings.transform(tile)
-            by_logits = (logits.detach() - shift).exp_().mul_(factor)
-            (slopes,) = torch.autograd.grad(logits, tile, by_logits)
-        return slopes if hidden is None else slopes.masked_fill_(hidden, 0)
+            return torch.sub(tile, shift, out=self.memory[1, : len(tile)]).exp_().mul_(factor)
+        with torch.enable_grad():
+            tile = tile.detach().requires_grad_()
+            logits = self.settings.transform(tile)
+        by_logits = (logits.detach() - shift).exp_().mul_(factor)
+        (slopes,) = torch.autograd.grad(logits, tile, by_logits)
+        return slopes
 
     def _put(self, tile: Tensor, start: int, values: Tensor | float) -> None:
         """Set the elements of the samples whose own class lies in this tile."""

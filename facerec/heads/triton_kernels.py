@@ -103,12 +103,10 @@ def forward(
     query,
     unit,
     column,
-    limit,
     block_figures,
     start,
     count,
     size,
-    FILTER: tl.constexpr,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -116,12 +114,7 @@ def forward(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Write each block's highest logits, totals, sums of products, and filtered.
-
-    ``block_figures`` is (4, blocks, N).
-
-    FILTER takes products above ``limit`` out: 1 as absent, 2 as logits of 0.
-    """
+    """Write each block's highest logits, totals, and sums of products, (3, blocks, N)."""
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = row < size
@@ -136,11 +129,6 @@ def forward(
     if not _is_plain(own, count, BLOCK_C):
         others = (own[:, None] != class_index[None, :]) & (class_index < count)[None, :]
         logit = tl.where(others, product, ABSENT)
-    if FILTER:
-        bound = tl.load(limit + row, mask=inside, other=-ABSENT)
-        hidden = logit > bound[:, None]
-        tl.store(block_figures + 3 * kind, tl.sum(hidden.to(tl.float32), 1))
-        logit = tl.where(hidden, 0.0 if FILTER == 2 else ABSENT, logit)
     highest = tl.maximum(tl.max(logit, 1), FLOOR)
     tl.store(block_figures, highest)
     tl.store(block_figures + kind, tl.sum(_exp(logit - highest[:, None]), 1))
@@ -184,7 +172,6 @@ def slopes(
     query,
     unit,
     column,
-    limit,
     shift,
     factor,
     target,
@@ -195,7 +182,6 @@ def slopes(
     count,
     size,
     stride,
-    FILTER: tl.constexpr,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -215,9 +201,6 @@ def slopes(
     height = tl.load(shift + row, mask=inside, other=0.0)
     scale = tl.load(factor + row, mask=inside, other=0.0)
     slope = _exp(product - height[:, None]) * scale[:, None]
-    if FILTER:
-        bound = tl.load(limit + row, mask=inside, other=0.0)
-        slope = tl.where(product > bound[:, None], 0.0, slope)
     own = tl.load(column + row, mask=inside, other=-1) - start
     # Set last, for the exponential of what is replaced may be infinite. Not under a condition as in
     # forward: the registers for both ways cost more than the selections.

@@ -78,7 +78,6 @@ class TritonTiles:
         self,
         query: Tensor,
         column: Tensor,
-        limit: Tensor | None,
         settings: Settings,
         blocks: Blocks | None = None,
     ) -> None:
@@ -86,7 +85,7 @@ class TritonTiles:
             what = "margins that change the cosines to other classes"
             what = what if settings.transform is not None else f"class centres of {query.dtype}"
             raise TrainingError(f"Triton's kernels are not made for {what}; use kernel torch")
-        self.column, self.limit = column, limit
+        self.column = column
         self.size, self.dimensions = query.shape
         self.blocks = blocks or blocks_for(self.size, settings.reduced)
         # Operands are padded with zeros to whole blocks, so that no product needs a mask.
@@ -108,7 +107,6 @@ class TritonTiles:
             "num_stages": self.blocks.stages,
             **_OPTIONS,
         }
-        self.filter = 0 if limit is None else 2 if settings.zero else 1
 
     def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
         """Add these classes to ``sums``."""
@@ -116,11 +114,10 @@ class TritonTiles:
         sums.norms += lengths.sum()
         lengths.clamp_(min=SMALLEST_NORM)
         groups, class_blocks = grid = self._grid(len(centers))
-        block_figures = sums.total.new_empty(4, class_blocks, len(self.query))
+        block_figures = sums.total.new_empty(3, class_blocks, len(self.query))
         kernels.forward[grid](
-            *(self.query, self.unit, self.column, self.limit, block_figures),
+            *(self.query, self.unit, self.column, block_figures),
             *(start, len(centers), self.size),
-            FILTER=self.filter,
             **self.product,
         )
         block = min(32, self.blocks.rows)
@@ -131,8 +128,6 @@ class TritonTiles:
             BLOCK_N=block,
             **_OPTIONS,
         )
-        if self.filter:
-            sums.filtered += block_figures[3].sum()
 
     def spread(
         self,
@@ -151,9 +146,8 @@ class TritonTiles:
         stride = self.slopes.stride(0)
         radial = lengths.new_empty(groups, class_blocks * self.blocks.classes)
         kernels.slopes[grid](
-            *(self.query, self.unit, self.column, self.limit, *slopes, self.slopes, radial),
+            *(self.query, self.unit, self.column, *slopes, self.slopes, radial),
             *(start, len(centers), self.size, stride),
-            FILTER=self.filter,
             **self.product,
         )
         slices = self.query.shape[1] // self.blocks.width

@@ -1,4 +1,4 @@
-"""What the comparisons share: arms with penalties on the norms."""
+"""What the comparisons share: arms with penalties on the norms, and a protocol for drawn faces."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from facerec.comparison import Arm, Protocol, Range
-from facerec.comparison.losses import Loss
+from facerec.comparison import Arm, Batch, FaceTransform, Protocol, Trunk
 from facerec.heads import SEC
+from facerec.records import Augmentation
+from facerec.records.synthetic import SyntheticSet
+from facerec.training import Adam
 
+faces = SyntheticSet(identities=160, images_per_identity=12, pairs_per_fold=4)
 
-def arms(*search: Range, **losses: Loss) -> list[Arm]:
-    """Return an arm of each loss, by its name, of which the same is searched."""
-    return [Arm(name, loss, search=search) for name, loss in losses.items()]
+small = Protocol(
+    trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),
+    transform=FaceTransform(size=28, shrink=4, augmentation=Augmentation(flip=0.5)),
+    optimizer=Adam(lr=1e-3),
+    batch=Batch(classes=8, per_class=4),
+    steps_per_epoch=20,
+    epochs=8,
+    patience=3,
+)
+"""Three convolutions on faces of 28 pixels: seconds a training."""
 
 
 def with_penalties(bases: Iterable[Arm], *penalties: tuple[Any, ...]) -> tuple[Arm, ...]:
@@ -37,12 +47,6 @@ def with_penalties(bases: Iterable[Arm], *penalties: tuple[Any, ...]) -> tuple[A
                 )
             )
     return tuple(found)
-
-
-def with_layer(base: Arm, name: str, protocol: Protocol, **layer: Any) -> Arm:
-    """Return an arm under another name and with another end of the protocol's trunk."""
-    trunk = replace(protocol.trunk, **layer)
-    return replace(base, name=name, protocol=replace(protocol, trunk=trunk))
 
 
 def sec_at(*weights: float) -> list[tuple[str, SEC]]:

@@ -6,23 +6,14 @@ from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.records.augment import Augmentation, sample_generator
-    from facerec.records.dataset import (
-        Batch,
-        BatchLoader,
-        BatchRequest,
-        FaceDataset,
-        FolderDataset,
-        RecordDataset,
-        Skipped,
-        Subset,
-    )
+    from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset, Skipped
     from facerec.records.decode import decode_image, image_size
-    from facerec.records.joined import JoinedDataset
-    from facerec.records.layout import open_image_records, write_image_records
+    from facerec.records.images import LabelledImages, SubjectFolders
+    from facerec.records.layout import RecordImages, write_image_records
     from facerec.records.make import export_folder, make_records
     from facerec.records.packs import Pack, read_pack, write_pack
     from facerec.records.recordio import RecordFile, read_index
-    from facerec.records.tar_shards import TarDataset
+    from facerec.records.tar_shards import TarImages
     from facerec.records.training_set import Data, Part, open_dataset
 else:
     __getattr__ = lazy_names(__name__)
@@ -34,21 +25,19 @@ __all__ = [
     "BatchRequest",
     "Data",
     "FaceDataset",
-    "FolderDataset",
-    "JoinedDataset",
+    "LabelledImages",
     "Pack",
     "Part",
-    "RecordDataset",
     "RecordFile",
+    "RecordImages",
     "Skipped",
-    "Subset",
-    "TarDataset",
+    "SubjectFolders",
+    "TarImages",
     "decode_image",
     "export_folder",
     "image_size",
     "make_records",
     "open_dataset",
-    "open_image_records",
     "read_index",
     "read_pack",
     "sample_generator",

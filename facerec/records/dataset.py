@@ -1,4 +1,4 @@
-"""Data sets of faces: record files, image folders, subsets; and the loader that batches them.
+"""The data set of training: its images decoded and augmented, and the loader that batches them.
 
 A batch is asked for as a whole (`BatchRequest`) and comes back as one uint8 tensor. What it holds
 depends on the seed and the request alone: not on workers, ranks, batch size or order.
@@ -7,39 +7,29 @@ depends on the seed and the request alone: not on workers, ranks, batch size or 
 from __future__ import annotations
 
 import bisect
-import functools
-import hashlib
+import copy
+import itertools
 import os
 import signal
 import sys
 import threading
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, FacerecError, ImageError, printable
-from facerec.files import read_file
+from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.libraries import cv2
-from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.images import Account, ImageSource, check_unique, text_array, walk_images
-from facerec.records.layout import open_image_records, read_list, read_text
+from facerec.records.images import LabelledImages, OnError
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
-
-OnError = Literal["error", "skip"]
-
-CLASSES_FILE = "classes.txt"
-"""Beside a record file: the name of each class, one a line, in the order of the class numbers."""
 
 _REPLACEMENT_TRIES = 100
 _COUNTED = 2**20  # images whose labels are read only to say how many people there are
@@ -120,15 +110,20 @@ class BatchSource(Protocol):
     def __getitems__(self, request: BatchRequest) -> Batch: ...
 
 
-class FaceDataset(ImageSource):
-    """Face images with integer classes, read by index.
+class FaceDataset(LabelledImages):
+    """Images of one or several sources, or some of them, decoded and augmented by index.
 
-    Subclasses say where the encoded images are; decoding, augmentation and the policy for damaged
-    samples are here. Safe under fork and spawn.
+    The samples are those of the first source, then those of the next. Safe under fork and spawn.
 
     Attributes:
+        sources: where the encoded images come from.
         num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
         class_names: the name of each class, ``None`` where only numbers are known.
+        starts: source ``s`` has the samples from ``starts[s]`` to ``starts[s + 1]``, of which the
+            data set may hold some.
+        offsets: for each source, what its class numbers are raised by.
+        has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
+            on them.
         image_size: (height, width) in pixels, of every image.
         augmentation: applied to batches; ``dataset[i]`` is never augmented.
         on_error: whether a damaged sample raises, or is replaced and listed in its batch.
@@ -137,113 +132,168 @@ class FaceDataset(ImageSource):
             epoch e shows number ``e % views``. By default 0: each epoch draws another.
         mixup: share of the views that are blended with the image of another sample, 0 to 0.5 of
             which they then are (Zhang et al., "mixup", ICLR 2018); needs ``views``.
-        has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
-            on them.
     """
 
-    num_classes: int
-    class_names: list[str] | None = None
     views: int = 0
     mixup: float = 0.0
-    has_unlabelled: bool = False
 
     def __init__(
         self,
-        *,
+        *sources: LabelledImages,
+        weights: Sequence[float] | None = None,
+        shared_classes: Sequence[bool] | None = None,
+        labelled: Sequence[bool] | None = None,
         augmentation: Augmentation | None = None,
         on_error: OnError = "error",
         seed: int = 0,
         image_size: tuple[int, int] = (112, 112),
     ) -> None:
+        """Join the sources.
+
+        Args:
+            sources: the encoded images, at least one source.
+            weights: for each source, the visits of its samples in an epoch; by default 1.
+            shared_classes: for each source, whether its class numbers mean the same people as those
+                of the first, of which this is true; by default all further ones are others.
+            labelled: for each source, whether its classes are people at all, of the first this is
+                true; the images of others have the class -1. By default all are.
+            augmentation: by default none.
+            on_error: see `FaceDataset`.
+            seed: see `FaceDataset`.
+            image_size: see `FaceDataset`.
+
+        Raises:
+            DatasetError: a class that the first source shares has another name in a further one.
+        """
+        self.sources = list(sources)
+        self.starts = [0, *itertools.accumulate(map(len, sources))]
         self.augmentation = Augmentation(flip=0.0) if augmentation is None else augmentation
-        self.on_error: OnError = on_error
+        self.on_error = on_error
         self.seed = seed
         self.image_size = image_size
-        self._labels: np.ndarray | None = None
+        count = len(sources)
+        self._weights = weights or [1.0] * count
+        self._labelled = labelled or [True] * count
+        self.has_unlabelled = not all(self._labelled)
+        shared = shared_classes or [True] + [False] * (count - 1)
+        # Of sources with the same people, one may know more of them than the first.
+        alike = [
+            s
+            for s, same, known in zip(sources, shared, self._labelled, strict=True)
+            if same and known
+        ]
+        blocks = [max(alike, key=lambda source: source.num_classes)]
+        self.offsets: list[int] = []
+        self.num_classes = blocks[0].num_classes
+        for source, same, known in zip(sources, shared, self._labelled, strict=True):
+            self.offsets.append(0 if same or not known else self.num_classes)
+            if known and same:
+                _compare_names(source, blocks[0])
+            elif known:
+                self.num_classes += source.num_classes
+                blocks.append(source)
+        names = [block.class_names for block in blocks]
+        if None not in names:
+            self.class_names = [name for block in names for name in block or ()]
+        # Of each source the class here of each of its classes, and at the end of the class -1.
+        self._classes = [
+            np.append(offset + np.arange(source.num_classes), -1) if known else np.array([-1])
+            for source, offset, known in zip(sources, self.offsets, self._labelled, strict=True)
+        ]
+        self._rows: NDArray[np.int64] | None = None  # of all samples, those that are in it
+
+    def subset(
+        self, rows: NDArray[np.int64], classes: NDArray[np.int64] | None = None
+    ) -> FaceDataset:
+        """Return some samples as a data set of their own, of which replacements come, too.
+
+        Args:
+            rows: int64 ``(n,)``, the samples, in the order that they are to have.
+            classes: the classes that it has, which are numbered from 0 in the order of their old
+                numbers; by default those with a sample.
+
+        Raises:
+            DatasetError: no sample is left.
+        """
+        if not len(rows):
+            raise DatasetError(
+                f"{self.where(0)}: no sample of its set is left; choose others, or more of them"
+            )
+        labels = self.labels[rows]
+        kept = np.unique(labels[labels >= 0] if classes is None else classes)
+        renumbered = np.full(self.num_classes + 1, -1)
+        renumbered[kept] = np.arange(len(kept))
+        subset = copy.copy(self)
+        subset._rows = rows if self._rows is None else self._rows[rows]
+        subset._labels = renumbered[labels]
+        subset._classes = [renumbered[numbers] for numbers in self._classes]
+        subset.num_classes = len(kept)
+        if self.class_names is not None:
+            subset.class_names = [self.class_names[number] for number in kept]
+        return subset
 
     @property
     def notes(self) -> list[str]:
         """What was found on opening that a user should know, one sentence each."""
-        return []
+        return [note for source in self.sources for note in source.notes]
 
-    @property
-    def sources(self) -> list[FaceDataset]:
-        """The data sets that the images come from: this one, or those it is made of."""
-        return [self]
+    def __len__(self) -> int:
+        return self.starts[-1] if self._rows is None else len(self._rows)
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def _locate(self, i: int) -> tuple[int, int]:
+        """Return the number of the source of sample ``i``, and its number there."""
+        row = i if self._rows is None else self._rows.item(i)
+        number = bisect.bisect_right(self.starts, row) - 1
+        return number, row - self.starts[number]
 
-    @functools.cached_property
-    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
-        """The names of all samples, text ``(N,)``; made on first use."""
-        return text_array([self.name(i) for i in range(len(self))], "the training set")
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `LabelledImages.sample`."""
+        number, within = self._locate(i)
+        if not self._labelled[number]:
+            return self.sources[number].encoded(within), -1
+        data, label = self.sources[number].sample(within)
+        return data, self._classes[number].item(label)
+
+    def where(self, i: int) -> str:
+        """Name sample ``i`` for a message: its file and record, or its path."""
+        number, within = self._locate(i)
+        return self.sources[number].where(within)
+
+    def name(self, i: int) -> str:
+        """Return the name in the source; of several sources ``number/name``, from 0."""
+        number, within = self._locate(i)
+        name = self.sources[number].name(within)
+        return name if len(self.sources) == 1 else f"{number}/{name}"
 
     @property
     def titles(self) -> NDArray[np.str_]:
         """The names of all samples for people to read, text ``(N,)``."""
-        return self.ids
+        whole = len(self.sources) == 1 and self._rows is None
+        return self.sources[0].titles if whole else self.ids
 
-    def samples_by_name(self) -> dict[str, int]:
-        """Return the sample of each name, from `titles` and `ids`, without blanks at its ends."""
-        both = self.titles.tolist(), self.ids.tolist()
-        return {name.strip(): i for names in both for i, name in enumerate(names)}
+    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """See `LabelledImages.read_labels`."""
+        labels = [
+            numbers[source.load_labels(progress)] if known else np.full(len(source), -1)
+            for source, numbers, known in zip(
+                self.sources, self._classes, self._labelled, strict=True
+            )
+        ]
+        joined = np.concatenate(labels)
+        return joined if self._rows is None else joined[self._rows]
 
-    @abstractmethod
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """Return the encoded image and the class of sample ``i``.
-
-        Raises:
-            FacerecError: the sample is damaged or its label is no class of this data set.
-        """
-
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image of sample ``i``; raises as `sample` does."""
-        return self.sample(i)[0]
-
-    @abstractmethod
-    def where(self, i: int) -> str:
-        """Name sample ``i`` for a message: its file and record, or its path."""
-
-    @abstractmethod
-    def name(self, i: int) -> str:
-        """Return a short identifier of sample ``i``, unique in the data set."""
-
-    @abstractmethod
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """Read the classes of all samples, int64 ``(N,)``.
-
-        Under ``on_error="skip"`` a damaged sample has the class -1.
-
-        Args:
-            progress: called now and then with the samples done.
-
-        Raises:
-            FacerecError: a sample is damaged or its label is no class of this data set.
-        """
-
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return numbers in whose order the samples are best read, such as file offsets."""
-        return indices
+    def best_order(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of samples in the order in which they are best read: file by file."""
+        rows = indices if self._rows is None else self._rows[indices]
+        numbers = np.searchsorted(self.starts, rows, side="right") - 1
+        places = np.empty(len(rows), np.int64)
+        for number in np.unique(numbers).tolist():
+            chosen = numbers == number
+            within = rows[chosen] - self.starts[number]
+            places[chosen] = self.sources[number].positions(within)
+        return np.lexsort((places, numbers))
 
     @property
-    def labels(self) -> np.ndarray:
-        """The classes of all samples, int64 ``(N,)``; read on first use, see `read_labels`."""
-        return self.load_labels()
-
-    def load_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """Return `labels`, with a view of the reading if they are not there yet."""
-        if self._labels is None:
-            self._labels = self.read_labels(progress)
-        return self._labels
-
-    def label_names(self) -> NDArray[np.str_]:
-        """Return the name of the class of each image, ``(N,)``, empty where it is damaged."""
-        # The last name is for the label -1 of a damaged sample.
-        names = [*(self.class_names or map(str, range(self.num_classes))), ""]
-        return np.array(names, np.str_)[self.labels]
-
-    @functools.cached_property
     def identities(self) -> int | None:
         """How many classes have images; None if a pass over a large file would have to tell."""
         if self._labels is None and len(self) > _COUNTED:
@@ -251,16 +301,12 @@ class FaceDataset(ImageSource):
         return len(np.unique(self.labels[self.labels >= 0]))
 
     @property
-    def weights(self) -> np.ndarray | None:
+    def weights(self) -> NDArray[np.float64] | None:
         """Visits of each sample in an epoch, float64 ``(N,)``; ``None`` where each has one."""
-        return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers read the class with each image; tables would only cost them memory.
-        state = {**self.__dict__, "_labels": None}
-        for name in ("ids", "titles"):
-            state.pop(name, None)
-        return state
+        if all(weight == 1 for weight in self._weights):
+            return None
+        weights = np.repeat(np.array(self._weights, np.float64), np.diff(self.starts))
+        return weights if self._rows is None else weights[self._rows]
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
         """Return image ``i`` as uint8 RGB ``(height, width, 3)``, not augmented, and its class.
@@ -300,7 +346,7 @@ class FaceDataset(ImageSource):
             again = (request.epoch + again) % self.views
         augment = self._augmentation(request.epoch, indices, again)
         rows = images.numpy()
-        order = np.argsort(self.positions(indices), kind="stable")
+        order = self.best_order(indices)
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
             image = rows[row]
             try:
@@ -365,313 +411,6 @@ class FaceDataset(ImageSource):
             f"{self.where(index)}: no replacement was found for this damaged sample, as "
             f"{_REPLACEMENT_TRIES} others drawn at random are damaged too, the last being: {last}"
         )
-
-
-class RecordDataset(FaceDataset):
-    """The images of a record file.
-
-    Attributes:
-        records: the record file.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        label_index: int | None = None,
-        num_classes: int | None = None,
-        progress: Progress | None = None,
-        **options: Any,
-    ) -> None:
-        """Open the file and its index.
-
-        Args:
-            path: a ``.rec`` file, or the folder that holds it.
-            label_index: which label of an array is the class.
-            num_classes: by default from the file ``property``, without one from the labels, which
-                takes one pass over the file.
-            progress: called during that pass with the images done.
-            options: those of `FaceDataset`.
-
-        Raises:
-            RecordError: the file or its index is damaged.
-            DatasetError: the file has no image.
-        """
-        super().__init__(**options)
-        self.records = open_image_records(Path(path), label_index)
-        if not len(self.records):
-            raise DatasetError(f"{self.records.path}: has no images; check the path")
-        if num_classes is not None:
-            self.records.num_classes = num_classes
-        if self.records.num_classes is None:
-            self._labels = self.read_labels(progress)
-            self.records.num_classes = int(self._labels.max()) + 1
-        self.num_classes = self.records.num_classes
-        if self.num_classes < 1:
-            raise DatasetError(
-                f"{self.records.path}: {self.num_classes} classes; not one image has a usable label"
-            )
-        self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found on opening that a user should know, one sentence each."""
-        return self.records.notes
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.sample`."""
-        return self.records.sample(i)
-
-    def where(self, i: int) -> str:
-        """See `FaceDataset.where`."""
-        return self.records.where(i)
-
-    def name(self, i: int) -> str:
-        """Return the key of the record."""
-        return str(self.records.keys[i])
-
-    @functools.cached_property
-    def titles(self) -> NDArray[np.str_]:
-        """The paths of all images if the ``.lst`` beside the records tells them, else the keys."""
-        path = self.records.path.with_suffix(".lst")
-        try:
-            paths = read_list(path) if path.is_file() else {}
-        except DatasetError as problem:
-            self.notes.append(f"{problem} (images are named by their keys)")
-            return self.ids
-        names = ["/".join(paths.get(key, ())) for key in self.records.keys.tolist()]
-        if "" in names or len({*names, *self.ids.tolist()}) < 2 * len(names):
-            return self.ids
-        return text_array(names, str(path))
-
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """See `FaceDataset.read_labels`."""
-        return self.records.labels(progress, self.on_error)
-
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return the offsets in the record file."""
-        return self.records.offsets[indices]
-
-
-class FolderDataset(FaceDataset):
-    """Images in a folder of folders, one an identity: ``identity/image.jpg``.
-
-    Identities are numbered in the order of their names, images follow in the order of theirs.
-    Notes count what is no image (`walk_images`), and name identities that have none for it; these
-    are no classes. The content of an image, not its suffix, says of which kind it is.
-
-    Attributes:
-        root: the folder, with symbolic links resolved.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """List the folder.
-
-        Args:
-            path: the folder of identities.
-            options: those of `FaceDataset`.
-
-        Raises:
-            DatasetError: no such folder, no image of an identity in it, folders with images inside
-                an identity, or a symbolic link that leads out of the folder.
-        """
-        super().__init__(**options)
-        given = Path(path)
-        if not given.is_dir():
-            problem = "is a file, not a folder" if given.exists() else "there is no such folder"
-            raise DatasetError(
-                f"{given}: {problem}; images are expected as FOLDER/identity/image.jpg"
-            )
-        self.root = given.resolve()
-        account, loose = Account(), list[str]()
-        identities: list[str] = []
-        files: list[bytes] = []
-        starts = [0]
-        for inside, names in walk_images(given, account):
-            identity, *nested = inside.split("/")[:-1] or [""]
-            if nested:
-                raise DatasetError(
-                    f"{given / inside}: a folder inside the identity folder {identity}; images are "
-                    f"expected as {given}/identity/image.jpg"
-                )
-            if not identity:
-                loose = names
-                continue
-            identities.append(identity)
-            files += map(os.fsencode, names)
-            starts.append(len(files))
-        self._notes = account.notes(str(given))
-        if loose:
-            self._notes.append(
-                f"{given}: images beside the identity folders are left out: {len(loose):,}, the "
-                f"first is {printable(loose[0])}"
-            )
-        if not identities:
-            beside = f"{len(loose):,} images are in no such folder" if loose else ""
-            found = "; ".join(filter(None, (beside, str(account)))) or "it is empty"
-            raise DatasetError(
-                f"{given}: has no identity folders with images ({found}); images are expected as "
-                f"{given}/identity/image.jpg"
-            )
-        self._starts = np.array(starts, np.int64)
-        # One array of bytes: millions of strings would be copied by every forked worker.
-        self._files = np.array(files)
-        self._folders = identities
-        self.class_names = [same_name(identity) for identity in identities]
-        check_unique(np.array(self.class_names), str(given), "identity folders")
-        self.num_classes = len(identities)
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found on opening that a user should know, one sentence each."""
-        return self._notes
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.sample`."""
-        path = self.root / self._path(i)
-        try:
-            return read_file(path), self._label(i)
-        except OSError as problem:
-            raise DatasetError(
-                f"{path}: cannot be read ({problem.strerror or problem}); check that it is still "
-                "there and its rights"
-            ) from problem
-
-    def where(self, i: int) -> str:
-        """See `FaceDataset.where`."""
-        return str(self.root / self._path(i))
-
-    def name(self, i: int) -> str:
-        """Return ``identity/image.jpg``."""
-        return same_name(self._path(i))
-
-    def _path(self, i: int) -> str:
-        return f"{self._folders[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
-
-    def names_sha256(self) -> str:
-        """Return a hash of the names of identities and images, in their order."""
-        digest = hashlib.sha256("\0".join(self._folders).encode(errors="surrogateescape"))
-        for array in (self._starts, self._files):
-            digest.update(array.tobytes())
-        return digest.hexdigest()
-
-    def _label(self, i: int) -> int:
-        return bisect.bisect_right(self._starts, i) - 1
-
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """See `FaceDataset.read_labels`; nothing needs to be read."""
-        return np.repeat(np.arange(self.num_classes), np.diff(self._starts))
-
-
-class Subset(FaceDataset):
-    """Some samples, or all samples of some classes, of another data set.
-
-    Augmentation, policy and seed are taken over from it; replacements of damaged samples come from
-    the subset.
-
-    Attributes:
-        dataset: the other data set.
-        indices: int64 ``(N,)``, the samples in it, in the order of this one.
-        classes: int64 ``(num_classes,)``, the class in the other data set of each class here.
-    """
-
-    def __init__(
-        self,
-        dataset: FaceDataset,
-        *,
-        indices: Sequence[int] | np.ndarray | None = None,
-        classes: Iterable[int] | np.ndarray | None = None,
-        relabel: bool = True,
-        unlabelled: bool = False,
-    ) -> None:
-        """Choose samples.
-
-        Args:
-            dataset: the other data set.
-            indices: the samples to keep, in this order; or
-            classes: the classes whose samples to keep.
-            relabel: number the classes that remain from 0, in the order of their old numbers,
-                instead of keeping numbers and count.
-            unlabelled: with ``classes``, keep unlabelled samples too, if the data set has any.
-
-        Raises:
-            DatasetError: an index or class that does not exist or occurs twice, or no sample left.
-        """
-        if (indices is None) == (classes is None):
-            raise TypeError("give either indices or classes")
-        super().__init__(
-            augmentation=dataset.augmentation,
-            on_error=dataset.on_error,
-            seed=dataset.seed,
-            image_size=dataset.image_size,
-        )
-        self.dataset = dataset
-        labels = dataset.labels
-        if classes is not None:
-            kept = _checked(classes, dataset.num_classes, "class")
-            mask = np.zeros(dataset.num_classes + 1, bool)  # the last is for the class -1
-            mask[kept] = True
-            self.has_unlabelled = mask[-1] = unlabelled and dataset.has_unlabelled
-            self.indices = np.flatnonzero(mask[labels])
-        else:
-            assert indices is not None
-            self.indices = _checked(indices, len(dataset), "sample")
-            kept = np.unique(labels[self.indices])
-            kept = kept[kept >= 0]
-        if not len(self.indices):
-            raise DatasetError("a subset without any sample; choose other samples or classes")
-        self.classes = np.sort(kept) if relabel else np.arange(dataset.num_classes)
-        self._new_label = np.full(dataset.num_classes + 1, -1)
-        self._new_label[self.classes] = np.arange(len(self.classes))
-        self.num_classes = len(self.classes)
-        if dataset.class_names is not None:
-            self.class_names = [dataset.class_names[i] for i in self.classes]
-
-    @property
-    def sources(self) -> list[FaceDataset]:
-        """Those of the other data set."""
-        return self.dataset.sources
-
-    @property
-    def notes(self) -> list[str]:
-        """The remarks of the other data set."""
-        return self.dataset.notes
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.sample`."""
-        data, label = self.dataset.sample(int(self.indices[i]))
-        return data, int(self._new_label[label])
-
-    def where(self, i: int) -> str:
-        """See `FaceDataset.where`."""
-        return self.dataset.where(int(self.indices[i]))
-
-    def name(self, i: int) -> str:
-        """Return the name in the other data set."""
-        return self.dataset.name(int(self.indices[i]))
-
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """See `FaceDataset.read_labels`."""
-        return self._new_label[self.dataset.labels[self.indices]]
-
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return those of the other data set."""
-        return self.dataset.positions(self.indices[indices])
-
-    @property
-    def weights(self) -> np.ndarray | None:
-        """Those of the other data set."""
-        weights = self.dataset.weights
-        return None if weights is None else weights[self.indices]
 
 
 # Python 3.14 has Linux start a server that forks instead: every worker would unpickle an index of
@@ -785,25 +524,17 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
-def _checked(values: Iterable[int] | np.ndarray, limit: int, noun: str) -> np.ndarray:
-    """Return ``values`` as int64, all different and in ``[0, limit)``."""
-    array = np.array(values if isinstance(values, (np.ndarray, Sequence)) else list(values))
-    wrong = array.ndim != 1 or (len(array) and not np.issubdtype(array.dtype, np.integer))
-    if wrong or len(np.unique(array)) < len(array) or ((array < 0) | (array >= limit)).any():
-        raise DatasetError(
-            f"a subset by {noun} needs different whole numbers from 0 to {limit - 1:,}"
-        )
-    return array.astype(np.int64)
+def _compare_names(source: LabelledImages, largest: LabelledImages) -> None:
+    """Refuse sources whose names say that a class number means two people.
 
-
-def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
-    path = folder / CLASSES_FILE
-    if not path.is_file():
-        return None
-    names = read_text(path).removesuffix("\n").split("\n")
-    if len(names) != num_classes:
-        raise DatasetError(
-            f"{path}: names {len(names):,} classes where the records have {num_classes:,}; it "
-            "belongs to another record file, restore or remove it"
-        )
-    return names
+    Raises:
+        DatasetError: names the first such class.
+    """
+    pairs = zip(source.class_names or (), largest.class_names or (), strict=False)
+    for number, (name, other) in enumerate(pairs):
+        if name != other:
+            raise DatasetError(
+                f"{source.where(0)}: class {number} of its set is {name!r}, but {other!r} in the "
+                f"set of {largest.where(0)}; sets with shared_classes need the same identities "
+                "under the same numbers"
+            )

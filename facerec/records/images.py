@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
+import hashlib
 import os
 import re
 import stat
@@ -11,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +22,12 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError, FacerecError, ImageError, PackError, printable
 from facerec.files import read_file
 from facerec.names import same_name, same_names
+from facerec.progress import Progress
 from facerec.records.decode import image_kind, orientation
 from facerec.records.packs import Pack
 from facerec.tables import Table
+
+OnError = Literal["error", "skip"]
 
 NAMES = "_images.csv"
 """``lfw_images.csv`` beside ``lfw.bin`` names its entries: ``index,image_id[,subject_id]``."""
@@ -39,7 +45,7 @@ _METADATA = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$
 """What systems and their file managers leave beside images, in lower case."""
 
 _EMPTY, _NO_SUFFIX = "empty folder", "without suffix"
-_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder")
+_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder", "loose image")
 _SHOWN = 10
 """People named, and kinds counted, in a note."""
 
@@ -64,11 +70,12 @@ class ImageSource(ABC):
     upright: ClassVar[bool] = False
     """Whether the images are files as people keep them, which are turned as their EXIF data asks
     even if nobody aligns them; packs and records hold crops, whose pixels stay as stored."""
+    _notes: Sequence[str] = ()
 
     @property
     def notes(self) -> Sequence[str]:
         """What was found on opening that a user should know, one sentence each."""
-        return ()
+        return self._notes
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -84,6 +91,103 @@ class ImageSource(ABC):
     def where(self, i: int) -> str:
         """Name image ``i`` for a message."""
         return f"image {self.ids[i]}"
+
+
+class LabelledImages(ImageSource):
+    """Encoded images of numbered classes, as training takes them.
+
+    Attributes:
+        num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
+        class_names: the name of each class, ``None`` where only numbers are known.
+        on_error: whether a label that is damaged or missing raises, or is -1.
+    """
+
+    num_classes: int
+    class_names: list[str] | None = None
+    on_error: OnError = "error"
+    _labels: NDArray[np.int64] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def name(self, i: int) -> str:
+        """Return a short identifier of image ``i``, unique in the set."""
+
+    @abstractmethod
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """Return the encoded image ``i`` and its class.
+
+        Raises:
+            FacerecError: the image is damaged or its label is no class.
+        """
+
+    @abstractmethod
+    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """Read the classes of all images, int64 ``(N,)``.
+
+        Args:
+            progress: called now and then with the images done.
+
+        Raises:
+            FacerecError: an image is damaged or its label is no class (``on_error="error"``).
+        """
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``; raises as `sample` does."""
+        return self.sample(i)[0]
+
+    def positions(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return numbers in whose order the images are best read, such as file offsets."""
+        return indices
+
+    def names_sha256(self) -> str | None:
+        """Return a hash of the names of all images, None where other files tell them."""
+        return None
+
+    def add_notes(self, notes: Sequence[str]) -> None:
+        """Add to `notes`."""
+        self._notes = [*self._notes, *notes]
+
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The names of all images, text ``(N,)``; made on first use."""
+        return text_array([self.name(i) for i in range(len(self))], "the training set")
+
+    @property
+    def titles(self) -> NDArray[np.str_]:
+        """The names of all images for people to read, text ``(N,)``."""
+        return self.ids
+
+    def by_name(self) -> dict[str, int]:
+        """Return the image of each name, from `titles` and `ids`, without blanks at its ends."""
+        both = self.titles.tolist(), self.ids.tolist()
+        return {name.strip(): i for names in both for i, name in enumerate(names)}
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The classes of all images, int64 ``(N,)``; read on first use, see `read_labels`."""
+        return self.load_labels()
+
+    def load_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """Return `labels`, with a view of the reading if they are not there yet."""
+        if self._labels is None:
+            self._labels = self.read_labels(progress)
+        return self._labels
+
+    def names_of_classes(self) -> list[str]:
+        """Return the name, or else the number, of each class."""
+        return self.class_names or [str(number) for number in range(self.num_classes)]
+
+    def label_names(self) -> NDArray[np.str_]:
+        """Return the name of the class of each image, ``(N,)``, empty where there is none."""
+        # The last name is for the label -1.
+        return text_array([*self.names_of_classes(), ""], "the labels")[self.labels]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers read the class with each image; tables would only cost them memory.
+        made = ("_labels", "ids", "titles")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
 
 class PackImages(ImageSource):
@@ -152,7 +256,6 @@ class FolderImages(ImageSource):
         self, root: str | Path, ids: Sequence[str] | NDArray[np.str_] | None = None
     ) -> None:
         self.root = Path(root)
-        self._notes: list[str] = []
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
         if ids is None:
@@ -169,29 +272,19 @@ class FolderImages(ImageSource):
         check_unique(self.ids, str(self.root))
         for name in self.ids.tolist():
             check_relative(name, str(self.root))
-        self._resolved = self.root.resolve()
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Say what a walk over the folder passed over."""
-        return self._notes
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
         path = find_file(self.root, str(self.ids[i]))
         try:
-            if not path.resolve().is_relative_to(self._resolved):
-                raise DatasetError(
-                    f"{path}: the image leads out of its folder through a symbolic link; put the "
-                    "file itself there"
-                )
+            if not path.resolve().is_relative_to(self.root.resolve()):
+                raise DatasetError(f"{path}: a symbolic link leads out of its folder")
             return read_file(path)
         # Python before 3.13 has a RuntimeError for links that lead in a circle.
         except (OSError, RuntimeError) as problem:
-            why = getattr(problem, "strerror", None) or problem
             raise ImageError(
-                f"{path}: the image cannot be read ({why}); put it there "
-                "or take its pairs out of the list"
+                f"{path}: the image cannot be read ({getattr(problem, 'strerror', problem)}); put "
+                "it there or take its pairs out of the list"
             ) from problem
 
     def where(self, i: int) -> str:
@@ -202,6 +295,90 @@ class FolderImages(ImageSource):
         """Return the first folder of each path, ``(m,)``, empty without; None if none has one."""
         folders = [name.split("/")[0] if "/" in name else "" for name in self.ids.tolist()]
         return np.array(folders, np.str_) if any(folders) else None
+
+
+class SubjectFolders(LabelledImages):
+    """Images in a folder of folders, one a subject: ``subject/image.jpg``.
+
+    Subjects are numbered in the order of their names, images follow in the order of theirs. Notes
+    count what is no image (`walk_images`), and name subjects that have none for it; these are no
+    classes. The content of an image, not its suffix, says of which kind it is.
+
+    Args:
+        path: the folder.
+
+    Attributes:
+        root: the folder, with symbolic links resolved.
+
+    Raises:
+        DatasetError: no such folder, no image of a subject in it, folders with images inside a
+            subject's, or a symbolic link that leads out of the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        form = f"images are expected as {path}/identity/image.jpg"
+        if not Path(path).is_dir():
+            raise DatasetError(f"{path}: there is no such folder; {form}")
+        self.root = Path(path).resolve()
+        account = Account()
+        self._folders: list[str] = []
+        files: list[bytes] = []
+        starts = [0]
+        for inside, names in walk_images(Path(path), account):
+            if inside.count("/") > 1:
+                raise DatasetError(f"{Path(path) / inside}: a folder inside a person's; {form}")
+            if not inside:
+                account.passed["loose image"] = len(names)
+                continue
+            self._folders.append(inside[:-1])
+            files += map(os.fsencode, names)
+            starts.append(len(files))
+        self._notes = account.notes(str(path))
+        if not files:
+            found = str(account) or "it is empty"
+            raise DatasetError(f"{path}: has no identity folders with images ({found}); {form}")
+        # One array of bytes: millions of strings would be copied by every forked worker.
+        self._starts, self._files = np.array(starts, np.int64), np.array(files)
+        self.class_names = [same_name(folder) for folder in self._folders]
+        check_unique(np.array(self.class_names), str(path), "identity folders")
+        self.num_classes = len(self.class_names)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `LabelledImages.sample`."""
+        try:
+            return read_file(self.where(i)), self._label(i)
+        except OSError as problem:
+            raise DatasetError(
+                f"{self.where(i)}: cannot be read ({problem.strerror}); check that it is there"
+            ) from problem
+
+    def where(self, i: int) -> str:
+        """Name the path of image ``i``."""
+        return f"{self.root}/{self._path(i)}"
+
+    def name(self, i: int) -> str:
+        """Return ``subject/image.jpg``."""
+        return same_name(self._path(i))
+
+    def _path(self, i: int) -> str:
+        return f"{self._folders[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
+
+    def _label(self, i: int) -> int:
+        return bisect.bisect_right(self._starts, i) - 1
+
+    def names_sha256(self) -> str:
+        """Return a hash of the names of subjects and images, in their order."""
+        digest = hashlib.sha256("\0".join(self._folders).encode(errors="surrogateescape"))
+        for values in (self._starts, self._files):
+            digest.update(values.tobytes())
+        return digest.hexdigest()
+
+    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """See `LabelledImages.read_labels`; nothing needs to be read."""
+        return np.repeat(np.arange(self.num_classes), np.diff(self._starts))
 
 
 def find_file(root: Path, name: str) -> Path:
@@ -358,17 +535,10 @@ def _entry_kind(entry: os.DirEntry[str], home: Path) -> str:
     if entry.is_dir(follow_symlinks=False):
         return "folder"
     try:
-        inside = Path(entry.path).resolve().is_relative_to(home)
         mode = entry.stat().st_mode
-    except FileNotFoundError:  # a link without a target, to be told or skipped when it is read
-        mode = stat.S_IFREG
-    # Python before 3.13 has a RuntimeError for circles.
-    except (OSError, RuntimeError) as problem:
-        raise DatasetError(
-            f"{entry.path}: a symbolic link that cannot be followed, as one that leads in a "
-            "circle; remove it"
-        ) from problem
-    if not inside:
+    except OSError:
+        return "link"  # to nothing, or in a circle
+    if not Path(entry.path).resolve().is_relative_to(home):
         raise DatasetError(
             f"{entry.path}: a symbolic link that leads out of {home}; copy its target there"
         )
@@ -386,22 +556,18 @@ def _begins_as_image(path: str) -> bool:
 
 
 def turned_note(images: ImageSource, where: str) -> list[str]:
-    """Say how many images ask by their EXIF data to be turned, if any of those looked at does."""
+    """Say how many crops ask by their EXIF data to be turned, if any of those looked at does."""
     chosen = np.unique(np.linspace(0, len(images) - 1, _LOOKED_AT).astype(np.int64))
     turned = 0
     for i in chosen.tolist():
         with contextlib.suppress(FacerecError):  # whoever reads it is told
             turned += orientation(images.encoded(i)) > 1
-    return [turned_sentence(where, turned, len(chosen))] if turned else []
-
-
-def turned_sentence(where: str, turned: int, count: int) -> str:
-    """Say what becomes of crops that ask by their EXIF data to be turned."""
-    return (
-        f"{where}: {turned:,} of {count:,} images looked at are marked as turned (EXIF "
+    sentence = (
+        f"{where}: {turned:,} of {len(chosen):,} images looked at are marked as turned (EXIF "
         "orientation); pixels of crops are taken as they are stored, so turn those that lie on "
         "their side"
     )
+    return [sentence] if turned else []
 
 
 class MemoryImages(ImageSource):
@@ -437,11 +603,9 @@ def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[n
     lengths = [len(text) for text in texts]
     longest = max(lengths, default=0)
     if longest * len(lengths) > max(_MUCH_TEXT, 8 * sum(lengths)):
-        i = lengths.index(longest)
         raise DatasetError(
-            f"{where}: the text {texts[i][:60]!r}… has {longest:,} characters, where the "
-            f"{len(lengths):,} beside it have {sum(lengths) // len(lengths):,} on average; shorten "
-            "it, or check that this is the right file"
+            f"{where}: the text {texts[lengths.index(longest)][:60]!r}… has {longest:,} "
+            f"characters, far more than the others; shorten it"
         )
     return same_names(np.asarray(texts, dtype=np.str_).reshape(-1))
 
@@ -452,16 +616,14 @@ def check_unique(ids: NDArray[np.str_], where: str, noun: str = "images") -> Non
     Raises:
         DatasetError: naming the first such id and its places.
     """
-    values, index, counts = np.unique(ids, return_index=True, return_counts=True)
-    if len(values) == len(ids):
-        return
-    repeated = np.flatnonzero(counts > 1)
-    first = repeated[np.argmin(index[repeated])]
-    positions = np.flatnonzero(ids == values[first])[:2].tolist()
-    raise DatasetError(
-        f"{where}: the id {str(values[first])!r} names two {noun} (number {positions[0]} and "
-        f"{positions[1]}); ids must be unique in any Unicode form, so rename one"
-    )
+    values, counts = np.unique(ids, return_counts=True)
+    if len(values) < len(ids):
+        twice = str(values[counts > 1][0])
+        positions = np.flatnonzero(ids == twice)[:2].tolist()
+        raise DatasetError(
+            f"{where}: the id {twice!r} names two {noun} (number {positions[0]} and "
+            f"{positions[1]}); ids must be unique in any Unicode form, so rename one"
+        )
 
 
 def check_relative(name: str, where: str) -> None:

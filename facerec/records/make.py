@@ -7,29 +7,32 @@ record files, such as mxnet's, do not know it.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, TypeVar
+
+import numpy as np
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
-from facerec.files import atomic_folder, atomic_path, staged_folder
+from facerec.files import atomic_folder, atomic_path, full_disk_sentence, staged_folder
 from facerec.libraries import cv2
 from facerec.processes import process_pool
 from facerec.progress import Progress
-from facerec.records.dataset import (
-    CLASSES_FILE,
-    FaceDataset,
-    FolderDataset,
+from facerec.records.dataset import Skipped
+from facerec.records.decode import decode_image, image_kind, image_size, image_suffix
+from facerec.records.images import (
+    LabelledImages,
     OnError,
-    RecordDataset,
-    Skipped,
+    SubjectFolders,
+    suffix_kind,
+    turned_note,
 )
-from facerec.records.decode import decode_image, image_kind, image_size, image_suffix, orientation
-from facerec.records.images import suffix_kind, turned_sentence
-from facerec.records.layout import WriteSummary, read_list, write_image_records
+from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
+from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
 
 _STORED_AS_PNG = (".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of files that get another one in the list of the records."""
@@ -40,6 +43,11 @@ _AT_ONCE = 4096
 _QUALITY = 95
 """JPEG quality of images that are scaled."""
 
+Item = TypeVar("Item")
+Checked = tuple[bytes, bool]
+"""An image's bytes, and whether it was scaled."""
+Work = Callable[[int], Checked | FacerecError]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
@@ -48,7 +56,7 @@ class Summary:
     Attributes:
         path: the record file, or the folder.
         images: images written.
-        identities: classes or identity folders that gave an image.
+        identities: classes or folders that gave an image.
         skipped: what was left out, with the cause.
         notes: remarks of the writer.
         counts: what else was done, and how often.
@@ -57,19 +65,52 @@ class Summary:
     path: Path
     images: int
     identities: int
-    skipped: tuple[Skipped, ...]
-    notes: tuple[str, ...] = ()
+    skipped: Sequence[Skipped]
+    notes: Sequence[str] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
 
+class _Kept:
+    """Counts and lists what is left out, or stops at it.
+
+    Attributes:
+        skipped: what was left out.
+    """
+
+    def __init__(
+        self, images: LabelledImages, on_error: OnError, progress: Progress | None
+    ) -> None:
+        self.skipped: list[Skipped] = []
+        self._images, self._on_error, self._progress = images, on_error, progress
+
+    def __call__(
+        self, rows: Sequence[int], results: Iterable[Item | FacerecError]
+    ) -> Iterator[tuple[int, Item]]:
+        """Yield images and what was made of each, but for errors.
+
+        Raises:
+            FacerecError: the first error (``on_error="error"``), or there was nothing else.
+        """
+        for done, (i, result) in enumerate(zip(rows, results, strict=True), start=1):
+            if not isinstance(result, FacerecError):
+                yield i, result
+            elif self._on_error == "error":
+                raise result
+            else:
+                self.skipped.append(Skipped(i, self._images.where(i), str(result)))
+            if self._progress is not None:
+                self._progress("images", done, len(rows))
+        if len(self.skipped) == len(rows):
+            raise RecordError(f"{self.skipped[0].cause} (none of {len(rows):,} images can be used)")
+
+
 def make_records(
-    folder: str | os.PathLike[str] | FolderDataset,
+    folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     processes: int = 1,
     size: int = 112,
     resize: bool = False,
-    layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: OnError = "error",
     progress: Progress | None = None,
 ) -> Summary:
@@ -80,12 +121,11 @@ def make_records(
     settings give the same bytes with any number of processes. All files appear together at the end.
 
     Args:
-        folder: holds ``identity/image.jpg``; or the data set of such a folder.
+        folder: holds ``identity/image.jpg``.
         out: folder to write into.
         processes: that read and check images, ≥ 1.
         size: height and width of every image, in pixels.
         resize: scale square images of other sizes and encode them anew, instead of refusing them.
-        layout: see `write_image_records`.
         on_error: whether a bad image stops the work or is left out and listed.
         progress: called with the images done.
 
@@ -94,66 +134,50 @@ def make_records(
         ImageError: an image is damaged or has another size (``on_error="error"``).
         RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
-    if processes < 1 or size < 1:
-        raise DatasetError(f"processes {processes}, size {size}: both must be at least 1")
-    dataset = folder if isinstance(folder, FolderDataset) else FolderDataset(folder)
-    out = Path(out)
-    if out.resolve().is_relative_to(dataset.root):
+    images, out = SubjectFolders(Path(folder)), Path(out)
+    if out.resolve().is_relative_to(images.root):
         raise DatasetError(
             f"{out}: lies inside the folder of the images, where it would become an identity; "
             "choose another folder"
         )
-    assert dataset.class_names is not None
-    skipped: list[Skipped] = []
+    kept = _Kept(images, on_error, progress)
     filled: set[int] = set()
-    resized = turned = 0
+    scaled = 0
 
     def items() -> Iterator[tuple[int, str, bytes]]:
-        nonlocal resized, turned
-        check = partial(_checked, dataset=dataset, size=size, resize=resize)
-        for i, (image, changed, lies) in enumerate(_in_order(check, len(dataset), processes)):
-            if isinstance(image, FacerecError):
-                if on_error == "error":
-                    raise image
-                skipped.append(Skipped(i, dataset.where(i), str(image)))
-            else:
-                resized += changed
-                turned += lies
-                filled.add(int(dataset.labels[i]))
-                name = dataset.name(i)
-                if suffix_kind(name) in _STORED_AS_PNG:
-                    name += image_suffix(image)
-                yield int(dataset.labels[i]), name, image
-            if progress is not None:
-                progress("images", i + 1, len(dataset))
-        _check_some_left(skipped, len(dataset))
+        nonlocal scaled
+        check = partial(_tried, partial(_checked, images=images, size=size, resize=resize))
+        results = _in_order(check, len(images), processes)
+        for i, (data, changed) in kept(range(len(images)), results):
+            scaled += changed
+            label, name = int(images.labels[i]), images.name(i)
+            filled.add(label)
+            if suffix_kind(name) in _STORED_AS_PNG:
+                name += image_suffix(data)
+            yield label, name, data
 
-    written = _write_set(out, items(), dataset.class_names, (size, size), layout)
-    empty = dataset.num_classes - len(filled)
-    notes = [*dataset.notes, *written.notes]
-    if empty:
+    written = _write_set(out, items(), images.names_of_classes(), (size, size))
+    notes = [*images.notes, *turned_note(images, str(images.root))]
+    if len(filled) < images.num_classes:
         notes.append(
-            f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes "
-            "stay"
+            f"{images.num_classes - len(filled):,} of {images.num_classes:,} identities have no "
+            "image left; their classes stay"
         )
-    if turned:
-        notes.append(turned_sentence(str(dataset.root), turned, len(dataset)))
     return Summary(
-        path=written.path,
-        images=written.images,
+        path=out / "train.rec",
+        images=written,
         identities=len(filled),
-        skipped=tuple(skipped),
-        notes=tuple(notes),
-        counts={"scaled": resized, "left out": len(skipped)},
+        skipped=kept.skipped,
+        notes=notes,
+        counts={"scaled": scaled, "left out": len(kept.skipped)},
     )
 
 
 def apply_proposals(
-    dataset: FaceDataset,
+    images: LabelledImages,
     proposals: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: OnError = "error",
     progress: Progress | None = None,
 ) -> Summary:
@@ -164,10 +188,9 @@ def apply_proposals(
     data set stays as it is.
 
     Args:
-        dataset: the images.
+        images: the data set.
         proposals: see `facerec.records.proposals`.
         out: folder to write into, another one than that of the data set.
-        layout: see `write_image_records`.
         on_error: whether a damaged image stops the work or is left out and listed.
         progress: called with the images done.
 
@@ -178,76 +201,134 @@ def apply_proposals(
             written.
     """
     proposals, out = Path(proposals), Path(out)
-    home = Path(dataset.where(0).split(", key ")[0])
+    home = Path(images.where(0).split(", key ")[0])
     if out.resolve() in (home.resolve().parent, *home.resolve().parents):
         raise DatasetError(
             f"{out}: holds the images that are read; choose another folder, nothing is changed in "
             "place"
         )
-    names = [*(dataset.class_names or map(str, range(dataset.num_classes))), ""]
+    names = images.names_of_classes()
+    ids = images.ids.tolist()
     # Tables have no blanks around fields, which folders may have.
     labels = {name.strip(): name for name in names}
-    images = {name: dataset.ids.item(i) for name, i in dataset.samples_by_name().items()}
+    image_ids = {name: ids[i] for name, i in images.by_name().items()}
     rows = [
         replace(
             row,
-            image_id=images.get(row.image_id, row.image_id),
+            image_id=image_ids.get(row.image_id, row.image_id),
             label=labels.get(row.label, row.label),
             proposed_label=labels.get(row.proposed_label, row.proposed_label),
         )
         for row in read_proposals(proposals)
     ]
     changes = combine(rows)
-    before = [names[label] for label in dataset.load_labels(progress).tolist()]
-    _check_fits(proposals, rows, dict(zip(dataset.ids.tolist(), before, strict=True)))
+    images.load_labels(progress)
+    before = images.label_names().tolist()
+    _check_fits(proposals, rows, dict(zip(ids, before, strict=True)))
     after = [
         changes.label_of(image, label) if label else None
-        for image, label in zip(dataset.ids.tolist(), before, strict=True)
+        for image, label in zip(ids, before, strict=True)
     ]
     present = {label for label in after if label is not None}
     if not present:
         raise DatasetError(f"{proposals}: it leaves no image; set accept to no in some lines")
-    classes = [name for name in names[:-1] if name in present]
+    classes = [name for name in names if name in present]
     classes += sorted(present - set(classes))
     number = {name: index for index, name in enumerate(classes)}
     order = sorted((number[label], i) for i, label in enumerate(after) if label is not None)
-    skipped: list[Skipped] = []
+    kept = _Kept(images, on_error, progress)
 
     def items() -> Iterator[tuple[int, str, bytes]]:
-        for done, (label, i) in enumerate(order, start=1):
-            try:
-                data = _storable(dataset.encoded(i), dataset.where(i))
-            except FacerecError as error:
-                if on_error == "error":
-                    raise
-                skipped.append(Skipped(i, dataset.where(i), str(error)))
-            else:
-                suffix = image_suffix(data)
-                file = dataset.name(i).replace("/", "_").removesuffix(suffix)
-                yield label, f"{classes[label]}/{file}{suffix}", data
-            if progress is not None:
-                progress("images", done, len(order))
-        _check_some_left(skipped, len(order))
+        chosen = [i for _, i in order]
+        stored = (_tried(_stored, images, i) for i in chosen)
+        for i, data in kept(chosen, stored):
+            suffix = image_suffix(data)
+            file = images.name(i).replace("/", "_").removesuffix(suffix)
+            yield number[str(after[i])], f"{after[i]}/{file}{suffix}", data
 
-    size = dataset.records.image_size if isinstance(dataset, RecordDataset) else None
-    written = _write_set(out, items(), classes, size or dataset.image_size, layout)
-    ids = dataset.ids.tolist()
+    size = getattr(images, "image_size", None) or (112, 112)
+    written = _write_set(out, items(), classes, size)
+    relabelled = set(changes.relabelled) - changes.dropped
     return Summary(
-        path=written.path,
-        images=written.images,
+        path=out / "train.rec",
+        images=written,
         identities=len(classes),
-        skipped=tuple(skipped),
-        notes=written.notes,
+        skipped=kept.skipped,
         counts={
             "images left out as proposed": len(changes.dropped),
-            "relabelled": sum(
-                image not in changes.dropped for image in ids if image in changes.relabelled
-            ),
+            "relabelled": len(relabelled.intersection(ids)),
             "labels merged": len(changes.merged),
             "proposals not accepted": changes.refused,
-            "images left out as damaged": len(skipped),
+            "images left out as damaged": len(kept.skipped),
         },
     )
+
+
+def export_folder(
+    records: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    on_error: OnError = "error",
+    progress: Progress | None = None,
+) -> Summary:
+    """Write every image of a record file to ``out/identity/image.jpg``, bytes unchanged.
+
+    Names come from the ``.lst`` beside the records where it has them: the first part of a path is
+    the identity, further folders are joined to the file name by ``_``. Where paths do not tell the
+    classes apart, or without a list, identities and images are named by class number and key.
+    The folder appears under its name only when it is complete.
+
+    Args:
+        records: a ``.rec`` file or the folder that holds it.
+        out: the folder to write, which must not exist yet or be empty.
+        on_error: whether a damaged record stops the work or is left out and listed.
+        progress: called with the images done.
+
+    Raises:
+        DatasetError: ``out`` holds something already, a name in the list is unsafe, two images
+            have the same name, or a file cannot be written.
+        RecordError: a record is damaged (``on_error="error"``).
+    """
+    images, out = RecordImages(records, on_error="skip"), Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
+    list_path = images.path.with_suffix(".lst")
+    paths = read_list(list_path) if list_path.is_file() else {}
+    by_name = _classes_by_name(images, paths)
+    digits, key_digits = len(str(images.num_classes - 1)), len(str(images.keys[-1]))
+    kept = _Kept(images, on_error, progress)
+    folders: set[str] = set()
+    samples = (_tried(images.sample, i) for i in range(len(images)))
+    with atomic_folder(out, DatasetError, private=True) as temporary:
+        for i, (data, label) in kept(range(len(images)), samples):
+            key = images.keys.item(i)
+            components = paths.get(key, ())
+            folder = components[0] if by_name else f"{label:0{digits}d}"
+            file = "_".join(components[1:] if by_name else components)
+            path = temporary / folder / (file or f"{key:0{key_digits}d}{image_suffix(data)}")
+            folders.add(folder)
+            path.parent.mkdir(exist_ok=True)
+            if path.exists():
+                raise DatasetError(
+                    f"{images.where(i)}: another image of the file is called {folder}/{path.name} "
+                    f"too; mend {list_path}, or move it away to have images named by their keys"
+                )
+            path.write_bytes(data)
+    return Summary(
+        path=out,
+        images=len(images) - len(kept.skipped),
+        identities=len(folders),
+        skipped=kept.skipped,
+        counts={"left out": len(kept.skipped)},
+    )
+
+
+def _tried(work: Callable[..., Item], *arguments: Any) -> Item | FacerecError:
+    """Return what a function returns, or its error."""
+    try:
+        return work(*arguments)
+    except FacerecError as error:
+        return error
 
 
 def _write_set(
@@ -255,28 +336,19 @@ def _write_set(
     items: Iterable[tuple[int, str, bytes]],
     classes: Sequence[str],
     image_size: tuple[int, int],
-    layout: Literal["auto", "insightface", "im2rec"],
-) -> WriteSummary:
-    """Write the files of a set, of which ``train.rec`` comes last: without it there is no set."""
+) -> int:
+    """Write the files of a set, of which ``train.rec`` comes last: without it there is no set.
+
+    Returns:
+        How many images it has.
+    """
     with staged_folder(out, DatasetError, last="train.rec") as folder:
         written = write_image_records(
-            folder / "train",
-            items,
-            num_classes=len(classes),
-            image_size=image_size,
-            layout=layout,
+            folder / "train", items, num_classes=len(classes), image_size=image_size
         )
         with atomic_path(folder / CLASSES_FILE) as names:
             names.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
-    return replace(written, path=out / "train.rec")
-
-
-def _check_some_left(skipped: Sequence[Skipped], total: int) -> None:
-    """Say why no image is left, since an error takes the place of the list of what was skipped."""
-    if len(skipped) == total:
-        raise RecordError(
-            f"{skipped[0].cause} (none of the {total:,} can be used: there are no images to write)"
-        )
+    return written.images
 
 
 def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) -> None:
@@ -292,29 +364,17 @@ def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) ->
             )
 
 
-Checked = tuple[bytes | FacerecError, bool, bool]
-"""An image's bytes or why it is bad, whether it was scaled, and whether EXIF marks it as turned."""
+def _checked(i: int, *, images: SubjectFolders, size: int, resize: bool) -> Checked:
+    """Return an image as it is to be stored, and whether it was scaled."""
+    data, where = images.encoded(i), images.where(i)
+    if image_size(data, where) == (size, size) or not resize:
+        decode_image(data, where, (size, size))
+        return _storable(data, where), False
+    return _resize(data, where, size), True
 
 
-def _checked(i: int, *, dataset: FolderDataset, size: int, resize: bool) -> Checked:
-    """Return what is known of an image."""
-    where = dataset.where(i)
-    try:
-        data = dataset.encoded(i)
-        height, width = image_size(data, where)
-        turned = orientation(data) > 1
-        if (height, width) == (size, size):
-            decode_image(data, where, (size, size))
-            return _storable(data, where), False, turned
-        if not resize:
-            raise ImageError(
-                f"{where}: the image is {height}×{width} (height×width) where {size}×{size} is "
-                "needed; align and crop the faces to that size first, or have square images "
-                "scaled by --resize"
-            )
-        return _resize(data, where, size), True, turned
-    except FacerecError as error:
-        return error, False, False
+def _stored(images: LabelledImages, i: int) -> bytes:
+    return _storable(images.encoded(i), images.where(i))
 
 
 def _storable(data: bytes, where: str) -> bytes:
@@ -339,7 +399,7 @@ def _resize(data: bytes, where: str, size: int) -> bytes:
     return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
 
 
-def _in_order(work: Callable[[int], Checked], count: int, processes: int) -> Iterator[Checked]:
+def _in_order(work: Work, count: int, processes: int) -> Iterator[Checked | FacerecError]:
     """Yield ``work(i)`` in order, computed by several processes."""
     if processes == 1:
         yield from map(work, range(count))
@@ -350,104 +410,109 @@ def _in_order(work: Callable[[int], Checked], count: int, processes: int) -> Ite
             yield from pool.map(_run, tasks, chunksize=32)
 
 
-_work: Callable[[int], Checked]
+_work: Work
 
 
-def _start(work: Callable[[int], Checked]) -> None:
+def _start(work: Work) -> None:
     """Receive the work, and the data set in it, once per process instead of once per task."""
     global _work
     _work = work
     cv2.setNumThreads(0)
 
 
-def _run(task: int) -> Checked:
+def _run(task: int) -> Checked | FacerecError:
     return _work(task)
 
 
-def export_folder(
-    records: str | os.PathLike[str] | RecordDataset,
-    out: str | os.PathLike[str],
-    *,
-    on_error: OnError = "error",
-    progress: Progress | None = None,
-) -> Summary:
-    """Write every image of a record file to ``out/identity/image.jpg``, bytes unchanged.
-
-    Names come from the ``.lst`` beside the records where it has them: the first part of a path is
-    the identity, further folders are joined to the file name by ``_``. Where paths do not tell the
-    classes apart, or without a list, identities and images are named by class number and key.
-    The folder appears under its name only when it is complete.
-
-    Args:
-        records: a ``.rec`` file or the folder that holds it; or its data set.
-        out: the folder to write, which must not exist yet or be empty.
-        on_error: whether a damaged record stops the work or is left out and listed.
-        progress: called with the images done.
-
-    Raises:
-        DatasetError: ``out`` holds something already, a name in the list is unsafe, two images
-            have the same name, or a file cannot be written.
-        RecordError: a record is damaged (``on_error="error"``).
-    """
-    dataset = records if isinstance(records, RecordDataset) else RecordDataset(records)
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
-    list_path = dataset.records.path.with_suffix(".lst")
-    paths = read_list(list_path) if list_path.is_file() else {}
-    by_name = _classes_by_name(dataset, paths)
-    digits = len(str(dataset.num_classes - 1))
-    key_digits = len(str(dataset.records.keys[-1]))
-    skipped: list[Skipped] = []
-    folders: set[str] = set()
-    with atomic_folder(out, DatasetError, private=True) as temporary:
-        for i in range(len(dataset)):
-            try:
-                data, label = dataset.sample(i)
-            except FacerecError as error:
-                if on_error == "error":
-                    raise
-                skipped.append(Skipped(i, dataset.where(i), str(error)))
-            else:
-                key = int(dataset.records.keys[i])
-                components = paths.get(key, ())
-                folder = components[0] if by_name else f"{label:0{digits}d}"
-                suffix = image_suffix(data)
-                file = (
-                    "_".join(components[1:] if by_name else components)
-                    or f"{key:0{key_digits}d}{suffix}"
-                )
-                if folder not in folders:
-                    (temporary / folder).mkdir()
-                    folders.add(folder)
-                try:
-                    with (temporary / folder / file).open("xb") as stream:
-                        stream.write(data)
-                except FileExistsError as problem:
-                    raise DatasetError(
-                        f"{dataset.where(i)}: another image of the file is called "
-                        f"{folder}/{file} too; mend {list_path}, or move it away to have images "
-                        "named by their keys"
-                    ) from problem
-            if progress is not None:
-                progress("images", i + 1, len(dataset))
-    return Summary(
-        path=out,
-        images=len(dataset) - len(skipped),
-        identities=len(folders),
-        skipped=tuple(skipped),
-        counts={"left out": len(skipped)},
-    )
-
-
-def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) -> bool:
+def _classes_by_name(images: RecordImages, paths: dict[int, tuple[str, ...]]) -> bool:
     """Return whether every image has a path, and first components and classes match one to one."""
     class_of: dict[str, int] = {}
-    labels = dataset.records.labels(on_error="skip").tolist()
-    for key, label in zip(dataset.records.keys.tolist(), labels, strict=True):
+    for key, label in zip(images.keys.tolist(), images.labels.tolist(), strict=True):
         components = paths.get(key, ())
         if len(components) < 2 or (
             label >= 0 and class_of.setdefault(components[0], label) != label
         ):
             return False
     return len(set(class_of.values())) == len(class_of)
+
+
+def repair_records(records: Path, out: Path | None = None) -> list[str]:
+    """Write the index of a record file anew, or copy its whole records into a new file.
+
+    Keys are the ids in the records where these differ, which InsightFace's ``train.rec`` needs (it
+    announces identities as a range of keys), else the numbers 0, 1, … in file order.
+
+    Args:
+        records: a ``.rec`` file, which stays as it is.
+        out: new ``.rec`` file; without one, ``FILE.idx`` is written, and what was there is kept as
+            ``FILE.idx.old``.
+
+    Returns:
+        Sentences on what was written and what was passed over. InsightFace's header and identity
+        records go where others are lost: they announce keys that are no more, and the labels are in
+        the images too.
+
+    Raises:
+        RecordError: the file is damaged (without ``out``) or has no whole record, or what would be
+            written is there already or cannot be written.
+    """
+    if out is not None and (out.suffix != ".rec" or out.exists()):
+        why = "is there already" if out.exists() else "is not called X.rec"
+        raise RecordError(f"{out}: the new record file {why}; choose another name")
+    file = RecordFile(records)
+    ids, offsets, ranges, parsed = array("Q"), array("q"), set[int](), True
+    for offset, payload in file.scan(salvage=out is not None):
+        offsets.append(offset)
+        try:
+            record = unpack(payload, "")
+        except RecordError:
+            parsed = False
+            continue
+        ids.append(record.id)
+        if record.flag == 2 and not record.image:
+            ranges.add(offset)
+    if not offsets:
+        raise RecordError(
+            f"{records}: no whole record among its {file.size:,} bytes; check that this is a "
+            "record file, and restore it from its source"
+        )
+    keys = np.asarray(ids)
+    if not parsed or len(np.unique(keys)) < len(keys) or keys.max() >= 1 << 63:
+        keys = np.arange(len(offsets))
+    index = RecordIndex(keys.astype(np.int64), np.asarray(offsets))
+    if out is None:
+        return _replace_index(records.with_suffix(".idx"), index)
+    said = [
+        f"passed over {stop - start:,} bytes from offset {start:,}: {reason}"
+        for start, stop, reason in file.damages
+    ]
+    lost = ranges if file.damages else set()
+    with record_writer(out) as writer:
+        for key, offset in zip(index.keys.tolist(), offsets, strict=True):
+            if offset not in lost:
+                writer.write(file.read(offset), key)
+    if lost:
+        said.append(f"left out {len(lost):,} records without an image, announcing lost keys")
+    return [
+        *said,
+        f"{out}: {len(offsets) - len(lost):,} whole records, damaged places passed over: "
+        f"{len(file.damages):,}",
+    ]
+
+
+def _replace_index(path: Path, index: RecordIndex) -> list[str]:
+    old, new = (path.with_suffix(f".idx{end}") for end in (".old", ".new"))
+    kept = path.exists()
+    if kept and old.exists():
+        raise RecordError(
+            f"{old}: an older index is kept here already; move it away, then run this again"
+        )
+    # The old index moves only once the new one is safe on the disk.
+    write_index(new, index)
+    try:
+        if kept:
+            path.rename(old)
+        new.rename(path)
+    except OSError as problem:
+        raise RecordError(full_disk_sentence(path, problem)) from problem
+    return [f"{old}: the index as it was"] * kept + [f"{path}: {len(index.keys):,} records"]

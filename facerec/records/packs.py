@@ -16,7 +16,7 @@ import pickletools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -103,10 +103,7 @@ def read_pack(path: str | Path) -> Pack:
     try:
         size = path.stat().st_size
         if size > MAX_PACK_BYTES:
-            raise PackError(
-                f"{path}: {size:,} bytes are more than a pack may have ({MAX_PACK_BYTES:,}); "
-                "check that this is the right file"
-            )
+            raise PackError(f"{path}: {size:,} bytes are more than a pack may have")
         content = read_file(path)
     except OSError as problem:
         raise PackError(
@@ -141,13 +138,11 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
 
 def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> Pack:
     """Check lengths, signatures and labels, and lay the images out in one array."""
-    if len(images) != 2 * len(issame):
+    if len(images) != 2 * len(issame) or not len(issame):
         raise PackError(
             f"{path}: {len(images):,} images for {len(issame):,} labels; a pack has two images "
             "for each label, make it again"
         )
-    if not len(issame):
-        raise PackError(f"{path}: the pack is empty; make it again")
     for i, image in enumerate(images):
         if not isinstance(image, (bytes, bytearray)):
             raise PackError(
@@ -157,9 +152,7 @@ def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> P
         _check_image(path, i, image[:8], len(image))
     for i, label in enumerate(issame):
         if not isinstance(label, (bool, int, np.bool_, np.integer)) or label not in (0, 1):
-            raise PackError(
-                f"{path}, pair {i}: its label is {_shown(label)}, not 0 or 1; make the pack again"
-            )
+            raise PackError(f"{path}, pair {i}: its label is {_shown(label)}, not 0 or 1")
     lengths = [len(image) for image in images]
     total = sum(lengths)
     # A pickle may name one image many times over, so that the sum exceeds the file.
@@ -167,8 +160,8 @@ def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> P
     limit = min(MAX_PACK_BYTES, max(_REPEATED_BYTES, 10 * held))
     if total > limit:
         raise PackError(
-            f"{path}: its images have {total:,} bytes together, more than {limit:,} (those that "
-            f"differ have {held:,}); check that this is the right file"
+            f"{path}: its images unfold to {total:,} bytes, and those that differ have {held:,}; "
+            "check that this is the right file"
         )
     data = np.frombuffer(b"".join(images), dtype=np.uint8)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -192,8 +185,7 @@ def _read_npz(path: Path, content: bytes) -> Pack:
     except (ArchiveError, KeyError) as problem:
         why = f"{problem} is missing" if isinstance(problem, KeyError) else problem
         raise PackError(
-            f"{path}: this is no pack with the arrays data, offsets and issame ({why}); make it "
-            "again with facerec"
+            f"{path}: this is no pack with the arrays data, offsets and issame ({why})"
         ) from problem
     n = len(issame) if issame.ndim == 1 else 0
     dtypes = [array.dtype.str for array in (data, offsets, issame)]
@@ -207,7 +199,7 @@ def _read_npz(path: Path, content: bytes) -> Pack:
     ):
         raise PackError(
             f"{path}: its arrays, of the types {', '.join(dtypes)}, are no bytes of two images a "
-            "label with offsets that ascend; make the pack again with facerec"
+            "label with offsets that ascend; make the pack again"
         )
     for i in range(2 * n):
         beginning = data[offsets[i] : min(offsets[i] + 8, offsets[i + 1])].tobytes()
@@ -216,195 +208,126 @@ def _read_npz(path: Path, content: bytes) -> Pack:
 
 
 def _read_pickle(path: Path, content: bytes) -> Pack:
-    positions = _check_opcodes(path, content)
     try:
-        images, issame = _Unpickler(content, positions).load_pack()
-    except _RefusedError as problem:
-        raise PackError(
-            f"{path}{problem}; nothing of the file was executed, do not trust it"
-        ) from problem
+        _check_opcodes(content)
+        images, issame = _Unpickler(content).load_pack()
     # Damaged pickles end in many kinds of error (see the documentation of pickle).
     except Exception as problem:
         raise PackError(
-            f"{path}: the pickle is malformed ({_brief(problem)}); get or make the pack again"
+            f"{path}: this is no verification pack ({type(problem).__name__}: "
+            f"{str(problem)[:200]}); nothing of the file was executed, get or make the pack again"
         ) from problem
     return _make_pack(path, images, issame)
-
-
-def _brief(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {str(problem)[:200]}"
 
 
 def _shown(value: object) -> str:
     """Describe a value from a file in a few characters, whatever its size or nesting."""
     if isinstance(value, (str, bytes)):
         return ascii(value[:60])
-    if isinstance(value, (int, float)) and -1e9 < value < 1e9:
-        return str(value)
-    size = f" of length {len(value)}" if isinstance(value, (tuple, list)) else ""
-    return type(value).__name__.lstrip("_") + size
+    small = isinstance(value, (int, float)) and -1e9 < value < 1e9
+    return str(value) if small else type(value).__name__.lstrip("_")
 
 
-def _check_opcodes(path: Path, content: bytes) -> list[int]:
-    """Go through the opcodes without executing any; return where globals are looked up."""
-    positions: list[int] = []
-    refusal = None
-    try:
-        for count, (opcode, argument, at) in enumerate(pickletools.genops(content), start=1):
-            name = opcode.name
-            if count > MAX_OPCODES:
-                refusal = f"byte {at}: refused, more than {MAX_OPCODES:,} pickle opcodes"
-            elif name not in _OPCODES:
-                named = f" ({_shown(argument)})" if isinstance(argument, str) else ""
-                refusal = f"byte {at}: refused, no verification pack needs pickle's {name}{named}"
-            # The memo is an array: a large index alone would reserve gigabytes.
-            elif name in ("PUT", "LONG_BINPUT") and not 0 <= (argument or 0) < count + 256:
-                refusal = f"byte {at}: refused, memo index {_shown(argument)} is out of proportion"
-            elif name in ("GLOBAL", "STACK_GLOBAL"):
-                positions.append(at or 0)
-            if refusal is not None:
-                break
-    # pickletools promises no particular errors for bytes that are no pickle.
-    except Exception as problem:
-        raise PackError(
-            f"{path}: this is no whole pickle ({_brief(problem)}); get or make the pack again"
-        ) from problem
-    if refusal is not None:
-        raise PackError(f"{path}, {refusal}; nothing of the file was executed, do not trust it")
-    return positions
+def _check_opcodes(content: bytes) -> None:
+    """Go through the opcodes without executing any.
 
-
-class _RefusedError(Exception):
-    """What a pickle asked for and does not get; the text continues the name of the file."""
+    Raises:
+        UnpicklingError: there are too many, or one that no pack needs.
+    """
+    for count, (opcode, argument, at) in enumerate(pickletools.genops(content), start=1):
+        # The memo is an array: a large index alone would reserve gigabytes.
+        far = "PUT" in opcode.name and not 0 <= (argument or 0) < count + 256
+        if count > MAX_OPCODES or opcode.name not in _OPCODES or far:
+            raise pickle.UnpicklingError(
+                f"refused at byte {at}, no pack needs pickle's {opcode.name} ({_shown(argument)})"
+            )
 
 
 class _Dtype:
-    """Stands in for a ``numpy.dtype``; only uint8 and bool exist."""
+    """Stands in for a ``numpy.dtype`` of one byte, the only kind that there is."""
 
-    __slots__ = ("kind",)
-
-    _KINDS: ClassVar = {"u1": "uint8", "uint8": "uint8", "b1": "bool", "bool": "bool", "?": "bool"}
-
-    def __init__(self, name: object) -> None:
-        text = name.decode("latin1") if isinstance(name, bytes) else name
-        kind = self._KINDS.get(text.lstrip("|")) if isinstance(text, str) else None
-        if kind is None:
-            raise _RefusedError(
-                f": refused, arrays of type {_shown(text)} (only uint8 and bool belong in a pack)"
-            )
-        self.kind = kind
+    __slots__ = ()
 
     def __setstate__(self, state: object) -> None:
         """Take the byte order and flags, which say nothing for one-byte types."""
 
 
 class _Array:
-    """Stands in for a ``numpy.ndarray``: its bytes, and whether they are one row of numbers."""
+    """Stands in for a ``numpy.ndarray`` of one-byte numbers: its bytes."""
 
-    __slots__ = ("kind", "raw")
+    __slots__ = ("raw",)
 
     def __init__(self) -> None:
-        self.kind: str | None = None
         self.raw = b""
 
     def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, _, raw = state
-        self.fill(raw, dtype, shape)
-
-    def fill(self, raw: object, dtype: object, shape: object) -> None:
-        """Take the content; several dimensions are fine as long as all but one have length 1."""
-        if (
-            not isinstance(raw, bytes)
-            or not isinstance(dtype, _Dtype)
-            or not isinstance(shape, tuple)
-            or not all(isinstance(side, int) for side in shape)
-            or [side for side in shape if side != 1] != [len(raw)] * (len(raw) != 1)
-        ):
-            sides = "×".join(map(_shown, shape)) if isinstance(shape, tuple) else _shown(shape)
-            raise _RefusedError(f": refused, an array of shape {sides[:60]} (one row is needed)")
-        self.kind, self.raw = dtype.kind, raw
+        _, _, dtype, _, self.raw = state
+        if not isinstance(dtype, _Dtype) or not isinstance(self.raw, bytes):
+            raise pickle.UnpicklingError("refused, an array of something else than bytes")
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows only the globals of real packs, and says where in the file another one is named."""
+    """Knows only the globals of real packs, and what stands in for them."""
 
-    def __init__(self, content: bytes, positions: list[int]) -> None:
+    def __init__(self, content: bytes) -> None:
         # Python 2 packs hold their images as str; as bytes they come out unchanged.
         super().__init__(io.BytesIO(content), encoding="bytes")
-        # Opcodes run in file order, so the n-th look-up belongs to the n-th position.
-        self._positions = iter(positions)
         # Copies made in loading are never longer than the file, unless one is made many times.
         self._bytes_left = len(content)
         # Methods, which a pickle can call but not change.
         self._globals = {
             ("_codecs", "encode"): self._encode,
-            ("numpy", "ndarray"): self._refuse_ndarray,
+            ("numpy", "ndarray"): self._array,
             ("numpy", "dtype"): self._dtype,
         }
         for core in ("numpy.core", "numpy._core"):
-            self._globals[f"{core}.multiarray", "_reconstruct"] = self._reconstruct
+            self._globals[f"{core}.multiarray", "_reconstruct"] = self._array
             self._globals[f"{core}.multiarray", "scalar"] = self._scalar
             self._globals[f"{core}.numeric", "_frombuffer"] = self._frombuffer
 
     def load_pack(self) -> tuple[list[Any], list[Any]]:
         """Unpickle and return images and labels, each a list of entries not checked further."""
-        loaded = self.load()
-        if not isinstance(loaded, (tuple, list)) or len(loaded) != 2:
-            raise _RefusedError(f": expected (images, labels), found {_shown(loaded)}")
-        images, issame = loaded
-        if isinstance(issame, _Array):
-            issame = list(issame.raw)
-        for name, entries in (("images", images), ("labels", issame)):
-            if not isinstance(entries, (list, tuple)):
-                raise _RefusedError(f": expected a list of {name}, found {_shown(entries)}")
-        encoded = [
-            image.raw if isinstance(image, _Array) and image.kind == "uint8" else image
-            for image in images
-        ]
-        return encoded, list(issame)
+        images, issame = (
+            entries.raw if isinstance(entries, _Array) else entries for entries in self.load()
+        )
+        return [each.raw if isinstance(each, _Array) else each for each in images], list(issame)
 
     def find_class(self, module: str, name: str) -> Any:
         """Look up an allowed global."""
-        position = next(self._positions)
-        try:
-            return self._globals[module, name]
-        except KeyError:
-            raise _RefusedError(
-                f", byte {position}: refused, the pickle names the global "
-                f"{_shown(module)[1:-1]}.{_shown(name)[1:-1]}, which no verification pack needs"
-            ) from None
+        if (module, name) not in self._globals:
+            raise pickle.UnpicklingError(
+                f"refused, the pickle names the global {module[:60]}.{name[:60]}"
+            )
+        return self._globals[module, name]
 
-    def _spend(self, size: int) -> None:
-        self._bytes_left -= size
+    def _copied(self, data: bytes) -> bytes:
+        self._bytes_left -= len(data)
         if self._bytes_left < 0:
-            raise _RefusedError(": refused, the pickle unfolds to more bytes than the file has")
+            raise pickle.UnpicklingError("refused, it unfolds to more bytes than the file has")
+        return data
 
-    def _encode(self, text: object, encoding: object = None) -> bytes:
-        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-            raise _RefusedError(f": refused, _codecs.encode to {_shown(encoding)} (only latin1)")
-        self._spend(len(text))
-        return text.encode("latin1")
-
-    def _scalar(self, dtype: object, raw: object = None) -> int:
-        if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes) or len(raw) != 1:
-            raise _RefusedError(": refused, a NumPy scalar that is neither uint8 nor bool")
-        return raw[0]
-
-    def _reconstruct(self, kind: object, *_: object) -> _Array:
-        if kind != self._refuse_ndarray:
-            raise _RefusedError(": refused, an array of a class other than numpy.ndarray")
-        return _Array()
-
-    def _frombuffer(self, raw: object, dtype: object, shape: object, order: object = "C") -> _Array:
-        if isinstance(raw, bytearray):
-            self._spend(len(raw))
-            raw = bytes(raw)
-        array = _Array()
-        array.fill(raw, dtype, shape)
-        return array
+    def _encode(self, text: str, encoding: object = None) -> bytes:
+        if encoding not in ("latin1", b"latin1"):
+            raise pickle.UnpicklingError(f"refused, _codecs.encode to {_shown(encoding)}")
+        return self._copied(text.encode("latin1"))
 
     def _dtype(self, name: object, *_: object) -> _Dtype:
-        return _Dtype(name)
+        if _plain(name) not in ("u1", "uint8", "b1", "bool", "?"):
+            raise pickle.UnpicklingError(f"refused, arrays of type {_shown(name)}")
+        return _Dtype()
 
-    def _refuse_ndarray(self, *_: object) -> None:
-        raise _RefusedError(": refused, a direct call of numpy.ndarray")
+    def _scalar(self, dtype: _Dtype, raw: bytes) -> int:
+        return raw[0]
+
+    def _array(self, *_: object) -> _Array:
+        return _Array()
+
+    def _frombuffer(self, raw: Any, dtype: object, *_: object) -> _Array:
+        array = _Array()
+        array.__setstate__((1, (), dtype, False, self._copied(bytes(raw))))
+        return array
+
+
+def _plain(name: object) -> str:
+    text = name.decode("latin1") if isinstance(name, bytes) else str(name)[:60]
+    return text.lstrip("|")

@@ -1,36 +1,44 @@
-"""RecordIO, the framing of ``.rec`` files, and their ``.idx`` text index.
+"""RecordIO, the framing of ``.rec`` files, the image records in it, and the ``.idx`` text index.
 
 A file is a row of chunks, each at an offset divisible by 4: the magic ``0xced7230a``, a word that
 holds a continuation flag (top 3 bits) and a length (low 29 bits), the data, and zero bytes up to a
 multiple of 4. Flag 0 is a whole record; 1, 2, 3 are the first, a middle and the last part of one.
 The writer cuts a payload wherever the magic stands at a multiple of 4 and drops those four bytes;
-the reader puts them back. Format: ``dmlc/dmlc-core: include/dmlc/recordio.h, src/recordio.cc``;
-index: ``apache/mxnet: python/mxnet/recordio.py``.
+the reader puts them back. Format: ``dmlc/dmlc-core: include/dmlc/recordio.h, src/recordio.cc``.
+
+The payload of an image record is MXNet's 24-byte header (u32 flag, f32 label, u64 id, u64 id2),
+``flag`` float32 labels, and the encoded image (``apache/mxnet: python/mxnet/recordio.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import struct
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from facerec.errors import RecordError
-from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
+from facerec.files import atomic_path, open_file, read_file
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1
 
+CLASS_LIMIT = 1 << 24
+"""Labels are float32, which holds every integer only up to here."""
+
+REPAIR = "facerec make-records --repair"
+"""The command that mends what is refused here."""
+
 _CHUNK = struct.Struct("<4sI")
-_MORE = 1 << 20
+_HEADER = struct.Struct("<IfQQ")
+HEADER_BYTES = _HEADER.size
 
 
 class Damage(NamedTuple):
@@ -63,10 +71,8 @@ class RecordFile:
         if not self.path.is_file():
             raise RecordError(f"{self.path}: there is no such record file; check the path")
         if self.path.suffix == ".idx":
-            raise RecordError(
-                f"{self.path}: an index, which says where the records are; name the record file, "
-                f"{self.path.with_suffix('.rec').name}"
-            )
+            name = self.path.with_suffix(".rec").name
+            raise RecordError(f"{self.path}: an index; name the record file, {name}")
         self.size = self.path.stat().st_size
         self.damages: list[Damage] = []
         self._map: mmap.mmap | bytes | None = None
@@ -109,16 +115,13 @@ class RecordFile:
         for offset, ranges in self._spans(salvage):
             yield offset, self._join(ranges)
 
-    def scan_offsets(self, salvage: bool = False) -> Iterator[int]:
+    def scan_offsets(self) -> Iterator[int]:
         """Yield the offsets of all records in file order, without reading their data.
 
-        Args:
-            salvage: as for `scan`.
-
         Raises:
-            RecordError: as for `scan`.
+            RecordError: the file is damaged.
         """
-        for offset, _ in self._spans(salvage):
+        for offset, _ in self._spans(salvage=False):
             yield offset
 
     def words(self) -> np.ndarray:
@@ -131,12 +134,9 @@ class RecordFile:
         pid = os.getpid()
         if self._map is None or self._pid != pid:
             self._map, self._pid = self._open(), pid
-        if isinstance(self._map, mmap.mmap) and self._map.size() < len(self._map):
-            # To read what is no more there would kill the process.
-            raise RecordError(
-                f"{self.path}: the file was cut short while it was read, from {len(self._map):,} "
-                f"bytes to {self._map.size():,}; restore it and begin again"
-            )
+        now = self._map.size() if isinstance(self._map, mmap.mmap) else 0
+        if now < len(self._map):  # to read what is no more there would kill the process
+            raise self._changed(now)
         return self._map
 
     def _open(self) -> mmap.mmap | bytes:
@@ -144,16 +144,17 @@ class RecordFile:
             with open_file(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != self.size:
-                    raise RecordError(
-                        f"{self.path}: the file had {self.size:,} bytes when it was opened and now "
-                        f"has {size:,}; open it again once nobody writes to it"
-                    )
+                    raise self._changed(size)
                 # An empty file cannot be mapped.
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except OSError as problem:
-            raise RecordError(
-                f"{self.path}: cannot be read ({problem.strerror or problem}); check its rights"
-            ) from problem
+            raise RecordError(f"{self.path}: cannot be read ({problem.strerror})") from problem
+
+    def _changed(self, size: int) -> RecordError:
+        return RecordError(
+            f"{self.path}: the file was cut short or changed while it was read, from "
+            f"{self.size:,} bytes to {size:,}; restore it and begin again"
+        )
 
     def _spans(self, salvage: bool) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         self.damages = []
@@ -184,39 +185,27 @@ class RecordFile:
     def _walk(self, offset: int, key: int | None = None) -> tuple[list[tuple[int, int]], int]:
         """Return the data ranges of the record's parts and the offset after its padding."""
         if offset % 4 or not 0 <= offset < self.size:
-            raise self._error(
-                offset,
-                key,
-                f"no record can begin here (records begin at multiples of 4 below {self.size:,})",
-                "rebuild the index (facerec make-records --repair)",
-            )
+            raise self._error(offset, key, f"no record begins here, of {self.size:,} bytes")
         data, size = self.content, self.size
         ranges: list[tuple[int, int]] = []
         position = offset
         while True:
             if position + 8 > size:
-                problem = f"the file ends after {size:,} bytes inside a record"
-                if ranges:
-                    problem += f" that begins at offset {offset}"
-                raise self._error(position, key, problem)
+                raise self._error(position, key, f"the file ends after {size:,} bytes in a record")
             magic, word = _CHUNK.unpack_from(data, position)
             flag, length = word >> 29, word & MAX_PAYLOAD
             if magic != MAGIC:
-                raise self._error(
-                    position, key, f"no magic {MAGIC.hex()} where a record begins: {magic.hex()}"
-                )
+                problem = f"no magic {MAGIC.hex()} where a record begins: {magic.hex()}"
+                raise self._error(position, key, problem)
             if flag > 3 or (flag in (0, 1)) != (not ranges):
-                raise self._error(position, key, _wrong_flag(flag, offset if ranges else None))
+                problem = f"a part of a record (continuation flag {flag}) out of place"
+                raise self._error(position, key, problem)
             start = position + 8
             stop = start + length
+            if stop + -length % 4 > size:
+                problem = f"the record claims {length:,} bytes, but {size - start:,} follow"
+                raise self._error(position, key, problem)
             position = stop + -length % 4
-            if position > size:
-                raise self._error(
-                    start - 8,
-                    key,
-                    f"the record claims {length:,} bytes, but {size - start:,} follow "
-                    f"before the file ends at {size:,}",
-                )
             ranges.append((start, stop))
             if flag in (0, 3):
                 return ranges, position
@@ -227,23 +216,12 @@ class RecordFile:
             return data[slice(*ranges[0])]
         return MAGIC.join(data[a:b] for a, b in ranges)
 
-    def _error(
-        self,
-        offset: int,
-        key: int | None,
-        problem: str,
-        advice: str = "restore the file, or save what is whole with facerec make-records --repair",
-    ) -> RecordError:
+    def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
         keyed = "" if key is None else f", key {key}"
-        return RecordError(f"{self.path}{keyed}, offset {offset}: {problem}; {advice}")
-
-
-def _wrong_flag(flag: int, beginning: int | None) -> str:
-    if flag > 3:
-        return f"continuation flag {flag} is not valid (0 to 3)"
-    if beginning is None:
-        return f"a part of a record (continuation flag {flag}) without a beginning"
-    return f"a new record begins before the end of the split record at offset {beginning}"
+        return RecordError(
+            f"{self.path}{keyed}, offset {offset}: {problem}; restore the file, or save what is "
+            f"whole with {REPAIR}"
+        )
 
 
 def encode_record(payload: bytes) -> bytes:
@@ -253,10 +231,7 @@ def encode_record(payload: bytes) -> bytes:
         RecordError: the payload has 2**29 bytes or more.
     """
     if len(payload) > MAX_PAYLOAD:
-        raise RecordError(
-            f"a record of {len(payload):,} bytes is too long; the format holds at most "
-            f"{MAX_PAYLOAD:,}, store a smaller image"
-        )
+        raise RecordError(f"a record of {len(payload):,} bytes is too long; store a smaller image")
     cuts = []
     position = payload.find(MAGIC)
     while position >= 0:
@@ -274,8 +249,91 @@ def encode_record(payload: bytes) -> bytes:
     return b"".join(pieces)
 
 
-@dataclass(frozen=True, eq=False)
-class RecordIndex:
+class ImageRecord(NamedTuple):
+    """One image and its labels, as they stand in the file.
+
+    Attributes:
+        flag: number of labels in the array; 0 means that ``label`` is the scalar of the header.
+        label: the scalar, or float32 ``(flag,)``.
+        id: usually the key of the record.
+        id2: 0, or a mark of the program that wrote the file.
+        image: the encoded image, JPEG or PNG; empty in header and identity records.
+    """
+
+    flag: int
+    label: float | np.ndarray
+    id: int
+    id2: int
+    image: bytes
+
+
+def unpack(payload: bytes, where: str) -> ImageRecord:
+    """Parse a payload; any flag and any labels are let through.
+
+    Args:
+        payload: what the framing returned.
+        where: names the record in error messages, as in ``train.rec, key 7, offset 1234``.
+
+    Raises:
+        RecordError: the payload is shorter than its header says.
+    """
+    flag, scalar, id_, id2 = _HEADER.unpack_from(payload.ljust(HEADER_BYTES, b"\0"))
+    end = HEADER_BYTES + 4 * flag
+    if len(payload) < end:
+        raise RecordError(
+            f"{where}: {len(payload):,} bytes are too few for the header of an image record and "
+            f"its {flag:,} labels ({end:,} bytes); it is damaged, or no image record"
+        )
+    if flag == 0:
+        return ImageRecord(0, scalar, id_, id2, payload[end:])
+    labels = np.frombuffer(payload, dtype="<f4", count=flag, offset=HEADER_BYTES)
+    return ImageRecord(flag, labels.astype(np.float32), id_, id2, payload[end:])
+
+
+def pack(record: ImageRecord) -> bytes:
+    """Return the payload of ``record``; the scalar of the header is 0 where labels follow."""
+    labels = np.asarray(record.label, dtype="<f4")
+    scalar, values = (0.0, labels.tobytes()) if record.flag else (float(labels), b"")
+    return _HEADER.pack(record.flag, scalar, record.id, record.id2) + values + record.image
+
+
+def class_of(
+    record: ImageRecord,
+    where: str,
+    num_classes: int | None = None,
+    label_index: int | None = None,
+) -> int:
+    """Return the class of an image: the scalar label, or one of the label array.
+
+    Args:
+        record: the image record.
+        where: names the record in error messages.
+        num_classes: the class must be below it, when known.
+        label_index: which label of an array is the class; by default the first, and then arrays
+            of three or more are refused, since detection packs begin with other numbers.
+
+    Raises:
+        RecordError: the label is no class.
+    """
+    labels = record.label if isinstance(record.label, np.ndarray) else (record.label,)
+    index = label_index or 0
+    if (label_index is None and record.flag >= 3) or not 0 <= index < len(labels):
+        raise RecordError(
+            f"{where}: {len(labels)} labels, as in a pack for object detection, of which "
+            f"label_index {label_index} names none as the class; choose one from 0"
+        )
+    value = float(labels[index])
+    limit = CLASS_LIMIT if num_classes is None else min(num_classes, CLASS_LIMIT)
+    # NaN fails every comparison, infinity the upper one.
+    if not 0 <= value < limit or not value.is_integer():
+        raise RecordError(
+            f"{where}: label {value:.9g} is not a class, as it is out of range for {limit:,} "
+            "classes (see the file `property`) or no whole number; mend or remove the record"
+        )
+    return int(value)
+
+
+class RecordIndex(NamedTuple):
     """Keys of records and where they begin, in the order of the index file.
 
     Attributes:
@@ -285,9 +343,6 @@ class RecordIndex:
 
     keys: np.ndarray
     offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
@@ -305,93 +360,44 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
             cannot be the beginning of a record.
     """
     path = Path(path)
+    advice = f"it is damaged or belongs to another file, rebuild it ({REPAIR})"
     try:
         size = path.stat().st_size
         # A record has 8 bytes, a line of the index at most 41.
-        if size > _MORE + 8 * record_size:
-            raise RecordError(
-                f"{path}: {size:,} bytes are too many for the index of a record file of "
-                f"{record_size:,}; it belongs to another file, rebuild it"
-            )
-        keys, offsets = _parse_index(path, read_file(path)).T
-    except OSError as problem:
+        if size > (1 << 20) + 8 * record_size:
+            raise RecordError(f"{path}: {size:,} bytes are too many for an index; {advice}")
+        text = read_file(path).removeprefix(b"\xef\xbb\xbf").strip()
+        table = np.empty((0, 2), np.int64)
+        if text:
+            table = np.loadtxt(io.BytesIO(text), np.int64, None, delimiter="\t", ndmin=2)
+        keys, offsets = table.T
+    except (OSError, ValueError) as problem:
         raise RecordError(
-            f"{path}: the index cannot be read ({problem.strerror or problem}); check the path, or "
-            "rebuild it"
+            f"{path}: two integers a line are expected, key TAB offset ({problem}); {advice}"
         ) from problem
     # First without a table as long as the index; only a bad one is worth the memory.
-    if len(offsets) and (np.bitwise_or.reduce(offsets) % 4 or offsets.max() > record_size - 8):
-        line = np.flatnonzero((offsets % 4 != 0) | (offsets > record_size - 8))[0]
+    if len(keys) and (
+        np.bitwise_or.reduce(offsets) % 4 or offsets.max() > record_size - 8 or table.min() < 0
+    ):
+        wrong = (offsets % 4 != 0) | (offsets > record_size - 8) | (table.min(axis=1) < 0)
+        line = np.flatnonzero(wrong)[0]
         raise RecordError(
-            f"{path}, line {line + 1}, key {keys[line]}: no record can begin at offset "
-            f"{offsets[line]} of a record file of {record_size:,} bytes; the index is damaged or "
-            "belongs to another file, rebuild it"
+            f"{path}, key {keys[line]}: no record can begin at offset {offsets[line]} of a record "
+            f"file of {record_size:,} bytes; {advice}"
         )
     for name, values in (("key", keys), ("offset", offsets)):
-        twice = _first_duplicate(values)
-        if twice is not None:
-            first, again = twice
-            raise RecordError(
-                f"{path}, line {again + 1}, key {keys[again]}: {name} {values[again]} stands in "
-                f"line {first + 1} already; rebuild the index (facerec make-records --repair)"
-            )
+        if (twice := first_duplicate(values)) is not None:
+            raise RecordError(f"{path}: the {name} {twice} stands there twice; {advice}")
     return RecordIndex(keys, offsets)
 
 
-def _first_duplicate(values: np.ndarray) -> tuple[int, int] | None:
+def first_duplicate(values: np.ndarray) -> int | None:
+    """Return the least value that occurs twice, None if all are different."""
     if (values[1:] > values[:-1]).all():
         return None
-    order = np.argsort(values, kind="stable")
-    ranked = values[order]
-    again = np.flatnonzero(ranked[1:] == ranked[:-1])
-    if not len(again):
-        return None
-    at = again[np.argmin(order[again + 1])]
-    return int(order[at]), int(order[at + 1])
-
-
-def _parse_index(path: Path, text: bytes) -> np.ndarray:
-    """Return keys and offsets, int64 ``(lines, 2)``."""
-    text = text.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
-    table = _parse_clean_lines(text)
-    if table is not None:
-        return table
-    rows = []
-    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
-        fields = [field.strip() for field in line.split(b"\t")]
-        if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
-            raise RecordError(
-                f"{path}, line {number}: expected two integers, key TAB offset, found "
-                f"{line[:60].decode('latin1')!a}; rebuild the index (facerec make-records "
-                "--repair)"
-            )
-        rows.append([int(field) for field in fields])
-        if max(rows[-1]) >= 1 << 63:
-            raise RecordError(
-                f"{path}, line {number}: a number does not fit in 64 bits; rebuild the index "
-                "(facerec make-records --repair)"
-            )
-    return np.array(rows, np.int64)
-
-
-def _parse_clean_lines(text: bytes) -> np.ndarray | None:
-    """Parse whole lines of nothing but digits, TAB and LF; ``None`` if there is anything else."""
-    if text == b"\n":
-        return np.empty((0, 2), np.int64)
-    chars = np.frombuffer(text, dtype=np.uint8)
-    breaks = np.flatnonzero(chars < ord("0"))
-    marks = chars[breaks]
-    if (
-        (chars > ord("9")).any()
-        or len(breaks) % 2
-        or (marks[0::2] != ord("\t")).any()
-        or (marks[1::2] != ord("\n")).any()
-    ):
-        return None
-    lengths = np.diff(breaks, prepend=-1) - 1
-    if lengths.min() < 1 or lengths.max() > 18:  # 18 digits always fit in 64 bits
-        return None
-    return np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)  # any blank separates
+    ordered = np.sort(values)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    return int(twice[0]) if len(twice) else None
 
 
 def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
@@ -411,14 +417,14 @@ def write_index(path: str | os.PathLike[str], index: RecordIndex) -> None:
         RecordError: the file cannot be written.
     """
     with atomic_file(Path(path)) as file:
-        _write_index(file, index.keys, index.offsets)
+        _write_lines(file, index)
 
 
-def _write_index(file: BinaryIO, keys: np.ndarray, offsets: np.ndarray) -> None:
-    for start in range(0, len(keys), 1 << 16):
-        block = slice(start, start + (1 << 16))
-        pairs = zip(keys[block].tolist(), offsets[block].tolist(), strict=True)
-        file.write("".join(f"{key}\t{offset}\n" for key, offset in pairs).encode())
+def _write_lines(file: BinaryIO, index: RecordIndex) -> None:
+    for start in range(0, len(index.keys), 1 << 16):
+        block = (values[start : start + (1 << 16)].tolist() for values in index)
+        lines = (f"{key}\t{offset}\n" for key, offset in zip(*block, strict=True))
+        file.write("".join(lines).encode())
 
 
 @contextlib.contextmanager
@@ -433,27 +439,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class RecordWriter:
-    """Writes a ``.rec`` file and its ``.idx`` side by side; a context manager.
+    """Appends records to an open file, see `record_writer`."""
 
-    Both appear under their names only when the block ends well: first the records, then the index.
-    The same payloads and keys always give the same bytes.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Name the record file; nothing is written before the ``with`` block begins."""
-        self.path = Path(path)
-        self.size = 0
-        self._keys = array("q")
-        self._offsets = array("q")
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> RecordWriter:
-        # Left in the opposite order: the records take their name before the index does.
-        with contextlib.ExitStack() as stack:
-            self._index_file = stack.enter_context(atomic_file(self.path.with_suffix(".idx")))
-            self._file = stack.enter_context(atomic_file(self.path))
-            self._stack = stack.pop_all()
-        return self
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = 0
+        self._keys, self._offsets = array("q"), array("q")
 
     def write(self, payload: bytes, key: int | None = None) -> int:
         """Append one record and return its offset.
@@ -463,41 +454,33 @@ class RecordWriter:
             key: its key in the index; by default one more than the last one, from 0.
 
         Raises:
-            RecordError: the payload is too long, or the disk is full.
+            RecordError: the payload is too long.
         """
         if key is None:
             key = self._keys[-1] + 1 if self._keys else 0
-        if not 0 <= key < 1 << 63:
-            raise RecordError(f"{self.path}: key {key} is not in the range of 0 to 2**63 - 1")
-        record = encode_record(payload)
-        offset = self.size
-        try:
-            self._file.write(record)
-        except OSError as problem:
-            raise RecordError(full_disk_sentence(self.path, problem)) from problem
-        self.size += len(record)
+        record, offset = encode_record(payload), self._size
+        self._file.write(record)
+        self._size += len(record)
         self._keys.append(key)
         self._offsets.append(offset)
         return offset
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if problem is not None:
-            self._stack.__exit__(kind, problem, trace)
-            return
-        with self._stack:
-            keys, offsets = np.array(self._keys), np.array(self._offsets)
-            twice = _first_duplicate(keys)
-            if twice is not None:
-                raise RecordError(
-                    f"{self.path}: records {twice[0]} and {twice[1]} have the same key "
-                    f"{keys[twice[0]]}; nothing was written, give every record its own key"
-                )
-            try:
-                _write_index(self._index_file, keys, offsets)
-            except OSError as error:
-                raise RecordError(full_disk_sentence(self.path, error)) from error
+    def index(self) -> RecordIndex:
+        """Return the index of what was written."""
+        return RecordIndex(np.array(self._keys), np.array(self._offsets))
+
+
+@contextlib.contextmanager
+def record_writer(path: Path) -> Iterator[RecordWriter]:
+    """Write a ``.rec`` file and its ``.idx``, both whole or not at all.
+
+    Raises:
+        RecordError: a key was given twice, or the disk is full.
+    """
+    with atomic_file(path.with_suffix(".idx")) as lines, atomic_file(path) as file:
+        writer = RecordWriter(file)
+        yield writer
+        index = writer.index()
+        if (twice := first_duplicate(index.keys)) is not None:
+            raise RecordError(f"{path}: two records have the key {twice}; nothing was written")
+        _write_lines(lines, index)

@@ -19,11 +19,10 @@ import json
 import os
 import re
 import tarfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +32,15 @@ from facerec.files import atomic_path, open_file, parse_json
 from facerec.names import same_name
 from facerec.npz import ArchiveError, read_arrays
 from facerec.progress import Progress
-from facerec.records.dataset import FaceDataset
-from facerec.records.image_record import CLASS_LIMIT
 from facerec.records.images import (
     OTHER_PHOTOS,
     SUFFIXES,
     Account,
+    LabelledImages,
     metadata_kind,
     suffix_kind,
-    text_array,
 )
+from facerec.records.recordio import CLASS_LIMIT
 from facerec.shards import is_pattern, shard_paths
 
 SUFFIX = ".tar"
@@ -57,7 +55,6 @@ _MAX_LABEL = 1 << 20
 """Bytes of a label; captions and metadata of others may be long, a person's name is not."""
 
 _FORMAT = 3
-_BLOCK = 512
 _MAX_INDEX = 16 << 30
 _MAX_NUMBER = 64
 """Bytes of a number in a text, with what is around it; whatever is longer is a caption."""
@@ -83,6 +80,14 @@ class ShardIndex:
     stamp: NDArray[np.int64]
     """``(3,)``: format, size and time of change of the shard in nanoseconds."""
 
+    def add_to(self, account: Account) -> None:
+        """Count what was passed over."""
+        passed, metadata, people = parse_json(bytes(self.account[0]))
+        account.passed.update({str(kind): int(count) for kind, count in passed.items()})
+        account.metadata.update({str(kind): int(count) for kind, count in metadata.items()})
+        for name in people:
+            account.people[str(name)] = False
+
 
 def is_tar_shards(path: Path) -> bool:
     """Tell whether a path stands for shards: a .tar, a folder of such alone, braces or stars.
@@ -99,112 +104,101 @@ def is_tar_shards(path: Path) -> bool:
     )
 
 
-class TarDataset(FaceDataset):
+class TarImages(LabelledImages):
     """The images of WebDataset shards, in the order of the shards and of their members.
 
     Labels that are all whole numbers are the classes; else they are names, and numbered in their
-    order. Images are named by their keys, and if shards repeat those, by ``SHARD/KEY``.
+    order. Images without one are of the class -1. Images are named by their keys, and if shards
+    repeat those, by ``SHARD/KEY``.
 
     Attributes:
         shards: the files.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        labelled: bool = True,
-        progress: Progress | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Open the shards and their indexes; those that are missing or old are made.
 
         Args:
             path: a ``.tar``, the folder of some, or a pattern such as ``shards-{000..009}.tar``.
-            labelled: whether every image needs a label; without, those that have none are of the
-                class -1.
             progress: called with the shards done.
-            options: those of `FaceDataset`.
 
         Raises:
             DatasetError: no such shard, one that is truncated or no plain tar, a sample with two
-                images, without a label (``on_error="error"``) or with one that is no
-                class, or a key that a shard has twice.
+                images or a label that is no class, or a key that a shard has twice.
         """
-        super().__init__(**options)
-        self.shards = shard_paths(Path(path), SUFFIX)
+        path = Path(path)
+        self.shards = shard_paths(path, SUFFIX)
         if not self.shards:
-            raise DatasetError(
-                f"{path}: there is no such file, or no {SUFFIX} file in it; check the path"
-            )
-        self._notes: list[str] = []
+            raise DatasetError(f"{path}: there is no such {SUFFIX} file, or none in it")
         indexes: list[ShardIndex] = []
         for number, shard in enumerate(self.shards):
             indexes.append(self._index(shard))
             if progress is not None:
                 progress("indexing", number + 1, len(self.shards))
-        counts = [len(index.keys) for index in indexes]
-        account = Account()
-        there = {label for index in indexes for label in np.unique(index.labels).tolist()}
-        for index in indexes:
-            passed, metadata, people = _known(index)
-            account.passed += passed
-            account.metadata += metadata
-            account.people.update({name: name.encode() in there for name in people})
-        if Path(path).is_dir():
-            beside = {entry.name for entry in Path(path).iterdir()}
-            for name in beside - {shard.name for shard in self.shards}:
-                if (kind := metadata_kind(name)) is not None:
-                    account.metadata[kind] += 1
-                elif not name.endswith(INDEX):
-                    account.passed[suffix_kind(name)] += 1
-        if not sum(counts):
-            found = str(account) or "they are empty"
-            raise DatasetError(f"{path}: its shards have no samples ({found}); check the path")
-        self._notes += account.notes(str(path))
-        self._starts = np.concatenate([[0], np.cumsum(counts)])
         # Arrays of bytes: millions of strings would be copied by every forked worker.
         self._keys = np.concatenate([index.keys for index in indexes])
         self._offsets = np.concatenate([index.offsets for index in indexes])
         self._sizes = np.concatenate([index.sizes for index in indexes])
+        self._starts = np.cumsum([0, *(len(index.keys) for index in indexes)])
+        labels = np.concatenate([index.labels for index in indexes])
+        account = Account()
+        for index in indexes:
+            index.add_to(account)
+        there = set(np.unique(labels).tolist())
+        account.people.update({name: name.encode() in there for name in account.people})
+        for entry in path.iterdir() if path.is_dir() else ():
+            if (kind := metadata_kind(entry.name)) is not None:
+                account.metadata[kind] += 1
+            elif entry not in self.shards and not entry.name.endswith(INDEX):
+                account.passed[suffix_kind(entry.name)] += 1
+        if not len(self._keys):
+            found = str(account) or "they are empty"
+            raise DatasetError(f"{path}: its shards have no samples ({found}); check the path")
+        self.add_notes(account.notes(str(path)))
         # WebDataset asks for keys that differ within a shard alone.
         self._prefixed = len(np.unique(self._keys)) < len(self._keys)
         if self._prefixed:
-            self._check_stems(path)
-            self._notes.append(
-                f"{path}: shards repeat keys, so an image is named after its shard too, as in "
-                f"{printable(self.name(0))}"
+            if len({shard.stem for shard in self.shards}) < len(self.shards):
+                raise DatasetError(
+                    f"{path}: shards repeat keys, and two shards have one name, so images cannot "
+                    "be told apart; rename one shard"
+                )
+            self.add_notes(
+                [
+                    f"{path}: shards repeat keys, so an image is named after its shard too, as in "
+                    f"{printable(self.name(0))}"
+                ]
             )
-        self._labelled = labelled
-        self._classes, self.class_names = self._number(
-            np.concatenate([index.labels for index in indexes])
-        )
-        self.num_classes = int(self._classes.max(initial=-1)) + 1
-        self.has_unlabelled = not labelled and bool((self._classes < 0).any())
-        if labelled:
-            self._check_labels(path)
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found on opening that a user should know, one sentence each."""
-        return self._notes
+        self._number_classes(labels)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def sample(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.sample`."""
-        label = int(self._classes[i])
-        if label < 0 and self._labelled:
-            raise RecordError(_no_label(self.where(i)))
+        """See `LabelledImages.sample`; an image without a label is refused."""
+        label = self._classes.item(i)
+        if label < 0:
+            self.refuse_unlabelled(i)
         return self.encoded(i), label
 
+    def refuse_unlabelled(self, i: int, more: str = "") -> NoReturn:
+        """Say that image ``i`` has no label, and ``more``.
+
+        Raises:
+            DatasetError: always.
+        """
+        raise DatasetError(
+            f"{self.where(i)}: it has no label, a .cls with a number or name, a .txt with a "
+            f"number, or a .json with one of {', '.join(LABEL_KEYS)}; add it, or name the set as "
+            f"one without labels{more}"
+        )
+
     def encoded(self, i: int) -> bytes:
-        """Return the encoded image of sample ``i``, which needs no label."""
-        shard, size = self.shards[self._shard(i)], int(self._sizes[i])
+        """Return the encoded image ``i``, which needs no label."""
+        shard, size = self.shards[self._shard(i)], self._sizes.item(i)
         try:
             with open_file(shard) as file:
-                data = os.pread(file.fileno(), size, int(self._offsets[i]))
+                data = os.pread(file.fileno(), size, self._offsets.item(i))
         except OSError as problem:
             raise DatasetError(
                 f"{shard}: cannot be read ({problem.strerror or problem}); check that it is still "
@@ -218,7 +212,7 @@ class TarDataset(FaceDataset):
         return data
 
     def where(self, i: int) -> str:
-        """See `FaceDataset.where`."""
+        """Name the shard and the key of image ``i``."""
         return f"{self.shards[self._shard(i)]}, sample {_text(self._keys[i])}"
 
     def name(self, i: int) -> str:
@@ -233,15 +227,8 @@ class TarDataset(FaceDataset):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def subjects(self) -> NDArray[np.str_] | None:
-        """Return who is on each image, text ``(N,)``, empty where unknown; None if nobody is."""
-        if not self.num_classes:
-            return None
-        names = self.class_names or [str(number) for number in range(self.num_classes)]
-        return text_array([*names, ""], "the labels")[self._classes]
-
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        """See `FaceDataset.read_labels`; nothing needs to be read."""
+    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """See `LabelledImages.read_labels`; nothing needs to be read."""
         return self._classes
 
     def _shard(self, i: int) -> int:
@@ -260,48 +247,30 @@ class TarDataset(FaceDataset):
                 np.savez(file, **vars(index))
         except DatasetError as problem:
             if _read_index(path, stamp) is None:  # else another process has just written it
-                self._notes.append(
-                    f"{shard}: its index is not kept and is made again each time ({problem})"
+                self.add_notes(
+                    [f"{shard}: its index is not kept and is made again each time ({problem})"]
                 )
         return index
 
-    def _number(self, labels: NDArray[np.bytes_]) -> tuple[NDArray[np.int64], list[str] | None]:
-        """Return the class of each label, -1 where there is none, and the names of classes."""
+    def _number_classes(self, labels: NDArray[np.bytes_]) -> None:
+        """Give each label its class, -1 where there is none."""
         distinct, inverse = np.unique(labels, return_inverse=True)
-        known = [label for label in distinct.tolist() if label]
-        if all(_NUMBER.fullmatch(label) for label in known):
-            classes = [int(label) if label else -1 for label in distinct.tolist()]
-            for rank, number in enumerate(classes):
-                if distinct[rank] and not 0 <= number < CLASS_LIMIT:
-                    first = int(np.flatnonzero(inverse == rank)[0])
-                    raise DatasetError(
-                        f"{self.where(first)}: its label {number} is no class (from 0 to "
-                        f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
-                    )
-            names = None
+        known = distinct != b""
+        classes = np.full(len(distinct), -1)
+        if all(_NUMBER.fullmatch(label) for label in distinct[known].tolist()):
+            classes[known] = distinct[known].astype(np.int64)
+            wrong = known & ((classes < 0) | (classes >= CLASS_LIMIT))
+            if wrong.any():
+                first = int(np.flatnonzero(wrong[inverse])[0])
+                raise DatasetError(
+                    f"{self.where(first)}: its label {_text(labels[first])} is no class (from 0 to "
+                    f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
+                )
         else:
-            ranks = iter(range(len(known)))
-            classes = [next(ranks) if label else -1 for label in distinct.tolist()]
-            names = [_text(label) for label in known]
-        return np.array(classes, np.int64)[inverse], names
-
-    def _check_labels(self, path: str | os.PathLike[str]) -> None:
-        missing = np.flatnonzero(self._classes < 0)
-        if not missing.size:
-            return
-        sentence = _no_label(self.where(int(missing[0])))
-        if self.on_error == "error" or len(missing) == len(self):
-            raise DatasetError(f"{sentence} ({len(missing):,} of {len(self):,} samples have none)")
-        self._notes.append(f"{path}: {len(missing):,} of {len(self):,} samples have no label")
-
-    def _check_stems(self, path: str | os.PathLike[str]) -> None:
-        stems = [shard.stem for shard in self.shards]
-        if len(set(stems)) < len(stems):
-            twice = next(stem for stem in stems if stems.count(stem) > 1)
-            raise DatasetError(
-                f"{path}: shards repeat keys, and two of them are named {twice}{SUFFIX}, so images "
-                "cannot be told apart; rename one shard"
-            )
+            classes[known] = np.arange(known.sum())
+            self.class_names = [_text(label) for label in distinct[known]]
+        self._classes: NDArray[np.int64] = classes[inverse]
+        self.num_classes = int(classes.max()) + 1
 
 
 def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardIndex:
@@ -312,13 +281,12 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
         stamp: of the file, if that was looked at before.
 
     Raises:
-        DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has no
+        DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has a
             member twice or two images.
     """
     stamp = _stamp(path) if stamp is None else stamp
     account = Account()
     rows: list[tuple[bytes, int, int, bytes]] = []
-    lost: list[str] = []
     try:
         with open_file(path) as file:
             groups = _groups(path, file, account)
@@ -339,13 +307,13 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
         if not images:
             others += filter(None, [field])
             if label or any(name in OTHER_PHOTOS for name in others):
-                lost.append(_text(label or key))
+                account.people[_text(label or key)] = False
         elif not label and _is_field(key, groups, labels):
             others = [f".{_text(key.rpartition(b'/')[2].partition(b'.')[2])}{images[0]}"]
         else:
             rows.append((key, *fields[images[0]], label))
         account.passed.update(others)
-    known = json.dumps([account.passed, account.metadata, list(dict.fromkeys(lost))])
+    known = json.dumps([account.passed, account.metadata, list(account.people)])
     return ShardIndex(
         _bytes_array([row[0] for row in rows], path),
         np.array([row[1] for row in rows], np.int64),
@@ -405,82 +373,63 @@ def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.
     tarfile itself takes a header that it cannot read for the end.
     """
     size = os.fstat(file.fileno()).st_size
-    advice = "copy the shard again"
     end = 0
     try:
         archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
         while (member := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined]  # millions would stay in memory
-            if member.size < 0 or member.offset_data + member.size > size:
-                raise DatasetError(
-                    f"{path}: truncated at byte {size:,}, within {printable(member.name)[:80]!r}; "
-                    f"{advice}"
+            stop = member.offset_data + member.size
+            if not end <= member.offset_data <= stop <= size or member.issparse():
+                raise tarfile.ReadError(
+                    f"{printable(member.name)[:80]!r} is truncated, or stored with holes"
                 )
-            if archive.offset <= end:
-                raise DatasetError(f"{path}: damaged at byte {end:,}; {advice}")
             end = archive.offset
-            if member.issparse():
-                raise DatasetError(
-                    f"{path}: {printable(member.name)[:80]!r} is stored with holes; pack the shard "
-                    "again without --sparse"
-                )
             if member.isreg():
                 yield member
             elif not member.isdir():
                 kind = "link" if member.issym() or member.islnk() else "device"
                 account.passed["pipe" if member.isfifo() else kind] += 1
+        file.seek(end)
+        if len(last := file.read(512)) < 512 or any(last):
+            raise tarfile.ReadError("truncated or damaged")
+        while rest := file.read(1 << 20):
+            if any(rest):
+                raise tarfile.ReadError("there is more, as where tars were joined with cat")
     except (DatasetError, OSError):
         raise
     # Damaged headers end in errors of many kinds.
     except Exception as problem:
         raise DatasetError(
-            f"{path}: no whole tar after byte {end:,} ({str(problem)[:100] or 'it is empty'}); "
-            f"a compressed shard must be unpacked first (gunzip), else {advice}"
+            f"{path}: no whole tar after byte {end:,} ({str(problem)[:200] or 'it is empty'}); "
+            "copy it again; a compressed shard must be unpacked first (gunzip)"
         ) from problem
-    file.seek(end)
-    last = file.read(_BLOCK)
-    if len(last) < _BLOCK or any(last):
-        raise DatasetError(f"{path}: truncated or damaged at byte {end:,}; {advice}")
-    while rest := file.read(1 << 20):
-        if any(rest):
-            raise DatasetError(
-                f"{path}: there is more behind its end marker at byte {end:,}, as where tars were "
-                "joined with cat; give the shards one by one"
-            )
 
 
 def _label(
     path: Path, file: IO[bytes], fields: dict[str, tuple[int, int]], key: bytes
 ) -> tuple[bytes, str]:
     """Return the label of a sample in UTF-8 and its field, both empty if it has none."""
-    where = f"{path}, sample {_text(key)}"
     for field in _LABELS:
-        if field not in fields:
+        offset, size = fields.get(field, (0, 0))
+        if field not in fields or (field == ".txt" and size > _MAX_NUMBER):  # a caption
             continue
-        offset, size = fields[field]
-        if size > (_MAX_NUMBER if field == ".txt" else _MAX_LABEL):
-            if field == ".txt":  # a caption
-                continue
-            raise DatasetError(
-                f"{where}: {field} has {size:,} bytes, at most {_MAX_LABEL:,} are read"
-            )
-        content = os.pread(file.fileno(), size, offset)
         try:
+            if size > _MAX_LABEL:
+                raise ValueError(f"{size:,} bytes, at most {_MAX_LABEL:,} are read")
+            content = os.pread(file.fileno(), size, offset)
             value = parse_json(content) if field == ".json" else content.decode("utf-8")
+            if isinstance(value, dict):
+                known = (value[name] for name in LABEL_KEYS if value.get(name) is not None)
+                value = next(known, None)
+            if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
+                raise ValueError(f"{str(value)[:40]!r} is no whole number and no text")
         except ValueError as problem:
             if field == ".txt":
                 continue
             raise DatasetError(
-                f"{where}: its {field} is not {'JSON' if field == '.json' else 'text in UTF-8'} "
-                f"({str(problem)[:100]}); write it again"
+                f"{path}, sample {_text(key)}: its {field} is not the label in UTF-8 or JSON that "
+                f"it should be ({str(problem)[:100]}); write it again"
             ) from problem
-        if isinstance(value, dict):
-            value = next((value[name] for name in LABEL_KEYS if value.get(name) is not None), None)
-        if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
-            raise DatasetError(
-                f"{where}: the label in its .json is {str(value)[:40]!r}, no whole number and no "
-                "text; write it again"
-            )
         text = _utf8("" if value is None else str(value).strip())
         if text and (field != ".txt" or _NUMBER.fullmatch(text)):
             return text, field
@@ -493,7 +442,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
     try:
         arrays, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
         index = ShardIndex(**arrays)
-        _known(index)
+        index.add_to(Account())
     except (OSError, ArchiveError, TypeError, ValueError, AttributeError, IndexError):
         return None
     shape = index.keys.shape
@@ -510,13 +459,6 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
     return index if sound else None
 
 
-def _known(index: ShardIndex) -> tuple[Counter[str], Counter[str], list[str]]:
-    """Return what a shard's account holds."""
-    passed, metadata, names = parse_json(bytes(index.account[0]))
-    counts = (Counter({str(kind): int(n) for kind, n in c.items()}) for c in (passed, metadata))
-    return next(counts), next(counts), list(map(str, names))
-
-
 def _stamp(shard: Path) -> NDArray[np.int64]:
     try:
         facts = shard.stat()
@@ -530,10 +472,7 @@ def _stamp(shard: Path) -> NDArray[np.int64]:
 def _bytes_array(texts: list[bytes], path: Path) -> NDArray[np.bytes_]:
     longest = max(map(len, texts), default=0)
     if longest * len(texts) > max(1 << 26, 8 * sum(map(len, texts))):
-        raise DatasetError(
-            f"{path}: a key or label has {longest:,} bytes, far more than the others; shorten it, "
-            "or check that this is the right file"
-        )
+        raise DatasetError(f"{path}: a key or label has {longest:,} bytes; shorten it")
     return np.array(texts, np.bytes_)
 
 
@@ -545,11 +484,3 @@ def _utf8(text: str) -> bytes:
 
 def _text(key: Any) -> str:
     return bytes(key).decode("utf-8", "backslashreplace")
-
-
-def _no_label(where: str) -> str:
-    keys = ", ".join(LABEL_KEYS)
-    return (
-        f"{where}: it has no label, a .cls with a number or name, a .txt with a number, or a .json "
-        f"with one of {keys}; add it, or name the set as one without labels"
-    )

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.limits import Checked, Count, CountOrNone, Limits
 from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation
-from facerec.records.dataset import (
-    FaceDataset,
-    FolderDataset,
-    OnError,
-    RecordDataset,
-    Subset,
-)
-from facerec.records.images import turned_note
-from facerec.records.joined import JoinedDataset
-from facerec.records.layout import read_text
-from facerec.records.tar_shards import TarDataset, is_tar_shards
+from facerec.records.dataset import FaceDataset
+from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
+from facerec.records.layout import RecordImages, read_text
+from facerec.records.tar_shards import TarImages, is_tar_shards
 from facerec.tables import Table
 
 
@@ -104,135 +96,137 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     Raises:
         FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.
     """
-    first = _open_set(data, "data.path", seed, progress)
-    if data.label_index is not None and not data.also and not isinstance(first, RecordDataset):
+    parts: list[Data | Part] = [data, *data.also]
+    labelled = [not isinstance(part, Part) or part.labelled for part in parts]
+    sources = []
+    for number, part in enumerate(parts):
+        name = f"data.also[{number - 1}].path" if number else "data.path"
+        sources.append(open_images(part.path, data, name, progress))
+        if labelled[number]:
+            _check_labelled(sources[-1], part.path)
+    if data.label_index is not None and not any(isinstance(s, RecordImages) for s in sources):
         raise DatasetError(
             f"{data.path}: data.label_index {data.label_index} chooses among labels of a record, "
             "and this is no record file; leave label_index out"
         )
-    dataset: FaceDataset
-    if data.also:
-        dataset = _join(data, first, seed, progress)
-    elif data.identities is not None:
-        classes = read_identities(data.identities, first)
-        first.load_labels(progress)
-        dataset = Subset(first, classes=classes)
-    else:
-        dataset = first
-    if data.exclude is not None and not data.also:
-        dataset = _without(data.exclude, first, dataset, progress)
-    if data.min_images > 1:
-        frequent = _frequent_classes(dataset.load_labels(progress), data)
-        if len(frequent) < dataset.num_classes:
-            dataset = Subset(dataset, classes=frequent, unlabelled=True)
-    return dataset
-
-
-def _open_set(
-    data: Data, field: str, seed: int, progress: Progress | None, labelled: bool = True
-) -> FaceDataset:
-    """Open the first set of ``data``, with all its identities."""
-    path = Path(data.path)
-    options: dict[str, Any] = {
-        "augmentation": data.augmentation,
-        "on_error": data.on_error,
-        "seed": seed,
-    }
-    if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
-        return _noted(TarDataset(path, labelled=labelled, progress=progress, **options), path)
-    if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
-    records = data.layout == "records" or (
-        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
-    )
-    if records:
-        options |= {"label_index": data.label_index, "progress": progress}
-        return _noted(RecordDataset(path, **options), path)
-    return _noted(FolderDataset(path, **options), path)
-
-
-def _noted(dataset: FaceDataset, path: Path) -> FaceDataset:
-    """Return the data set, with a note if there are turned images, which stay as they are."""
-    dataset.notes.extend(turned_note(dataset, str(path)))
-    return dataset
-
-
-def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) -> FaceDataset:
-    """Join the further sets to the first; what no set keeps has no class number afterwards."""
-    sets = [first]
-    for number, further in enumerate(data.also):
-        alone = replace(data, path=further.path)
-        field = f"data.also[{number}].path"
-        sets.append(_open_set(alone, field, seed, progress, further.labelled))
-    lists = [data.identities, *(further.identities for further in data.also)]
-    classes = []
-    left_out = [data.exclude, *(further.exclude for further in data.also)]
-    for number, (dataset, path, excluded) in enumerate(zip(sets, lists, left_out, strict=True)):
-        classes.append(np.arange(dataset.num_classes))
-        if path is None and excluded is None:
-            continue
-        dataset.load_labels(progress)
-        # The numbers stay, so that those of sets with the same identities mean the same.
-        if path is not None:
-            classes[-1] = np.array(read_identities(path, dataset))
-            sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
-        if excluded is not None:
-            sets[number] = _without(excluded, dataset, sets[number], progress, relabel=False)
-            labels = sets[number].labels
-            classes[-1] = np.unique(labels[labels >= 0])
-    labelled = [True, *(further.labelled for further in data.also)]
-    joined = JoinedDataset(
-        sets,
-        weights=[1.0, *(further.weight for further in data.also)],
-        shared_classes=[True, *(further.shared_classes for further in data.also)],
+    dataset = FaceDataset(
+        *sources,
+        weights=[1.0, *(part.weight for part in data.also)],
+        shared_classes=[True, *(part.shared_classes for part in data.also)],
         labelled=labelled,
+        augmentation=data.augmentation,
+        on_error=data.on_error,
+        seed=seed,
     )
-    pairs = zip(classes, joined.offsets, labelled, strict=True)
-    kept = np.unique(np.concatenate([numbers + start for numbers, start, known in pairs if known]))
-    if len(kept) == joined.num_classes:
-        return joined
-    joined.load_labels(progress)
-    return Subset(joined, classes=kept, unlabelled=True)
+    if any(part.identities or part.exclude for part in parts):
+        rows, classes = [], []
+        for number, (source, part) in enumerate(zip(sources, parts, strict=True)):
+            kept, known = _kept(source, part, progress)
+            rows.append(dataset.starts[number] + kept)
+            if labelled[number]:
+                classes.append(dataset.offsets[number] + known)
+        dataset.load_labels(progress)
+        dataset = dataset.subset(np.concatenate(rows), np.concatenate(classes))
+    if data.min_images > 1:
+        dataset = _without_rare(dataset, data, progress)
+    return dataset
 
 
-def _without(
-    path: Path,
-    whole: FaceDataset,
-    dataset: FaceDataset,
-    progress: Progress | None,
-    relabel: bool = True,
-) -> FaceDataset:
-    """Leave out the identities and images of a list.
+def open_images(
+    path: Path, data: Data, field: str = "the path", progress: Progress | None = None
+) -> LabelledImages:
+    """Open one set of images, whatever form it has; a note says if there are turned ones.
 
     Args:
-        path: the list.
-        whole: the set that its names are of.
-        dataset: that set, or those of its identities that are kept, under other numbers perhaps.
-        progress: called while labels are read.
-        relabel: number the classes that remain from 0.
+        path: the set.
+        data: how it is read.
+        field: what names the path, for messages.
+        progress: called with the images or shards done.
 
     Raises:
-        DatasetError: see `read_exclusions`, or nothing is left.
+        FacerecError: the set is missing, damaged or empty.
     """
-    classes, images = read_exclusions(path, whole)
-    if not classes and not images:
+    images: LabelledImages
+    if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
+        images = TarImages(path, progress)
+    elif not path.exists():
+        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
+    elif data.layout == "records" or (
+        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
+    ):
+        images = RecordImages(
+            path, label_index=data.label_index, on_error=data.on_error, progress=progress
+        )
+    else:
+        images = SubjectFolders(path)
+    images.on_error = data.on_error
+    images.add_notes(turned_note(images, str(path)))
+    return images
+
+
+def _check_labelled(images: LabelledImages, path: Path) -> None:
+    """Refuse shards whose images lack labels, or under ``on_error="skip"`` note how many do."""
+    if not isinstance(images, TarImages) or not (images.labels < 0).any():
+        return
+    missing = np.flatnonzero(images.labels < 0)
+    found = f"{len(missing):,} of {len(images):,} samples have no label"
+    if images.on_error == "error" or len(missing) == len(images):
+        images.refuse_unlabelled(int(missing[0]), f" ({found})")
+    images.add_notes([f"{path}: {found}"])
+
+
+def _kept(
+    images: LabelledImages, part: Data | Part, progress: Progress | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples and the classes of one set that its two lists leave.
+
+    Raises:
+        DatasetError: a list is damaged or names whom the set does not have, or nothing is left.
+    """
+    rows, classes = np.arange(len(images)), np.arange(images.num_classes)
+    if part.identities is None and part.exclude is None:
+        return rows, classes
+    labels = images.load_labels(progress)
+    if part.identities is not None:
+        classes = np.array(read_identities(part.identities, images))
+        rows = np.flatnonzero(np.isin(labels, classes))
+    if part.exclude is not None:
+        people, single = read_exclusions(part.exclude, images)
+        gone = np.isin(labels, list(people))
+        gone[list(single)] = True
+        rows = rows[~gone[rows]]
+        if people or single:
+            classes = np.unique(labels[rows][labels[rows] >= 0])
+    if not len(rows):
+        raise DatasetError(
+            f"{part.exclude or part.identities}: leaves out every image of {images.where(0)}; "
+            "change the list"
+        )
+    return rows, classes
+
+
+def _without_rare(dataset: FaceDataset, data: Data, progress: Progress | None) -> FaceDataset:
+    """Return the data set without the people who have fewer images than ``data.min_images``."""
+    labels = dataset.load_labels(progress)
+    counts = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
+    frequent = counts >= data.min_images
+    if not frequent.any():
+        raise DatasetError(
+            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
+            "lower data.min_images"
+        )
+    if frequent.all():
         return dataset
-    gone = np.isin(whole.load_labels(progress), list(classes))
-    gone[list(images)] = True
-    dataset.load_labels(progress)
-    indices = dataset.indices if isinstance(dataset, Subset) else np.arange(len(whole))
-    kept = np.flatnonzero(~gone[indices])
-    if not len(kept):
-        raise DatasetError(f"{path}: leaves out every image of {whole.where(0)}; shorten the list")
-    return Subset(dataset, indices=kept, relabel=relabel)
+    rows = np.flatnonzero(np.append(frequent, dataset.has_unlabelled)[labels])
+    return dataset.subset(rows, np.flatnonzero(frequent))
 
 
-def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int]]:
+def read_exclusions(path: Path, images: LabelledImages) -> tuple[set[int], set[int]]:
     """Read a list of identities and images to leave out; further columns are passed over.
 
     Args:
         path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
-        dataset: the set that the names are of.
+        images: the set that the names are of.
 
     Returns:
         Its classes, and its samples, that are to be left out.
@@ -242,10 +236,8 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
             that is not in the set.
     """
     classes: set[int] = set()
-    images: set[int] = set()
-    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
-    identities = _classes_of(names)
-    index_of: dict[str, int] | None = None
+    samples: set[int] = set()
+    identities, index_of = _classes_of(images), dict[str, int]()
     table = Table(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
     if not columns:
@@ -254,85 +246,51 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
             "with facerec overlap --csv"
         )
     for line, fields in table.rows(columns):
-        where = table.where(line)
         row = dict(zip(columns, fields, strict=True))
         subject, image = row.get("subject_id", ""), row.get("image_id", "")
-        if not subject and not image:
-            raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
-        if not image:
-            if subject not in identities:
-                raise DatasetError(
-                    f"{where}: the data set has no identity {subject[:60]!r} among its "
-                    f"{len(identities):,}; give the list that was made for this set"
-                )
+        if image and not index_of:
+            index_of = images.by_name()
+        if image in index_of:
+            samples.add(index_of[image])
+        elif not image and subject in identities:
             classes.update(identities[subject])
-            continue
-        if index_of is None:
-            index_of = dataset.samples_by_name()
-        if image not in index_of:
+        else:
             raise DatasetError(
-                f"{where}: the data set has no image {image[:60]!r} among its {len(index_of):,}; "
-                "give the list that was made for this set"
+                f"{table.where(line)}: the data set has no {'image' if image else 'identity'} "
+                f"{(image or subject)[:60]!r}; give the list that was made for this set"
             )
-        images.add(index_of[image])
-    return classes, images
+    return classes, samples
 
 
-def _classes_of(names: Sequence[str]) -> dict[str, list[int]]:
-    """Return the classes of each name; files of others may have two of one."""
-    classes: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        # Tables have no blanks around fields, which folders may have.
-        classes.setdefault(same_name(name.strip()), []).append(number)
-    return classes
+def read_identities(path: Path, images: LabelledImages) -> list[int]:
+    """Read a list of identities, one a line; return their classes.
 
-
-def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:
-    counts = np.bincount(labels[labels >= 0], minlength=1)
-    classes = np.flatnonzero(counts >= data.min_images)
-    if not len(classes):
-        raise DatasetError(
-            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
-            "lower data.min_images"
-        )
-    return classes
-
-
-def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[int]:
-    """Read a list of identities, one a line; return their classes in ``dataset``.
-
-    A line is a class name where the data set knows its names, otherwise a class number. Blank
-    lines are ignored.
+    A line is a class name where the set knows its names, otherwise a class number. Blank lines are
+    ignored.
 
     Raises:
         DatasetError: the file cannot be read, names no identity, an unknown one, or one twice.
     """
-    path = Path(path)
-    names = dataset.class_names
-    numbers = _classes_of(names or [])
-    known = f"{dataset.num_classes:,} classes"
-    classes: dict[int, int] = {}
-    for line_number, line in enumerate(read_text(path).splitlines(), start=1):
-        text = line.strip()
-        if not text:
+    identities = _classes_of(images)
+    classes: list[int] = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not (name := line.strip()):
             continue
-        if names is not None:
-            labels, wanted = numbers.get(text, []), f"one of the names of its {known}"
-        else:
-            number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
-            labels = [number] if 0 <= number < dataset.num_classes else []
-            wanted = f"a class number below {dataset.num_classes:,}"
-        if not labels:
+        if name not in identities:
             raise DatasetError(
-                f"{path}, line {line_number}: the data set has no identity {text[:60]!r}; "
-                f"write {wanted}"
+                f"{path}, line {number}: the data set has no identity {name[:60]!r}, or a line "
+                f"above has it already; write some of its {images.num_classes:,} classes, each once"
             )
-        if labels[0] in classes:
-            raise DatasetError(
-                f"{path}, line {line_number}: identity {text[:60]!r} is in line "
-                f"{classes[labels[0]]} already; remove one of the two"
-            )
-        classes.update(dict.fromkeys(labels, line_number))
+        classes += identities.pop(name)
     if not classes:
         raise DatasetError(f"{path}: names no identity; write one a line")
-    return list(classes)
+    return classes
+
+
+def _classes_of(images: LabelledImages) -> dict[str, list[int]]:
+    """Return the classes of each name, or number; files of others may have two of one name."""
+    classes: dict[str, list[int]] = {}
+    for number, name in enumerate(images.names_of_classes()):
+        # Tables have no blanks around fields, which folders may have.
+        classes.setdefault(same_name(name.strip()), []).append(number)
+    return classes

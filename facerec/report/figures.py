@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import matplotlib
@@ -22,12 +21,6 @@ from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from scipy.special import ndtri
-
-from facerec.errors import FacerecError
-from facerec.files import atomic_path
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which most colour-blind readers can tell apart."""
@@ -41,9 +34,6 @@ SMALL = 8.5
 
 Files = dict[str, bytes]
 """Path inside a report → contents."""
-
-# Rates at which a probit axis has a mark.
-_MARKS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -144,12 +134,6 @@ def percent_axis(axis: Axis) -> None:
     axis.set_major_formatter(lambda share, _: f"{100 * share:.6g} %")
 
 
-def probit_axis(axis: Axis, lowest: float) -> None:
-    """Mark an axis of Φ⁻¹ of rates from ``lowest`` on with the rates."""
-    marks = [mark for mark in _MARKS if mark >= 0.5 * lowest]
-    axis.set_ticks(ndtri(marks), [f"{100 * mark:.6g} %" for mark in marks])
-
-
 def legend(figure: Figure, shown: Sequence[Style], title: str | None = None) -> None:
     """Put a legend below a figure, which grows where names take many lines."""
     handles = [
@@ -221,29 +205,6 @@ def draw(figure: Figure, kind: str) -> bytes:
         # Not savefig, which draws everything once more beforehand to find the layout.
         getattr(canvas, f"print_{kind}")(content, metadata=metadata)
     return content.getvalue()
-
-
-def check_plot_path(path: Path) -> None:
-    """Refuse a plot file of unknown type before the work that it would show is done.
-
-    Raises:
-        FacerecError: the suffix is not .png, .svg or .pdf.
-    """
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise FacerecError(f"{path}: a plot is a .png, .svg or .pdf file; change the suffix")
-
-
-def write_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure into a PNG, SVG or PDF file, as its suffix says.
-
-    Raises:
-        FacerecError: another suffix, or the file cannot be written.
-    """
-    path = Path(path)
-    check_plot_path(path)
-    content = draw(figure, path.suffix.lower().removeprefix("."))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def data_uri(kind: str, content: bytes) -> str:

@@ -53,14 +53,7 @@ class Link:
     address: str
 
 
-@dataclass(frozen=True)
-class Code:
-    """A piece of a sentence that is a name or a command."""
-
-    text: str
-
-
-Piece: TypeAlias = str | Link | Code
+Piece: TypeAlias = str | Link
 
 
 @dataclass(frozen=True, init=False)

@@ -1,7 +1,7 @@
-"""A table, described once: columns say what to show of a row, and what to write of it.
+"""A table, described once: columns say what to show of a row.
 
-From one description come the terminal's table, the page's, the file for spreadsheets and the one
-for Markdown, so that they cannot differ.
+From one description come the terminal's table, the page's and the one for Markdown, so that they
+cannot differ.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -18,8 +18,6 @@ from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
 from facerec.errors import printable
-from facerec.report.csv_tables import to_csv
-from facerec.report.estimate import Estimate
 
 Row = TypeVar("Row")
 
@@ -42,35 +40,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """What a column shows of a row, and what it writes of it.
+    """What a column shows of a row.
 
     Attributes:
         heading: above the column.
-        show: row → what people read; without it the column is in the file alone.
-        data: row → what programs read: a number, a text or None under `key`, or several of them
-            by name. An `Estimate` becomes ``key``, ``key_low`` and ``key_high``. Without it the
-            column is for people alone.
-        key: name in the file.
+        show: row → what people read.
         words: whether it holds words rather than numbers, which stand at the right.
         terminal: whether a terminal, which is narrow, shows it too.
     """
 
     heading: str
-    show: Callable[[Row], Cell | str] | None = None
-    data: Callable[[Row], Any] | None = None
-    key: str = ""
+    show: Callable[[Row], Cell | str]
     words: bool = False
     terminal: bool = True
-
-    def values(self, row: Row) -> dict[str, Any]:
-        """Return what the file has of a row, by name."""
-        if self.data is None:
-            return {}
-        value = self.data(row)
-        if isinstance(value, Estimate):
-            ends = {f"{self.key}_low": value.low, f"{self.key}_high": value.high}
-            return {self.key: value.value, **ends}
-        return dict(value) if isinstance(value, Mapping) else {self.key: value}
 
 
 @dataclass(frozen=True)
@@ -93,9 +75,8 @@ class Table(Generic[Row]):
         >>> table = Table(
         ...     "Errors",
         ...     [
-        ...         Column("group", lambda row: row[0], lambda row: row[0], "group", words=True),
+        ...         Column("group", lambda row: row[0], words=True),
         ...         Column("errors", lambda row: f"{row[1][0]}/{row[1][1]}"),
-        ...         Column("", data=lambda row: row[1][0], key="errors"),
         ...     ],
         ...     list(counts.items()),
         ... )
@@ -104,10 +85,6 @@ class Table(Generic[Row]):
         | --- | ---: |
         | men | 3/100 |
         | women | 1/90 |
-        >>> print(table.csv().decode(), end="")
-        group,errors
-        men,3
-        women,1
     """
 
     caption: str
@@ -118,30 +95,13 @@ class Table(Generic[Row]):
     kind: ClassVar[str] = "table"
 
     @cached_property
-    def shown(self) -> list[Column[Row]]:
-        """The columns that people see."""
-        return [column for column in self.columns if column.show is not None]
-
-    @cached_property
     def cells(self) -> list[list[Cell]]:
         """What people see, row by row."""
-        return [self._cells(row, self.shown) for row in self.rows]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return what programs read, row by row."""
-        return [
-            {name: value for column in self.columns for name, value in column.values(row).items()}
-            for row in self.rows
-            if not isinstance(row, Spanning)
-        ]
-
-    def csv(self) -> bytes:
-        """Return the table as a file for spreadsheets; no cell is a formula."""
-        return to_csv(self.records())
+        return [self._cells(row, self.columns) for row in self.rows]
 
     def terminal(self) -> RenderableType:
         """Return caption and table for a terminal; small print stands below its text."""
-        columns = [column for column in self.shown if column.terminal]
+        columns = [column for column in self.columns if column.terminal]
         table = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for position, column in enumerate(columns):
             left = column.words or position == 0
@@ -157,18 +117,18 @@ class Table(Generic[Row]):
         """Return the table as Markdown; nothing in it is markup, and no line is broken."""
         marks = [
             "---" if column.words or position == 0 else "---:"
-            for position, column in enumerate(self.shown)
+            for position, column in enumerate(self.columns)
         ]
-        lines = [[escape_markdown(column.heading) for column in self.shown], marks]
+        lines = [[escape_markdown(column.heading) for column in self.columns], marks]
         for row in self.cells:
             texts = [escape_markdown(f"{cell.text} {cell.small}".strip()) for cell in row]
-            lines.append(texts + [""] * (len(self.shown) - len(texts)))
+            lines.append(texts + [""] * (len(self.columns) - len(texts)))
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def _cells(self, row: Row | Spanning, columns: Sequence[Column[Row]]) -> list[Cell]:
         if isinstance(row, Spanning):
             return [Cell(row.name), replace(row.cell, span=len(columns) - 1)]
-        cells = [column.show(row) for column in columns if column.show is not None]
+        cells = [column.show(row) for column in columns]
         return [Cell(cell) if isinstance(cell, str) else cell for cell in cells]
 
 

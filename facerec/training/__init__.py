@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         RMSprop,
     )
     from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
-    from facerec.training.sampler import Balanced, ClassBatches, Shuffle
 else:
     __getattr__ = lazy_names(__name__)
 
@@ -28,9 +27,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
-    "Balanced",
     "Checkpoints",
-    "ClassBatches",
     "Cosine",
     "DataParallel",
     "Distillation",
@@ -42,6 +39,5 @@ __all__ = [
     "Polynomial",
     "RMSprop",
     "Recipe",
-    "Shuffle",
     "Validation",
 ]

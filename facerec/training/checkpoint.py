@@ -16,7 +16,7 @@ import shutil
 import threading
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,14 +49,10 @@ class CheckpointWriter:
         folder: the run's ``checkpoints`` folder, which all ranks must see.
         processes: this rank among its peers; all of them call `save` together.
         keep: how many checkpoints stay.
-        asynchronous: False writes without a copy, and training waits for the disk.
     """
 
-    def __init__(
-        self, folder: Path, processes: Processes, keep: int, asynchronous: bool = True
-    ) -> None:
-        self.folder, self.processes = folder, processes
-        self.keep, self.asynchronous = keep, asynchronous
+    def __init__(self, folder: Path, processes: Processes, keep: int) -> None:
+        self.folder, self.processes, self.keep = folder, processes, keep
         self._copy: dict[str, torch.Tensor] = {}
         self._group: dist.ProcessGroup | None = None
         self._thread: threading.Thread | None = None
@@ -88,13 +84,10 @@ class CheckpointWriter:
             state: small JSON-able facts (the same on every rank).
 
         Raises:
-            CheckpointError: this checkpoint, or if ``asynchronous`` the one before it, cannot be
-                written, for example because the disk is full; earlier ones stay as they are.
+            CheckpointError: the one before it cannot be written, for example because the disk is
+                full; earlier ones stay as they are.
         """
         self.wait()
-        if not self.asynchronous:
-            self._write(step, tensors, state)
-            return
         copy = self._stage(tensors)
 
         def write() -> None:
@@ -265,37 +258,19 @@ def load(
         CheckpointError: incomplete, damaged, or of another architecture.
     """
     _silence()
-    try:
+    with _damaged(checkpoint):
         state = _read_state(checkpoint)
         files = sorted(state.pop("files").items())[processes.rank :: processes.world_size]
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"{checkpoint}: not a whole checkpoint ({_words(error)}); "
-            "delete it to go on from an earlier one"
-        ) from error
-    for damage in processes.gather_objects(_damage(checkpoint, files)):
+        wrong = [name for name, written in files if not _is_whole(checkpoint / name, written)]
+    for damage in processes.gather_objects(wrong):
         if damage:
-            raise CheckpointError(
-                f"{checkpoint}: damaged, {damage}; delete it to go on from an earlier one"
-            )
-    try:
+            raise _damage(checkpoint, f"{damage[0]} holds other bytes than were written")
+    with _damaged(checkpoint):
         reader = dcp.FileSystemReader(checkpoint)
         stored = reader.read_metadata().state_dict_metadata
-    except Exception as error:
-        raise CheckpointError(
-            f"{checkpoint}: not a whole checkpoint ({_words(error)}); "
-            "delete it to go on from an earlier one"
-        ) from error
     for name, tensor in tensors.items():
         entry = stored.get(name)
         shape = tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
-        if shape is None and name.startswith("ema."):
-            raise CheckpointError(
-                f"{checkpoint}: holds no moving average of weights; resume without ema, as the run "
-                "was started"
-            )
         if shape != tuple(tensor.shape):
             what = "no such tensor" if shape is None else f"shape {shape}"
             raise CheckpointError(
@@ -303,13 +278,8 @@ def load(
                 f"shape {tuple(tensor.shape)}, found {what}; resume with the recipe that wrote it"
             )
     wanted = tensors | {name: t for name, t in optional.items() if name in stored}
-    try:
+    with _damaged(checkpoint):
         dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
-    except (Exception, CheckpointException) as error:
-        raise CheckpointError(
-            f"{checkpoint}: damaged, it cannot be read back ({_words(_cause(error))}); "
-            "delete it to go on from an earlier one"
-        ) from error
     return {**state, "found": sorted(set(optional) & set(stored))}
 
 
@@ -347,10 +317,7 @@ def _read_state(checkpoint: Path) -> dict[str, Any]:
     state = dict(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
     written = state["files"].pop(STATE_FILE, None)
     if written not in (None, _checksum_of(state)) or checkpoint.name != _name(state["step"]):
-        raise CheckpointError(
-            f"{checkpoint}: damaged, {STATE_FILE} holds other facts than were written; "
-            "delete it to go on from an earlier one"
-        )
+        raise _damage(checkpoint, f"{STATE_FILE} holds other facts than were written")
     return state
 
 
@@ -369,16 +336,26 @@ def _checksum(path: Path) -> list[int]:
     return [size, crc]
 
 
-def _damage(checkpoint: Path, files: Iterable[tuple[str, list[int]]]) -> str | None:
-    """Say which of ``files`` is not there as it was written, if any."""
-    for name, written in files:
-        try:
-            checksum = _checksum(checkpoint / name)
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-        if checksum != written:
-            return f"{name} holds other bytes than were written"
-    return None
+def _is_whole(path: Path, written: list[int]) -> bool:
+    try:
+        return _checksum(path) == written
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _damaged(checkpoint: Path) -> Iterator[None]:
+    """Say of whatever is raised while a checkpoint is read that it is damaged."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (Exception, CheckpointException) as error:
+        raise _damage(checkpoint, f"it cannot be read ({_words(_cause(error))})") from error
+
+
+def _damage(checkpoint: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{checkpoint}: damaged, {what}; delete it to go on from an earlier one")
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -26,8 +26,6 @@ class DataParallel(Checked):
     """Megabytes of gradients that travel together while backward goes on."""
     compression: Literal["none", "bf16", "fp16"] = "none"
     """Numbers in which gradients travel; half the bytes, and rounded sums."""
-    static_graph: bool = False
-    """Promise that every step uses the same parameters, which saves a search in each."""
 
 
 def data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
@@ -44,7 +42,6 @@ def data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataPara
     wrapped = DistributedDataParallel(
         model,
         bucket_cap_mb=config.bucket_mb,
-        static_graph=config.static_graph,
         gradient_as_bucket_view=True,  # or every gradient would be there twice
         **unshared,
     )

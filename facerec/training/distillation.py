@@ -4,9 +4,6 @@ The teacher sees every picture before the first step. Its raw embeddings lie in 
 ``(images, views, T)`` of float16 that any number of processes and runs map into memory; a batch
 takes its rows from there while it is loaded. What a file belongs to (the teacher's bytes and
 preprocessing, the bytes of the images, the views) is hashed into its folder's name.
-
-An interrupted pass goes on where it was: blocks of rows are flushed to the disk and then listed, by
-each rank in a list of its own.
 """
 
 from __future__ import annotations
@@ -15,13 +12,11 @@ import contextlib
 import copy
 import functools
 import hashlib
-import io
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,15 +29,7 @@ from torch.utils.data import Dataset
 from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
-from facerec.files import (
-    atomic_path,
-    exclusive,
-    full_disk_sentence,
-    open_file,
-    parse_json,
-    read_file,
-    write_json,
-)
+from facerec.files import exclusive, full_disk_sentence, parse_json, read_file, write_json
 from facerec.heads.distillation_loss import DistillationKind
 from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
@@ -56,7 +43,7 @@ ARRAY_FILE = "embeddings.npy"
 NOTE_FILE = "teacher.json"
 """Written last: an embedding file without it is not whole."""
 
-_ROWS_PER_BLOCK = 512  # pictures, after which the pass could go on
+_PICTURES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -225,8 +212,8 @@ def teacher_targets(
         **({"mixup": config.mixup} if config.mixup else {}),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    folder = Path(config.cache) / f"{_plain(teacher.name)}-{key[:12]}"
-    pictures = _Pictures(dataset, config)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", teacher.name).strip(".") or "teacher"
+    folder, shape = Path(config.cache) / f"{name}-{key[:12]}", (len(dataset), config.pictures)
     with contextlib.ExitStack() as stack:
 
         def prepare() -> bool:
@@ -236,9 +223,15 @@ def teacher_targets(
             return not folder.exists()  # somebody else may just have finished
 
         if processes.on_main(prepare):
-            work = _Pass(folder, teacher, pictures, (len(dataset), config.pictures), processes)
-            work.run(workers, progress)
-            processes.on_main(lambda: work.finish(facts))
+            hidden = folder.with_name(f".{folder.name}.part")
+            try:
+                processes.on_main(lambda: _begin(hidden, (*shape, teacher.embedding_size)))
+                _look(hidden, teacher, _Pictures(dataset, config), processes, workers, progress)
+                processes.on_main(lambda: _finish(hidden, folder, teacher, facts))
+            except BaseException:
+                if processes.is_main:
+                    shutil.rmtree(hidden, ignore_errors=True)
+                raise
     targets = TeacherTargets(folder)
     if any(targets.note.get(name) != value for name, value in facts.items()):
         raise TrainingError(
@@ -322,155 +315,85 @@ class _Pictures(Dataset):
         return self.views[0].where(index)
 
 
-class _Pass:
-    """The teacher's look at all pictures, in blocks of rows that this rank and its peers share.
-
-    The hidden folder beside the final one holds the array, of full size from the beginning, and for
-    each rank a list of finished blocks.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        teacher: EmbeddingModel,
-        pictures: _Pictures,
-        shape: tuple[int, int],
-        processes: Processes,
-    ) -> None:
-        self.folder, self.unfinished = folder, folder.with_name(f".{folder.name}.part")
-        self.teacher, self.pictures, self.processes = teacher, pictures, processes
-        self.images, self.views = shape
-        self.block = max(1, _ROWS_PER_BLOCK // self.views)
-        self.shape = (self.images, self.views, teacher.embedding_size)
-        self.path = self.unfinished / ARRAY_FILE
-        self.row_bytes = self.views * teacher.embedding_size * 2
-        self.start = 0  # of the numbers in the file
-
-    def run(self, workers: int, progress: Progress | None) -> None:
-        """Embed what is missing; an error of any rank is raised on all."""
-        self.start, missing = self.processes.on_main(self._begin)
-        own = missing[self.processes.rank :: self.processes.world_size]
-        outcome: FacerecError | None = None
-        try:
-            self._embed(own, workers, progress)
-        except FacerecError as error:
-            outcome = error
-        except OSError as error:
-            outcome = TrainingError(full_disk_sentence(self.path, error))
-        for failure in self.processes.gather_objects(outcome):
-            if isinstance(failure, ModelError) and self.processes.is_main:
-                shutil.rmtree(self.unfinished, ignore_errors=True)  # a teacher that is of no use
-            if failure is not None:
-                raise failure
-
-    def finish(self, facts: dict[str, Any]) -> None:
-        """Give the folder its name, with a note on what it holds."""
-        array = np.load(self.path, mmap_mode="r")
-        count, total, smallest, largest = 0, 0.0, math.inf, -math.inf
-        for rows in range(0, len(array), 4096):
-            vectors = array[rows : rows + 4096].astype(np.float64)
-            vectors = vectors[~np.isnan(vectors[..., 0])]
-            count += len(vectors)
-            total += float(np.square(vectors).sum())
-            smallest = min(smallest, float(vectors.min(initial=math.inf)))
-            largest = max(largest, float(vectors.max(initial=-math.inf)))
-        mean_square = total / max(count * self.teacher.embedding_size, 1)
-        note = {
-            **facts,
-            "assumed": list(self.teacher.assumed),
-            "path": str(self.teacher.path),
-            "bytes": self.path.stat().st_size,
-            "pictures": count,
-            # To a mean square of 1 in a dimension.
-            "scale": 1 / math.sqrt(mean_square),
-        }
-        write_json(self.unfinished / NOTE_FILE, note)
-        for path in self._lists():
-            path.unlink()
-        self.unfinished.rename(self.folder)
-
-    def _begin(self) -> tuple[int, list[int]]:
-        """Make or check the array; return where its numbers begin, and the missing blocks."""
-        self.unfinished.mkdir(parents=True, exist_ok=True)
-        head = io.BytesIO()
-        description = {"descr": "<f2", "fortran_order": False, "shape": self.shape}
-        np.lib.format.write_array_header_1_0(head, description)
-        self.start = head.tell()
-        if not self._is_begun(head.getvalue()):
-            for path in self._lists():
-                path.unlink()
-            with atomic_path(self.path, TrainingError) as temporary, temporary.open("wb") as file:
-                file.write(head.getvalue())
-                file.truncate(self.start + self.images * self.row_bytes)
-        text = "".join(read_file(path).decode("ascii", "replace") for path in self._lists())
-        done = set(re.findall(r"^(\d+)\n", text, re.MULTILINE))  # a torn line has no end
-        blocks = range(-(-self.images // self.block))
-        return self.start, [block for block in blocks if str(block) not in done]
-
-    def _is_begun(self, head: bytes) -> bool:
-        if not self.path.is_file():
-            return False
-        with open_file(self.path) as file:
-            return file.read(len(head)) == head
-
-    def _embed(self, blocks: Sequence[int], workers: int, progress: Progress | None) -> None:
-        if not blocks:
-            return
-        requests = [
-            BatchRequest(view, np.arange(*self._range(block)))
-            for block in blocks
-            for view in range(self.views)
-        ]
-        batches = iter(BatchLoader(self.pictures, requests, workers=workers))
-        total = sum(len(request.indices) for request in requests)
-        done = 0
-        mine = self.unfinished / f"finished.{self.processes.rank}.txt"
-        with (
-            open_file(self.path, "r+b") as file,
-            open_file(mine, "a", encoding="ascii") as finished,
-        ):
-            for block in blocks:
-                first, last = self._range(block)
-                rows = np.empty((last - first, *self.shape[1:]), np.float16)
-                for view in range(self.views):
-                    batch = next(batches)
-                    rows[:, view] = self._vectors(batch, first, last)
-                    done += last - first
-                    if progress is not None:
-                        progress("the teacher looks at the images", done, total)
-                file.seek(self.start + first * self.row_bytes)
-                file.write(rows.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-                finished.write(f"{block}\n")
-                finished.flush()
-                os.fsync(finished.fileno())
-
-    def _vectors(self, batch: Batch, first: int, last: int) -> NDArray[np.float16]:
-        """Embed a batch; rows of images that could not be decoded are NaN, which no batch has."""
-        vectors = self.teacher.embed(batch.images.numpy())
-        asked = np.arange(first, last)
-        replaced = batch.indices.numpy() != asked
-        with np.errstate(over="ignore"):
-            stored = vectors.astype(np.float16)
-        bad = np.flatnonzero(~np.isfinite(stored).all(1) | ~stored.any(1))
-        if len(bad):
-            where = self.pictures.where(int(batch.indices[bad[0]]))
-            raise ModelError(
-                f"{self.teacher.path}: the teacher's embedding of {where} is zero or holds NaN, "
-                "infinity or numbers beyond 65,504; look at its preprocessing, or take another "
-                "teacher"
-            )
-        stored[replaced] = np.nan
-        return stored
-
-    def _range(self, block: int) -> tuple[int, int]:
-        return block * self.block, min((block + 1) * self.block, self.images)
-
-    def _lists(self) -> list[Path]:
-        return list(self.unfinished.glob("finished.*.txt"))
+def _begin(folder: Path, shape: tuple[int, int, int]) -> None:
+    """Make an array of full size, for which the disk keeps the room."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    path = folder / ARRAY_FILE
+    try:
+        folder.mkdir(parents=True)
+        np.lib.format.open_memmap(path, "w+", np.float16, shape)
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        raise TrainingError(full_disk_sentence(path, error)) from error
 
 
-def _plain(name: str) -> str:
-    """Return a name that is fit for a folder."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".") or "teacher"
+def _look(
+    folder: Path,
+    teacher: EmbeddingModel,
+    pictures: _Pictures,
+    processes: Processes,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Embed this rank's share of the pictures; an error of any rank is raised on all."""
+    array = np.load(folder / ARRAY_FILE, mmap_mode="r+")
+    count, views, _ = array.shape
+    parts = np.array_split(np.arange(count), -(-count * views // _PICTURES_AT_ONCE))
+    own = parts[processes.rank :: processes.world_size]
+    requests = [BatchRequest(view, rows) for rows in own for view in range(views)]
+    outcome: FacerecError | None = None
+    done, total = 0, views * sum(map(len, own))
+    try:
+        batches = BatchLoader(pictures, requests, workers=workers)
+        for request, batch in zip(requests, batches, strict=True):
+            array[request.indices, request.epoch] = _vectors(teacher, pictures, request, batch)
+            done += len(request.indices)
+            if progress is not None:
+                progress("the teacher looks at the images", done, total)
+        array.flush()
+    except FacerecError as error:
+        outcome = error
+    for failure in processes.gather_objects(outcome):
+        if failure is not None:
+            raise failure
+
+
+def _vectors(
+    teacher: EmbeddingModel, pictures: _Pictures, request: BatchRequest, batch: Batch
+) -> NDArray[np.float16]:
+    """Embed a batch; rows of images that could not be decoded are NaN, which no batch has."""
+    vectors = teacher.embed(batch.images.numpy())
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(np.float16)
+    bad = np.flatnonzero(~np.isfinite(stored).all(1) | ~stored.any(1))
+    if len(bad):
+        where = pictures.where(int(batch.indices[bad[0]]))
+        raise ModelError(
+            f"{teacher.path}: the teacher's embedding of {where} is zero or holds NaN, infinity or "
+            "numbers beyond 65,504; look at its preprocessing, or take another teacher"
+        )
+    stored[batch.indices.numpy() != request.indices] = np.nan
+    return stored
+
+
+def _finish(hidden: Path, folder: Path, teacher: EmbeddingModel, facts: dict[str, Any]) -> None:
+    """Give the folder its name, with a note on what it holds."""
+    array = np.load(hidden / ARRAY_FILE, mmap_mode="r")
+    count, total = 0, 0.0
+    for start in range(0, len(array), 4096):
+        vectors = array[start : start + 4096].astype(np.float64)
+        vectors = vectors[~np.isnan(vectors[..., 0])]
+        count += len(vectors)
+        total += float(np.square(vectors).sum())
+    note = {
+        **facts,
+        "assumed": list(teacher.assumed),
+        "path": str(teacher.path),
+        "bytes": (hidden / ARRAY_FILE).stat().st_size,
+        "pictures": count,
+        # To a mean square of 1 in a dimension.
+        "scale": 1 / math.sqrt(total / max(count * array.shape[2], 1)),
+    }
+    write_json(hidden / NOTE_FILE, note)
+    hidden.rename(folder)

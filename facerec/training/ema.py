@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 class WeightAverage:
@@ -29,25 +29,20 @@ class WeightAverage:
         self.module = copy.deepcopy(module).requires_grad_(False).eval()
         mine, theirs = self.module.state_dict(), module.state_dict()
         pairs = [(mine[name], theirs[name]) for name in mine]
-        self._averaged = _columns([pair for pair in pairs if pair[0].is_floating_point()])
-        self._copied = _columns([pair for pair in pairs if not pair[0].is_floating_point()])
+        self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
     def restart(self) -> None:
         """Take the module's weights as they are."""
-        for mine, theirs in (self._averaged, self._copied):
-            if mine:
-                torch._foreach_copy_(mine, theirs)
+        for mine, theirs in (*self._averaged, *self._copied):
+            mine.copy_(theirs)
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after ``step`` optimizer steps, counted from 1."""
         share = 1 - min(self.decay, step / (9 + step))
-        if self._averaged[0]:
-            torch._foreach_lerp_(*self._averaged, share)
-        if self._copied[0]:
-            torch._foreach_copy_(*self._copied)
-
-
-def _columns(pairs: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    return [mine for mine, _ in pairs], [theirs for _, theirs in pairs]
+        for mine, theirs in self._averaged:
+            mine.lerp_(theirs, share)
+        for mine, theirs in self._copied:
+            mine.copy_(theirs)

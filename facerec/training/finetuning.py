@@ -1,4 +1,4 @@
-"""How the backbone moves in training: rates by depth, layers that rest for a while, batch norms."""
+"""How the backbone moves in training: rates by depth, steps at rest, batch norms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn
 
 from facerec.errors import RecipeError
 from facerec.limits import Checked, CountOrNone, Positive, Share
-from facerec.training.initialization import require_layer, within
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -26,38 +25,27 @@ class Finetune(Checked):
     """Further factor for each block that lies between a layer and the embedding, so that layers
     near the pixels move least; 0.65 to 0.8 are usual for networks of a dozen blocks."""
     freeze_steps: CountOrNone | None = 0
-    """First optimizer steps in which the backbone, or freeze_layers of it, stays bit for bit as it
-    is and computes as it does in use (evaluation mode). None freezes for good."""
-    freeze_layers: tuple[str, ...] = ()
-    """Layers that rest, by the beginning of their tensors' names, such as conv1 layer1; () is the
-    whole backbone, of which there is no backward pass then. Layers that are frozen for good have no
-    backward pass either, if none before them learns; those that will learn save no time."""
+    """First optimizer steps in which the class centres alone learn: the backbone stays bit for bit
+    as it is, computes as it does in use (evaluation mode) and has no backward pass. None freezes it
+    for good."""
     batch_norm: Literal["train", "frozen"] = "train"
     """Statistics of the batch norms: those of each batch, of which averages are kept; or frozen as
     they are at the start. Scale and shift of batch norms learn either way."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.freeze_layers and self.freeze_steps == 0:
-            raise RecipeError(
-                "finetune.freeze_layers rest for 0 steps; set finetune.freeze_steps too"
-            )
 
-
-def refuse_single_images(micro_batch: int, backbone: nn.Module, config: Finetune) -> None:
+def refuse_single_images(micro_batch: int, batch_norm: bool, config: Finetune) -> None:
     """Refuse micro-batches over which the last batch norm cannot average.
 
     Args:
         micro_batch: images of a rank that go through the backbone together.
-        backbone: the bare module, with its last batch norm as ``embedding_norm``.
+        batch_norm: whether the backbone ends with one.
         config: says whether batch norms average at all.
 
     Raises:
         RecipeError: there is a single image, and such a batch norm.
     """
-    at_rest = config.freeze_steps is None and not config.freeze_layers
-    averages = config.batch_norm == "train" and not at_rest
-    if micro_batch == 1 and averages and getattr(backbone, "embedding_norm", None) is not None:
+    averages = config.batch_norm == "train" and config.freeze_steps is not None
+    if micro_batch == 1 and averages and batch_norm:
         raise RecipeError(
             "a micro-batch of a rank has a single image, over which the last batch norm cannot "
             "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
@@ -99,57 +87,33 @@ def _units(backbone: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 class Freezing:
-    """Keeps layers as they are for the first steps, and batch norms for as long as asked.
+    """Keeps the backbone as it is for the first steps, and batch norms for as long as asked.
 
-    Gradients of layers that rest are dropped before anything uses them: an optimizer passes over
-    parameters without one, so that nothing decays and no momentum gathers, and all processes reduce
-    the same parameters in every step. All depends on the recipe and the step alone. Layers frozen
-    for good (``freeze_steps`` None) take no gradients at all, so that no backward pass reaches the
-    first of them.
+    All depends on the recipe and the step alone.
 
     Args:
         backbone: the bare module.
         config: the recipe's section.
 
     Attributes:
-        whole: whether no part of the backbone learns in this step.
-
-    Raises:
-        RecipeError: a layer that the backbone does not have.
+        whole: whether the backbone rests in this step.
     """
 
     def __init__(self, backbone: nn.Module, config: Finetune) -> None:
         self.backbone, self.config = backbone, config
-        self.whole = False
-        self._resting: bool | None = None
-        named = dict(backbone.named_parameters())
-        for layer in config.freeze_layers:
-            owner = f"{type(backbone).__name__} has"
-            require_layer(layer, named, owner, "finetune.freeze_layers")
-        self._parameters = [p for name, p in named.items() if self._rests(name)]
-        self._modules = [m for name, m in backbone.named_modules() if self._rests(name)]
-        norms = [m for m in backbone.modules() if isinstance(m, _BATCH_NORMS)]
-        self._norms = norms if config.batch_norm == "frozen" else []
+        self.whole: bool | None = None
         if config.freeze_steps is None:
-            for parameter in self._parameters:
-                parameter.requires_grad_(False)
-
-    def _rests(self, name: str) -> bool:
-        return not self.config.freeze_layers or within(name, self.config.freeze_layers)
+            backbone.requires_grad_(False)
 
     def begin(self, step: int) -> None:
-        """Put every part of the backbone into the mode that it has in this step."""
+        """Put the backbone into the mode that it has in this step."""
         steps = self.config.freeze_steps
         resting = steps is None or step < steps
-        if resting == self._resting:
+        if resting == self.whole:
             return
-        self._resting = resting
-        self.whole = resting and not self.config.freeze_layers
-        self.backbone.train()
-        for module in [*(self._modules if resting else ()), *self._norms]:
-            module.eval()
-
-    def drop_gradients(self) -> None:
-        """Forget the gradients of what rests."""
-        for parameter in self._parameters if self._resting else ():
-            parameter.grad = None
+        self.whole = resting
+        self.backbone.train(not resting)
+        if self.config.batch_norm == "frozen":
+            for module in self.backbone.modules():
+                if isinstance(module, _BATCH_NORMS):
+                    module.eval()

@@ -33,7 +33,6 @@ from facerec.training.finetuning import Freezing, rate_factors, refuse_single_im
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
 from facerec.training.network import CUDA_GRAPHS, FromPixels, compile_mode, compiled
-from facerec.training.nonfinite import NonfiniteGuard
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
@@ -113,7 +112,8 @@ class Learner:
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
         micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
-        refuse_single_images(micro_batch, self.backbone, recipe.finetune)
+        batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
+        refuse_single_images(micro_batch, batch_norm, recipe.finetune)
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
@@ -126,18 +126,12 @@ class Learner:
             plain=[parameter for term in self.terms for parameter in term.plain],
             factors=rate_factors(self.backbone, recipe.finetune),
         )
-        if not groups:
-            raise RecipeError(
-                "finetune.freeze_layers names all layers and freezes them for good, so nothing "
-                "learns; name fewer, or give freeze_steps a number"
-            )
         self.optimizer = recipe.optimizer.create(groups)
         self.scaler = self._create_scaler()
         # A step that may be called off needs all gradients, or half of it would be taken.
-        certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
         if self._margin is not None:
-            weight = self._margin.module.weight
-            self._margin.update = RowUpdate(self.optimizer, weight, at_once=certain)
+            weight, at_once = self._margin.module.weight, not self.scaler.is_enabled()
+            self._margin.update = RowUpdate(self.optimizer, weight, at_once=at_once)
         self.state = TrainingState(
             {
                 "backbone": self.backbone,
@@ -227,7 +221,6 @@ class Learner:
             whole = self._whole_batch([x for x, _, _ in micro])
         step = Step(
             number=self.step,
-            epoch=self.step / self.steps_per_epoch,
             progress=self.step / max(self.total_steps, 1),
             labels=labels,
             embeddings=whole,
@@ -235,11 +228,8 @@ class Learner:
         )
         for term in self.terms:
             term.begin(step)
-        if self.guard is not None:
-            self.guard.remember()
         self.optimizer.zero_grad(set_to_none=True)
         micro_figures: list[Figures] = []
-        losses: list[torch.Tensor] = []
         for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
@@ -252,22 +242,17 @@ class Learner:
                     loss = functools.reduce(torch.add, [output.loss for output in outputs])
                 with self.phase("backward"):
                     self.scaler.scale(loss / count).backward()
-            losses.append(loss.detach())
             micro_figures.append(_figures(embeddings, outputs))
 
         figures = _average(micro_figures)
-        self.freezing.drop_gradients()
         with self.phase("optimizer"):
             self.scaler.unscale_(self.optimizer)
-            if self.guard is not None and self.guard.undoes(losses):
-                self.scaler.update(self.scaler.get_scale())  # ends its step, keeps its scale
-            else:
-                if recipe.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-                for term in self.terms:
-                    term.end()
+            if recipe.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            for term in self.terms:
+                term.end()
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
@@ -321,20 +306,9 @@ class Learner:
             rank=self.processes.rank,
             world_size=self.processes.world_size,
             start=start,
-            order=self.recipe.sampling,
-            labels=self.dataset.labels if self.recipe.sampling.by_identity else None,
+            labels=self.dataset.labels if self.recipe.sampling == "balanced" else None,
             weights=self.dataset.weights,
         )
-
-    @functools.cached_property
-    def guard(self) -> NonfiniteGuard | None:
-        """Skips steps that are not finite, if the recipe says so."""
-        if self.recipe.on_nonfinite == "stop":
-            return None
-        modules = [self.backbone, *(term.module for term in self.terms)]
-        changing = [buffer for module in modules for buffer in module.buffers()]
-        changing += [parameter for term in self.terms for parameter in term.plain]
-        return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
 
 
 @torch.no_grad()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from facerec.devices import HostCopy
 from facerec.errors import FacerecError, MissingExtraError, TrainingError
 from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
-from facerec.training.nonfinite import LateFigures
 from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ Figures = dict[str, torch.Tensor]
 (unweighted) are means over the global batch; so are ``target_cosine`` and ``other_cosine``, without
 margin, and ``teacher_cosine``, of the embeddings to the teacher's. ``norm_mean``, ``norm_variance``
 and ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the
-mean length of the class centres; ``filtered`` is the share of logits that the inter-class filter
-took. ``nonfinite`` counts the steps so far that were skipped for not being finite, ``skipped`` the
-images of all ranks that could not be used.
+mean length of the class centres; ``skipped`` counts the images of all ranks that could not be used.
 """
 
 _SECONDS = 10.0
@@ -42,6 +40,26 @@ _SECONDS = 10.0
 
 _WIDE = 120
 """Columns of a terminal that has room for all figures and a bar beside steps and times."""
+
+
+class LateFigures:
+    """Scalars on their way from the device to the host, see `HostCopy`.
+
+    Args:
+        values: tensors of one element, on one device.
+    """
+
+    def __init__(self, *values: torch.Tensor) -> None:
+        self._copy = HostCopy(torch.stack([value.detach().float() for value in values]))
+
+    @property
+    def here(self) -> bool:
+        """Whether reading them waits for nothing."""
+        return self._copy.here
+
+    def read(self) -> list[float]:
+        """Return the values, waiting for their step if need be."""
+        return [float(value) for value in self._copy.read().tolist()]
 
 
 @dataclass(frozen=True)
@@ -167,9 +185,7 @@ class Monitor:
             )
         if step % self.recipe.log_every and step % self.steps_per_epoch:
             return
-        losses = torch.stack(self._losses)
-        # Without steps that were left out; picking the others would wait for their number.
-        loss = losses.where(losses.isfinite(), torch.nan).nanmean()
+        loss = torch.stack(self._losses).mean()
         self._losses.clear()
         now = time.perf_counter()
         images = (step - self._logged_step) * self.recipe.batch_size

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from facerec.errors import RecipeError
 from facerec.limits import Checked, NonNegative, Positive, Probability, Rest
 
 
@@ -29,16 +28,9 @@ class SGD(Checked):
     """Weight of the previous step's direction."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty added to the gradient."""
-    nesterov: bool = False
-    """Nesterov's form of the momentum."""
     decay: Literal["all", "weights"] = "all"
     """What decays: all parameters as InsightFace does, or only matrices and kernels (not
     batch-norms, biases and PReLU slopes)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.nesterov and not self.momentum:
-            raise RecipeError("SGD.nesterov needs a momentum above 0; give one or leave it out")
 
     def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over the given parameter groups."""
@@ -47,7 +39,6 @@ class SGD(Checked):
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
             fused=True,
         )
         # torch 2.13 leaves them unset, whatever is in that memory, where a gradient scaler calls
@@ -165,8 +156,6 @@ def parameter_groups(
     bare: dict[str, Any] = {"params": special, "weight_decay": 0.0}
     if isinstance(config, (SGD, RMSprop)):
         bare["momentum"] = 0.0
-    if isinstance(config, SGD):
-        bare["nesterov"] = False
     return [group for group in [*groups, bare] if group["params"]]
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.errors import RecipeError
-from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
+from facerec.limits import Checked, Count, Limits, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
@@ -20,7 +18,6 @@ from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
 from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
-from facerec.training.sampler import Sampling, Shuffle
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ class Head(Checked):
     precision: Literal["fp32", "bf16"] = "fp32"
     """Numbers in the matrix products with all centres; cosines to the own centre, and sums, are
     float32 either way. bf16 is for devices that compute in it."""
-    interclass_filter: InterclassFilter | None = None
-    """Leave out other classes that are too close to a face, for sets with doubled identities."""
     centers_per_class: Annotated[int, Limits(1, 64)] = 1
     """Centres of each class, of which the nearest to a face counts (Sub-center ArcFace): with 2 or
     3, wrong and odd images of a class gather at one of their own and pull less at the others."""
@@ -46,33 +41,6 @@ class Head(Checked):
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
     faster one; with deterministic, and elsewhere, it is torch."""
-    sample_rates: tuple[tuple[NonNegative, Share], ...] = ()
-    """Pairs of an epoch and the sample_rate from there on, in ascending order, such as 4 0.3 12 1
-    for 0.3 after four epochs and all classes after twelve; before the first, sample_rate holds."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        epochs = [epoch for epoch, _ in self.sample_rates]
-        if any(second <= first for first, second in itertools.pairwise(epochs)):
-            raise RecipeError(
-                f"Head.sample_rates: the epochs {', '.join(f'{e:g}' for e in epochs)} do not "
-                "ascend; put the pairs in order"
-            )
-
-    @property
-    def rates(self) -> tuple[tuple[float, float], ...]:
-        """Pairs of an epoch and the sample rate from there on, the first of epoch 0."""
-        begins = self.sample_rates[:1] and self.sample_rates[0][0] == 0
-        return self.sample_rates if begins else ((0.0, self.sample_rate), *self.sample_rates)
-
-    def sample_rate_at(self, epoch: float) -> float:
-        """Return the sample rate that holds when so many epochs are done."""
-        return [rate for start, rate in self.rates if start <= epoch][-1]
-
-    @property
-    def largest_sample_rate(self) -> float:
-        """The rate of the steps that need most."""
-        return max(rate for _, rate in self.rates)
 
 
 @dataclass(frozen=True)
@@ -97,11 +65,9 @@ class Checkpoints(Checked):
     """Optimizer steps between two checkpoints; the end of an epoch, SIGTERM and Ctrl-C save one
     too."""
     keep: Count = 2
-    """How many of the last checkpoints to keep."""
-    asynchronous: bool = True
-    """Write checkpoints while training goes on, from a copy of the state in main memory: the
-    backbone and this process's class centres, each with its optimizer state (iResNet-50 and 93,431
-    classes with SGD: 0.73 GB in one process). False needs no copy and waits for the disk."""
+    """How many of the last checkpoints to keep. They are written while training goes on, from a
+    copy of the state in main memory: the backbone and this process's class centres, each with its
+    optimizer state (iResNet-50 and 93,431 classes with SGD: 0.73 GB in one process)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +78,10 @@ class Recipe(Checked):
     """
 
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
-    sampling: Sampling = field(default_factory=Shuffle)
+    sampling: Literal["shuffle", "balanced"] = "shuffle"
+    """shuffle visits every image once in an epoch, or as often as the weight of its set says;
+    balanced takes identities in turn, however many images each has, and the images of each in
+    turn."""
     backbone: Backbone = field(default_factory=Backbone)
     margin: Margin | None = field(default_factory=ArcFace)
     """The head's margin; None has no head and needs no labels, and learns from a teacher alone."""
@@ -145,10 +114,6 @@ class Recipe(Checked):
     far less memory for a third more work."""
     clip_norm: Positive | None = 5.0
     """Largest gradient norm of the backbone's parameters together; None does not clip."""
-    on_nonfinite: Literal["stop", "skip"] = "stop"
-    """What a loss that is not finite does: stop ends training; skip leaves out steps with such a
-    loss or gradient and counts them, for which every step waits for the device's answer, and ends
-    training after ten in a row. fp16's scaler skips too large gradients either way, uncounted."""
     deterministic: bool = False
     """On a GPU, use only cuDNN algorithms that give the same bits every time, instead of the
     fastest, so that a resumed run can equal one that was never stopped."""
@@ -188,14 +153,10 @@ class Recipe(Checked):
                 "init.head is class_means, but without a margin there are no class centres; leave "
                 "it out"
             )
-        if (
-            self.margin is None
-            and self.finetune.freeze_steps != 0
-            and not self.finetune.freeze_layers
-        ):
+        if self.margin is None and self.finetune.freeze_steps != 0:
             raise RecipeError(
-                "finetune.freeze_steps without freeze_layers lets class centres alone learn, and "
-                "without a margin there are none; name layers, or leave it out"
+                "finetune.freeze_steps lets class centres alone learn, and without a margin there "
+                "are none; leave it out"
             )
         if not all(further.labelled for further in self.data.also):
             if self.distillation is None:
@@ -203,19 +164,13 @@ class Recipe(Checked):
                     "images of data.also that are not labelled teach nothing without a teacher; "
                     "give a distillation, or leave them out"
                 )
-            if self.sampling.by_identity:
+            if self.sampling == "balanced":
                 raise RecipeError(
-                    f"sampling {type(self.sampling).__name__} goes from identity to identity, so "
-                    "images of data.also without a label would not be seen; choose Shuffle"
+                    "sampling balanced goes from identity to identity, so images of data.also "
+                    "without a label would not be seen; choose shuffle"
                 )
         if self.recompute and self.compile not in (False, "auto"):
             raise RecipeError("recompute and compile do not go together; choose one of them")
-        if self.data_parallel.static_graph and self.accumulation > 1:
-            # torch fails on an assertion, or sums no gradients (pytorch/pytorch pull 187732).
-            raise RecipeError(
-                "data_parallel.static_graph and accumulation above 1 do not go together in "
-                "PyTorch; choose one of them"
-            )
         if self.compile in CUDA_GRAPHS and self.accumulation > 1:
             # A graph's memory, gradients in it, is written again by the next micro-batch.
             raise RecipeError(

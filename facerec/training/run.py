@@ -20,10 +20,9 @@ import torch
 import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
-from facerec.files import sha256, write_json
+from facerec.files import parse_json, sha256, write_json
 from facerec.libraries import cv2
-from facerec.records.dataset import FaceDataset, FolderDataset
-from facerec.records.tar_shards import TarDataset
+from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import Data, Part
 from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
@@ -41,7 +40,6 @@ FREE_TO_CHANGE = (
     "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
-    "data_parallel.static_graph",
     "workers",
     "log_every",
     "tensorboard",
@@ -49,7 +47,6 @@ FREE_TO_CHANGE = (
     "checkpoints",
     "compile",
     "recompute",
-    "on_nonfinite",
 )
 
 
@@ -186,11 +183,14 @@ def check_same_run(
         CheckpointError: names what differs.
     """
     path = folder / "recipe.json"
-    stored, manifest = _read_json(path), _read_json(folder / "manifest.json")
+    try:
+        stored = recipes.to_dict(recipes.load_recipe(path, Recipe))
+    except RecipeError as error:
+        raise CheckpointError(f"{error}; this run cannot be resumed") from error
     changed = [
         name
         for name in recipes.differences(
-            _without_paths(_completed(stored, path)), _without_paths(recipes.to_dict(recipe))
+            _without_paths(stored), _without_paths(recipes.to_dict(recipe))
         )
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
@@ -199,46 +199,36 @@ def check_same_run(
             f"{path}: the run was started with other values of {', '.join(changed)}; "
             "resume with the recipe that started it, or start a new run"
         )
-    # The data may have moved, but its number of images decides the order of all of them.
-    sizes = {"images": len(dataset), "classes": dataset.num_classes}
-    data = manifest.get("data", {})
-    started = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
-    if started != sizes:
-        raise CheckpointError(
-            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} classes, "
-            f"but {folder} was started on {started.get('images')} of {started.get('classes')} as "
-            "its manifest.json says; resume with the data that started it, or start a new run"
-        )
+    path = folder / "manifest.json"
     try:
-        other = _other_data(data, fingerprints(recipe, dataset))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        manifest = parse_json(path.read_bytes())
+        other = _other_data(manifest["data"], _facts_of_data(recipe, dataset))
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{folder / 'manifest.json'}: its entry on the data is damaged ({error!r}); this run "
-            "cannot be resumed"
+            f"{path}: cannot be read ({error!r}); this run cannot be resumed"
         ) from error
-    if manifest.get("teacher") != teacher:
-        raise CheckpointError(
-            f"{folder}: was started with another teacher, as the SHA-256 in its manifest.json "
-            "says; resume with that teacher, or start a new run"
-        )
+    if other is None and manifest.get("teacher") != teacher:
+        other = f"{folder}: was started with another teacher"
     if other:
         raise CheckpointError(
-            f"{other}, so that this is not the data that {folder} was started on; resume with that "
-            "data, or start a new run"
+            f"{other}, as {path} says; resume with what the run was started on, or start a new run"
         )
 
 
 def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     """Say in which training set what decides on images and labels is not as it was, if any.
 
-    Only record files and their indexes are compared, not what else lies in their folder, and
-    nothing that the manifest of an earlier release did not have.
+    The data may have moved, but its number of images decides the order of all of them. Only record
+    files and their indexes are compared, not what else lies in their folder.
     """
+    for name in ("images", "classes"):
+        if stored[name] != present[name]:
+            return f"{present['path']}: has {present[name]} {name}, not {stored[name]}"
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
         for name in ("names", "identities", "exclude"):
-            if before.get(name) not in (None, now.get(name)):
+            if before.get(name) != now.get(name):
                 return f"{now['path']}: its {name} are others than they were"
         old, new = (_record_files(entry["files"]) for entry in (before, now))
         # A run may be started on a folder and resumed on the one of its files that was read.
@@ -255,33 +245,16 @@ def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str]]:
     }
 
 
-def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Give fields that a recipe of an earlier release does not have their default."""
-    try:
-        return recipes.to_dict(recipes.from_dict(Recipe, stored, str(path)))
-    except RecipeError as error:
-        raise CheckpointError(f"{error}; this run cannot be resumed") from error
-
-
 def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Leave out where further training sets and lists lie; like the first set, they may move."""
-    data = _with_lists(recipe.get("data", {}))
-    also = [_with_lists({**further, "path": None}) for further in data.get("also", [])]
-    return {**recipe, "data": {**data, "also": also}}
+    """Leave out where further training sets and lists lie; like the first set, they may move.
 
-
-def _with_lists(entry: dict[str, Any]) -> dict[str, Any]:
-    """Say of a set only whether it has lists; what is in them is compared with the manifest."""
-    return entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}); this run cannot be resumed"
-        ) from error
+    Of lists it counts whether there are any; what is in them is compared with the manifest.
+    """
+    first, *also = (
+        entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
+        for entry in (recipe["data"], *({**part, "path": None} for part in recipe["data"]["also"]))
+    )
+    return {**recipe, "data": {**first, "also": also}}
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
@@ -324,29 +297,25 @@ def write_manifest(
         "processes": processes.world_size,
         "threads": torch.get_num_threads(),
         "hardware": _hardware(processes),
-        "data": fingerprints(recipe, dataset)
-        | {"images": len(dataset), "classes": dataset.num_classes},
+        "data": _facts_of_data(recipe, dataset),
         "teacher": teacher,
         **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)
 
 
-def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
+def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     """Identify the first training set, and under ``also`` the further ones."""
     configs: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
         fingerprint(config.path)
-        | (
-            {"names": source.names_sha256()}
-            if isinstance(source, (FolderDataset, TarDataset))
-            else {}
-        )
+        | ({"names": names} if (names := source.names_sha256()) else {})
         | ({"identities": sha256(config.identities)} if config.identities else {})
         | ({"exclude": sha256(config.exclude)} if config.exclude else {})
         for config, source in zip(configs, dataset.sources, strict=True)
     )
-    return first | {"also": also}
+    sizes = {"images": len(dataset), "classes": dataset.num_classes}
+    return first | {"also": also} | sizes
 
 
 def fingerprint(path: Path) -> dict[str, Any]:

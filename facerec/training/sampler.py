@@ -3,65 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from facerec.errors import DatasetError, RecipeError
-from facerec.limits import Checked, Count, CountOrNone
 from facerec.records.dataset import BatchRequest
-
-_RUNS_TOGETHER = 64
-"""Runs whose images are shuffled among one another."""
 
 # Streams of random numbers; 1 and 2 are those of the images (`facerec.records.augment`).
 _ORDER, _DECK, _CIRCLE = 0, 3, 4
-
-
-@dataclass(frozen=True)
-class Shuffle(Checked):
-    """Every image once in an epoch, or as often as the weight of its set says."""
-
-    by_identity: ClassVar[bool] = False
-
-    block: CountOrNone = 0
-    """Shuffle runs of so many consecutive images, then images among 64 such runs: a disk reads runs
-    instead of single images. The 64 runs should fit in memory and hold many batches. 0 shuffles
-    all images alike."""
-
-
-@dataclass(frozen=True)
-class Balanced:
-    """Every identity equally often, however many images it has.
-
-    Identities take turns, in another order each time; the images of each take turns too, so that
-    none comes again before all others have come. An epoch has as many images as the data.
-    """
-
-    by_identity: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class ClassBatches(Checked):
-    """So many identities in each global batch, with so many images each, which follow one another.
-
-    They take turns, in another order each time; those left over when a turn is no whole number of
-    batches wait for the next. The images of each take turns too; an identity with too few for a
-    batch repeats them. An epoch has as many batches as the images fill.
-    """
-
-    by_identity: ClassVar[bool] = True
-
-    classes: Count
-    """Identities in a global batch."""
-    per_class: Count
-    """Images of each of them; times ``classes`` this is the batch size."""
-
-
-Sampling = Shuffle | Balanced | ClassBatches
 
 
 class GlobalBatchSampler(Sampler[BatchRequest]):
@@ -73,8 +24,8 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
     number of ranks.
 
     The order of an epoch takes 8 bytes per image and is made when the epoch begins. In that moment
-    all takes 17 bytes per image with runs, 31 with weights, and 26 to 37 by identity, of which 8
-    are kept in the latter two; labels and weights take 8 each besides.
+    all takes 17 bytes per image, 31 with weights, and 26 to 37 by identity, of which 8 are kept in
+    the latter two; labels and weights take 8 each besides.
 
     Args:
         length: number of training images.
@@ -85,14 +36,14 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         rank: this process.
         world_size: number of processes.
         start: optimizer steps already done.
-        order: in which order, and how often, the images are visited.
-        labels: int64 ``(length,)``, for orders by identity; images of class -1 are left out.
+        labels: int64 ``(length,)``, to visit every identity equally often (see `_Balanced`); images
+            of class −1 are left out. None visits every image once, or as ``weights`` say.
         weights: float ``(length,)``, visits of each image in an epoch; None means 1.
 
     Raises:
-        DatasetError: fewer images, or identities, than one batch needs.
-        RecipeError: the batch does not divide among ranks and micro-batches, or does not fit the
-            order, or the order leaves no room for weights.
+        DatasetError: fewer images than one batch needs.
+        RecipeError: the batch does not divide among ranks and micro-batches, or there are both
+            labels and weights.
     """
 
     def __init__(
@@ -106,29 +57,30 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
-        order: Sampling = Shuffle(),
         labels: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
         micro_batches = world_size * accumulation
         if batch_size % micro_batches:
-            fitting = sorted(
-                {
-                    max(batch_size // micro_batches, 1) * micro_batches,
-                    (batch_size // micro_batches + 1) * micro_batches,
-                }
-            )
+            below = batch_size // micro_batches * micro_batches
+            fitting = sorted({below or micro_batches, below + micro_batches})
             raise RecipeError(
                 f"batch_size {batch_size} does not divide among {world_size} processes × "
                 f"{accumulation} micro-batches; the nearest that does is "
                 f"{' or '.join(map(str, fitting))}"
             )
-        self._order = _create_order(order, length, batch_size, seed, labels, weights)
+        if labels is not None and weights is not None:
+            raise RecipeError(
+                "sampling balanced visits all identities alike, so that sets cannot have a weight; "
+                "leave the weights of data.also at 1, or choose shuffle"
+            )
+        self._order: _Balanced | _Shuffled = (
+            _Shuffled(length, seed, weights) if labels is None else _Balanced(labels, seed)
+        )
         visits = self._order.visits
         if visits < batch_size:
             raise DatasetError(
-                f"the training set has {length if weights is None else visits} images, fewer than "
-                f"one batch of {batch_size}; "
+                f"the training set has {visits} images, fewer than one batch of {batch_size}; "
                 "use a smaller batch_size"
             )
         self.length, self.batch_size, self.epochs, self.seed = length, batch_size, epochs, seed
@@ -144,7 +96,7 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         step = self.start
         while step < self.total_steps:
             epoch, first = divmod(step, self.steps_per_epoch)
-            order = self._order.epoch(epoch)
+            order = self._order.epoch(epoch, self.steps_per_epoch * self.batch_size)
             for within in range(first, self.steps_per_epoch):
                 begin = within * self.batch_size + self.rank * share
                 visits = order[begin : begin + share]
@@ -154,36 +106,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
                 else:
                     yield BatchRequest(epoch, visits)
             step = (epoch + 1) * self.steps_per_epoch
-
-
-def _create_order(
-    sampling: Sampling,
-    length: int,
-    batch_size: int,
-    seed: int,
-    labels: np.ndarray | None,
-    weights: np.ndarray | None,
-) -> _Shuffled | _Dealt:
-    if isinstance(sampling, Shuffle):
-        return _Shuffled(length, seed, sampling.block, weights)
-    name = type(sampling).__name__
-    if weights is not None:
-        raise RecipeError(
-            f"sampling {name} visits all identities alike, so that sets cannot have a weight; "
-            "leave the weights of data.also at 1, or choose Shuffle"
-        )
-    if labels is None:
-        raise TypeError(f"{name} needs labels")
-    classes, per_class = 1, 1
-    if isinstance(sampling, ClassBatches):
-        classes, per_class = sampling.classes, sampling.per_class
-        if classes * per_class != batch_size:
-            raise RecipeError(
-                f"sampling of {classes} classes × {per_class} images makes batches of "
-                f"{classes * per_class}, but batch_size is {batch_size}; make them equal"
-            )
-    hands = length // batch_size * (batch_size // (classes * per_class))
-    return _Dealt(labels, seed, classes, per_class, hands)
 
 
 class _Shuffled:
@@ -196,8 +118,8 @@ class _Shuffled:
         repeats: whether an image may come more than once in an epoch.
     """
 
-    def __init__(self, length: int, seed: int, block: int, weights: np.ndarray | None) -> None:
-        self._length, self._seed, self._block = length, seed, block
+    def __init__(self, length: int, seed: int, weights: np.ndarray | None) -> None:
+        self._length, self._seed = length, seed
         self._groups: list[tuple[float, np.ndarray]] = []
         if weights is not None:
             self._groups = [
@@ -208,16 +130,9 @@ class _Shuffled:
         weighted = sum(round(weight * len(group)) for weight, group in self._groups)
         self.visits = weighted if self._groups else length
 
-    def epoch(self, number: int) -> np.ndarray:
-        """Return the visits of an epoch, int64 ``(visits,)``."""
-        generator = _generator(self._seed, number, _ORDER)
-        if not self._block:
-            order = generator.permutation(self.visits)
-        else:
-            order = _shuffled_runs(self.visits, self._block, generator)
-            buffer = self._block * _RUNS_TOGETHER
-            for start in range(0, len(order), buffer):
-                generator.shuffle(order[start : start + buffer])
+    def epoch(self, number: int, used: int) -> np.ndarray:
+        """Return the visits of an epoch, int64 ``(visits,)``, of which so many are used."""
+        order = _generator(self._seed, number, _ORDER).permutation(self.visits)
         return self._weighted(number)[order] if self._groups else order
 
     def _weighted(self, epoch: int) -> np.ndarray:
@@ -232,41 +147,27 @@ class _Shuffled:
             pieces += [group + again * self._length for again in range(whole)]
             if not more:
                 continue
-            generator = _generator(self._seed, number, _CIRCLE)
-            circle = _shuffled_runs(len(group), max(self._block, 1), generator)
+            circle = _generator(self._seed, number, _CIRCLE).permutation(len(group))
             taken = np.sort(circle[np.arange(epoch * more, (epoch + 1) * more) % len(group)])
             pieces.append(group[taken] + whole * self._length)
         return np.concatenate(pieces)
 
 
-class _Dealt:
-    """Hands of identities with some images each, dealt from one shuffled deck after the other."""
+class _Balanced:
+    """Every identity equally often, dealt from one shuffled deck after the other.
+
+    The images of each take turns too, so that none comes again before all others have come. An
+    epoch has as many images as the data.
+    """
 
     repeats = True
 
-    def __init__(
-        self, labels: np.ndarray, seed: int, identities: int, images: int, hands: int
-    ) -> None:
-        """Count the identities.
-
-        Args:
-            labels: int64 ``(N,)``.
-            seed: of all random numbers.
-            identities: in a hand, all different.
-            images: of each of them.
-            hands: in an epoch.
-        """
+    def __init__(self, labels: np.ndarray, seed: int) -> None:
         self._labels, self._seed = labels, seed
-        self._identities, self._images, self._hands = identities, images, hands
-        self.visits = hands * identities * images
+        self.visits = len(labels)
         counts = np.bincount(labels[labels >= 0])
         self._counts = counts[counts > 0]
         self._starts = np.cumsum(self._counts) - self._counts
-        if len(self._counts) < identities:
-            raise DatasetError(
-                f"the training set has images of {len(self._counts):,} identities, fewer than the "
-                f"{identities:,} of one batch; use fewer classes in a batch"
-            )
 
     @cached_property
     def _circles(self) -> np.ndarray:
@@ -281,32 +182,19 @@ class _Dealt:
         keys %= len(keys)
         return shuffled[keys]
 
-    def epoch(self, number: int) -> np.ndarray:
-        first, last = number * self._hands, (number + 1) * self._hands
-        per_deck = len(self._counts) // self._identities
+    def epoch(self, number: int, used: int) -> np.ndarray:
+        """Return the next ``used`` visits after those of earlier epochs, int64."""
+        first, last = number * used, (number + 1) * used
+        size = len(self._counts)
         visits = []
-        for deck in range(first // per_deck, -(-last // per_deck)):
-            cards = _generator(self._seed, deck, _DECK).permutation(len(self._counts))
-            hands = cards[: per_deck * self._identities].reshape(-1, self._identities)
-            begin = deck * per_deck
-            hands = hands[max(first - begin, 0) : last - begin]
+        for deck in range(first // size, -(-last // size)):
+            cards = _generator(self._seed, deck, _DECK).permutation(size)
+            cards = cards[max(first - deck * size, 0) : last - deck * size]
             # A closed form for the images an identity has shown before: no state to restore.
-            turns = deck * self._images + np.arange(self._images)
-            visits.append(self._visits(hands[:, :, None], turns).ravel())
+            again, position = np.divmod(deck, self._counts[cards])
+            images = self._circles[self._starts[cards] + position]
+            visits.append(images + again * len(self._labels))
         return np.concatenate(visits)
-
-    def _visits(self, identities: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        again, position = np.divmod(turns, self._counts[identities])
-        images: np.ndarray = self._circles[self._starts[identities] + position]
-        return images + again * len(self._labels)
-
-
-def _shuffled_runs(length: int, block: int, generator: np.random.Generator) -> np.ndarray:
-    """Return ``0 … length - 1`` with runs of ``block`` shuffled, the last of which may be short."""
-    block = min(block, max(length, 1))
-    starts = generator.permutation(-(-length // block)) * block
-    order = (starts[:, None] + np.arange(block)).ravel()
-    return order[order < length]
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:

@@ -32,8 +32,6 @@ class SavedFacts:
     """Of fp16, else empty."""
     skipped_images: tuple[Skipped, ...] = ()
     """By all ranks."""
-    nonfinite: int = 0
-    """Steps left out."""
     kernel: Kernel = "torch"
     """Who computed the head's tiles."""
     precision: str | None = None

@@ -28,8 +28,6 @@ class Step:
 
     number: int
     """From 0."""
-    epoch: float
-    """Epochs that are done."""
     progress: float
     """Share of the run that is done."""
     labels: Tensor
@@ -113,8 +111,8 @@ class MarginTerm(Term):
     name = "head"
     module: MarginClassifier
 
-    def __init__(self, module: MarginClassifier, recipe: Recipe) -> None:
-        self.module, self.config = module, recipe.head
+    def __init__(self, module: MarginClassifier) -> None:
+        self.module = module
         self.update: RowUpdate | None = None
 
     @classmethod
@@ -141,26 +139,21 @@ class MarginTerm(Term):
             seed=recipe.seed,
             center_init=recipe.head.center_init,
             precision=recipe.head.precision,
-            interclass_filter=recipe.head.interclass_filter,
-            sample_rate=recipe.head.sample_rate_at(0),
+            sample_rate=recipe.head.sample_rate,
             unlabelled=dataset.has_unlabelled,
             centers_per_class=recipe.head.centers_per_class,
         )
-        return cls(module, recipe)
+        return cls(module)
 
     def begin(self, step: Step) -> None:
         """Draw the classes that take part."""
-        self.module.sample_rate = self.config.sample_rate_at(step.epoch)
         self.module.draw(step.labels, step.number)
 
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the cross-entropy with the cosines and norms that it is made of."""
         update = self.update and self.update.gradients(batch.last)
         output = self.module(batch.embeddings, batch.labels, update)
-        figures = {"loss": output.loss.detach(), **output.figures}
-        if self.config.interclass_filter is None:
-            del figures["filtered"]
-        return LossOutput(output.loss, figures)
+        return LossOutput(output.loss, {"loss": output.loss.detach(), **output.figures})
 
     def end(self) -> None:
         """Count the step for margins that anneal or average."""

@@ -32,9 +32,8 @@ from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner
-from facerec.training.monitor import Monitor
+from facerec.training.monitor import LateFigures, Monitor
 from facerec.training.network import explain_compile_errors
-from facerec.training.nonfinite import LIMIT, LateFigures
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
 
@@ -119,8 +118,8 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C where no step is lost, before the first one has ended or in a
                 validation, or a second one anywhere.
             SystemExit: with status 0, SIGTERM where no step is lost.
-            TrainingError: the loss is not finite, or for too many steps in a row if they may be
-                skipped; the last checkpoint is from before that. Or a loader process died.
+            TrainingError: the loss is not finite; the last checkpoint is from before that. Or a
+                loader process died.
             CheckpointError: a checkpoint cannot be written.
         """
         self.learner.initialize()
@@ -143,10 +142,6 @@ class Trainer:
                 figures = self.learner.train_step(batch)
                 self._at_once = False
                 present = (self.learner.step, LateFigures(figures["loss"], figures["norm_mean"]))
-                if self.learner.guard is not None:
-                    count = float(self.learner.guard.count)
-                    figures["nonfinite"] = torch.full((), count, device=self.learner.device)
-                    self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
@@ -308,15 +303,10 @@ class Trainer:
         return [dataclasses.asdict(item) for share in shares for item in share]
 
     def _check_finite(self, step: int, figures: LateFigures) -> None:
-        if self.learner.guard is not None:
-            if self.learner.guard.in_a_row < LIMIT:
-                return
-            what = f"the last {LIMIT} steps were skipped because loss or gradient was not finite"
-        else:
-            loss, norm = figures.read()
-            if math.isfinite(loss) and math.isfinite(norm):
-                return
-            what = f"the loss is {loss} with a mean embedding norm of {norm}"
+        loss, norm = figures.read()
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        what = f"the loss is {loss} with a mean embedding norm of {norm}"
         if self._writer is not None:
             with contextlib.suppress(CheckpointError):  # this error tells more
                 self._writer.wait()
@@ -409,9 +399,7 @@ class Trainer:
         if self.folder is None:
             return None
         config = self.recipe.checkpoints
-        return checkpoint.CheckpointWriter(
-            self.folder / "checkpoints", self.processes, config.keep, config.asynchronous
-        )
+        return checkpoint.CheckpointWriter(self.folder / "checkpoints", self.processes, config.keep)
 
     def save_checkpoint(self) -> None:
         """Begin to write ``checkpoints/step-N`` (all ranks together)."""
@@ -431,7 +419,6 @@ class Trainer:
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.learner.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
-                "nonfinite": self.learner.guard.count if self.learner.guard is not None else 0,
                 "kernel": "torch" if head is None else head.kernel,
                 "precision": self.learner.precision,
             },
@@ -474,8 +461,6 @@ class Trainer:
                 f"the run was trained in {saved.precision} up to here and goes on in "
                 f"{self.learner.precision}, which precision auto means on this machine"
             )
-        if self.learner.guard is not None:
-            self.learner.guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:
             self.best_accuracy = saved.best_accuracy
         if self.processes.is_main:

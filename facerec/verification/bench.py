@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,7 +17,6 @@ from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
-from facerec.records.tar_shards import INDEX
 from facerec.report.words import counted
 from facerec.statistics.kfold import fold_indices
 
@@ -116,13 +115,12 @@ def pack_bench(path: str | Path) -> Bench:
     names, named_by = images.subjects, "the file of names"
     if names is None and images.named:
         names, named_by = folders_of(images.ids), "image names"
-    subjects, named_by, notes = find_subjects(
-        first, second, pack.issame, len(images), names, named_by
-    )
+    pairs = Pairs(first, second, pack.issame, folds=contiguous_folds(len(pack)))
+    pairs, named_by, notes = find_subjects(pairs, len(images), names, named_by)
     return Bench(
         name=pack.name,
         images=images,
-        pairs=Pairs(first, second, pack.issame, subjects, contiguous_folds(len(pack))),
+        pairs=pairs,
         subjects_from=named_by,
         notes=(*notes, *images.notes),
         source={"path": str(pack.path), "sha256": sha256(path), "format": "pack"},
@@ -130,54 +128,37 @@ def pack_bench(path: str | Path) -> Bench:
 
 
 def find_subjects(
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
-    issame: NDArray[np.bool_],
-    items: int,
-    names: Sequence[str] | NDArray[np.str_] | None,
-    named_by: str,
-) -> tuple[NDArray[np.int64], str, tuple[str, ...]]:
+    pairs: Pairs, items: int, names: Sequence[str] | NDArray[np.str_] | None, named_by: str
+) -> tuple[Pairs, str, tuple[str, ...]]:
     """Number the subjects of all items: by name where that agrees with every label.
 
     Args:
-        first: item on one side of each pair, ``(n,)``.
-        second: item on the other side, ``(n,)``.
-        issame: labels, ``(n,)``.
+        pairs: of the items.
         items: their number m.
         names: of the subject on each item, ``(m,)``, if they are known; else same pairs tell.
         named_by: where these names come from.
 
     Returns:
-        int64 ``(m,)``, how subjects are known, and notes.
+        The pairs with subjects, how these are known, and notes.
     """
     notes: tuple[str, ...] = ()
     if names is not None:
-        subjects = number_subjects(text_array(names, named_by))
-        contradictions = int(((subjects[first] == subjects[second]) != issame).sum())
-        if not contradictions:
-            return subjects, named_by, notes
+        numbers = np.unique(text_array(names, named_by), return_inverse=True)[1]
+        named = replace(pairs, subjects=numbers.reshape(-1).astype(np.int64))
+        wrong = int(((numbers[pairs.first] == numbers[pairs.second]) != pairs.issame).sum())
+        if not wrong:
+            return named, named_by, notes
         notes = (
             f"the subjects that {named_by} name are contradicted by the labels of "
-            f"{counted(contradictions, 'pair')}, so images that same pairs connect are taken for "
-            "one subject",
+            f"{counted(wrong, 'pair')}, so images that same pairs connect are taken for one "
+            "subject",
         )
-    return infer_subjects(first, second, issame, items), INFERRED, notes
+    return replace(pairs, subjects=infer_subjects(pairs, items)), INFERRED, notes
 
 
 def contiguous_folds(pairs: int, folds: int = 10) -> NDArray[np.int64] | None:
     """Return the fold of every pair, ``(pairs,)``, in blocks; None if they cannot be filled."""
     return fold_indices(pairs, folds) if pairs >= folds else None
-
-
-def number_subjects(names: NDArray[np.str_]) -> NDArray[np.int64]:
-    """Return subjects as numbers 0, 1, … in the order of their sorted names, ``(m,)``."""
-    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def subjects_from_names(ids: NDArray[np.str_]) -> NDArray[np.int64] | None:
-    """Take the folder of ``Subject/Person_0001.jpg`` for the subject; None if any id has none."""
-    folders = folders_of(ids)
-    return None if folders is None else number_subjects(folders)
 
 
 def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
@@ -186,9 +167,7 @@ def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
     return None if "." in folders else np.array(folders, dtype=np.str_)
 
 
-def infer_subjects(
-    first: NDArray[np.int64], second: NDArray[np.int64], issame: NDArray[np.bool_], items: int
-) -> NDArray[np.int64]:
+def infer_subjects(pairs: Pairs, items: int) -> NDArray[np.int64]:
     """Take items that same pairs connect, directly or through others, for one subject.
 
     It cannot see that two items of unconnected pairs show one subject, so intervals that rest on it
@@ -197,9 +176,8 @@ def infer_subjects(
     Returns:
         int64 ``(items,)``.
     """
-    edges = coo_array(
-        (np.ones(int(issame.sum()), np.int8), (first[issame], second[issame])), (items, items)
-    )
+    rows, columns = pairs.first[pairs.issame], pairs.second[pairs.issame]
+    edges = coo_array((np.ones(rows.size, np.int8), (rows, columns)), (items, items))
     return connected_components(edges, directed=False)[1].astype(np.int64)
 
 
@@ -226,11 +204,9 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
                 if (pack := directory / f"{name}{suffix}").is_file():
                     return pack
     directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
-    there = sorted({file.stem for folder in folders for file in _packs(folder)})
-    hint = f" (found there: {', '.join(there)})" if there else ""
     raise PackError(
-        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}{hint}; "
-        f"put an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
+        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}; put "
+        f"an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
     )
 
 
@@ -239,16 +215,3 @@ def bench_folders(data: Path | None) -> list[Path]:
     environment = os.environ.get("FACEREC_DATA")
     given = [data, Path(environment) if environment else None, Path("data")]
     return list(dict.fromkeys(folder for folder in given if folder is not None))
-
-
-def _packs(folder: Path) -> list[Path]:
-    return [
-        file
-        for pattern in ("*", "*/*")
-        for file in folder.glob(pattern)
-        if file.suffix in SUFFIXES
-        and not file.name.endswith(INDEX)
-        and file.is_file()
-        # In a subfolder only a pack of its name would be found.
-        and (file.parent == folder or file.parent.name == file.stem)
-    ]

@@ -42,6 +42,12 @@ class PairedFigure:
     reliable: bool = True
     """Whether the rule of 30 holds."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure of both, and their difference with its interval."""
+        sides = {name: getattr(self, name).value for name in ("first", "second", "difference")}
+        interval = self.difference.interval
+        return {"figure": self.figure, **sides, "interval": interval, "reliable": self.reliable}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -73,17 +79,7 @@ class Comparison:
                 "left_out": self.left_out,
             },
             "subjects": self.subjects,
-            "differences": [
-                {
-                    "figure": row.figure,
-                    "first": row.first.value,
-                    "second": row.second.value,
-                    "difference": row.difference.value,
-                    "interval": row.difference.interval,
-                    "reliable": row.reliable,
-                }
-                for row in self.rows
-            ],
+            "differences": [row.to_json() for row in self.rows],
             "intervals": self.basis,
             "notes": self.notes,
         }
@@ -282,28 +278,23 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
             f"{_both(first, second)}: the first has {len(one)} pairs and the second {len(other)}; "
             "verify both models on the same bench"
         )
-    facts: dict[str, list[NDArray[Any]]] = {
-        "labelled": [np.where(pairs.issame, "same", "different") for pairs in (one, other)]
-    }
-    if first.items is not None and second.items is not None:
-        for side in ("first", "second"):
-            items = first.items[getattr(one, side)], second.items[getattr(other, side)]
-            facts[f"with the {side} image"] = list(items)
-    elif one.subjects is not None and other.subjects is not None:
-        # Numbered by their names, or else as they first occur: equal where the lists are.
-        for side in ("first", "second"):
-            subjects = one.subjects[getattr(one, side)], other.subjects[getattr(other, side)]
-            facts[f"of the {side} subject"] = list(subjects)
+    facts: dict[str, list[NDArray[Any]]] = {"label": [pairs.issame for pairs in (one, other)]}
+    for side in ("first", "second"):
+        rows = getattr(one, side), getattr(other, side)
+        if first.items is not None and second.items is not None:
+            facts[f"{side} image"] = [first.items[rows[0]], second.items[rows[1]]]
+        elif one.subjects is not None and other.subjects is not None:
+            # Numbered by their names, or else as they first occur: equal where the lists are.
+            facts[f"{side} subject"] = [one.subjects[rows[0]], other.subjects[rows[1]]]
     if one.folds is not None and other.folds is not None:
-        facts["in fold"] = [one.folds + 1, other.folds + 1]
+        facts["fold"] = [one.folds, other.folds]
     for what, (left, right) in facts.items():
         unequal = np.flatnonzero(left != right)
         if unequal.size:
-            pair = int(unequal[0])
             raise MetricError(
-                f"{_both(first, second)}: pair {pair} is {what} {left[pair]} in the first result "
-                f"and {right[pair]} in the second ({unequal.size} of {len(one)} pairs differ so); "
-                "verify both models on the same bench, with its pairs in the same order"
+                f"{_both(first, second)}: {unequal.size} of {len(one)} pairs have another {what} "
+                f"in the second result, the first is pair {unequal[0]}; verify both models on the "
+                "same bench, with its pairs in the same order"
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import FPR_TARGETS, REPLICATES, Compat
@@ -19,7 +20,7 @@ from facerec.progress import Progress
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, records
-from facerec.report.words import counted, threshold_remark
+from facerec.report.words import threshold_remark
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
@@ -38,6 +39,7 @@ from facerec.statistics.rates import (
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.uncertainty import Uncertainty, mean_interval
+from facerec.verification.unit_rows import real_matrix
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
@@ -238,12 +240,7 @@ def score_pairs(
     Raises:
         MetricError: not a matrix of real numbers, or a pair names a row that it lacks.
     """
-    matrix = np.asarray(vectors)
-    if matrix.ndim != 2 or matrix.dtype.kind != "f":
-        raise MetricError(
-            f"embeddings have shape (m, D) and real values, found {matrix.dtype} of shape "
-            f"{matrix.shape}"
-        )
+    matrix = real_matrix(vectors, "embeddings")
     rows = np.concatenate([first, second])
     if rows.size and not 0 <= rows.min() <= rows.max() < len(matrix):
         raise MetricError(
@@ -308,16 +305,11 @@ def evaluate(
         Failure(pair, bool(same[pair]), (reasons or {}).get(pair, "its score is missing"))
         for pair in np.flatnonzero(~valid).tolist()
     )
-    for label, kind in ((True, "same"), (False, "different")):
-        if not np.any(valid & (same == label)):
-            lost = next((failure for failure in failures if failure.issame == label), None)
-            why = (
-                "add such pairs" if lost is None else f"the first, pair {lost.pair}: {lost.reason}"
-            )
+    for kind, scored in (("same", valid & same), ("different", valid & ~same)):
+        if not scored.any():
+            why = "".join(f"; pair {lost.pair}: {lost.reason}" for lost in failures[:1])
             raise MetricError(
-                f"{name}: no {kind} pair has a score ({int((same == label).sum())} in the list, "
-                f"{len(failures)} pairs without a score in all), so no error rate can be computed; "
-                f"{why}"
+                f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
     figures = sort_scores(values[valid & same], values[valid & ~same])
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
@@ -326,8 +318,7 @@ def evaluate(
         emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
         if emptied.size:
             raise MetricError(
-                f"{name}: no pair of fold {emptied[0] + 1} has a score, so its accuracy cannot be "
-                "computed; score its pairs or leave them out of the list"
+                f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
         folds = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
     points = [figures.tpr_at_fpr(target) for target in fpr]
@@ -388,15 +379,10 @@ def evaluate_embeddings(
     # An embeddings file of such a bench holds what the pairs tell, and nothing more.
     named = embeddings.note.get("source", {}).get("subjects_from") != INFERRED
     if subjects_from == INFERRED and named and embeddings.subjects is not None:
-        subjects, subjects_from, remarks = find_subjects(
-            pairs.first,
-            pairs.second,
-            pairs.issame,
-            len(vectors),
-            embeddings.subjects,
-            "the embeddings file",
+        pairs, subjects_from, remarks = find_subjects(
+            pairs, len(vectors), embeddings.subjects, "the embeddings file"
         )
-        pairs, notes = replace(pairs, subjects=subjects), (*notes, *remarks)
+        notes = (*notes, *remarks)
     scores = score_pairs(vectors, pairs.first, pairs.second)
     missing = np.flatnonzero(np.isnan(scores)).tolist()
     result = evaluate(
@@ -484,16 +470,13 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
             f"{name}: {len(embeddings.vectors)} embeddings without ids for {len(wanted)} "
             "images; make them again with facerec embed"
         )
-    order = np.argsort(embeddings.ids)
-    ranks = np.searchsorted(embeddings.ids, wanted, sorter=order).clip(max=len(order) - 1)
-    rows = order[ranks]
-    absent = np.flatnonzero(embeddings.ids[rows] != wanted)
+    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted))
+    absent = np.flatnonzero(rows < 0)
     if absent.size:
-        known = np.isin(embeddings.ids, wanted).sum()
         raise MetricError(
             f"{name}: {absent.size} of its {len(wanted)} images have no embedding, the first is "
-            f"{str(wanted[absent[0]])!r}; {known} of {len(order)} embeddings belong to the bench, "
-            f"the first is of {str(embeddings.ids[0])!r} (ids must be equal)"
+            f"{str(wanted[absent[0]])!r}; the first of {len(embeddings.ids)} embeddings is of "
+            f"{str(embeddings.ids[0])!r} (ids must be equal)"
         )
     indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(
@@ -513,10 +496,8 @@ def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
         vector = embeddings.vectors[item]
         if item in embeddings.failures:
             reasons.append(embeddings.failures[item])
-        elif not np.isfinite(vector).all():
-            reasons.append(f"the embedding of its {side} image is not finite")
-        elif not vector.any():
-            reasons.append(f"the embedding of its {side} image is zero")
+        elif not np.isfinite(vector).all() or not vector.any():
+            reasons.append(f"the embedding of its {side} image is zero or not finite")
     # An image compared with itself needs to be named once only.
     return "; ".join(dict.fromkeys(reasons)) or "its embeddings exceed the range of numbers"
 
@@ -563,27 +544,15 @@ def _notes(
         )
     if len(failures) > MANY_LOST * len(pairs):
         kept = len(pairs) - len(failures)
-        said = (
-            f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)} "
-            f"({100 * kept / len(pairs):.1f} % of the list)"
-        )
+        said = f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)}"
         if accuracy is not None:
             worst = 100 * accuracy.correct / len(pairs)
             said += f"; with lost pairs counted as errors, the accuracy is {worst:.2f} %"
         notes.append(said)
-    sides = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
-    selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
-    if selves.size:
-        notes.append(
-            f"{counted(selves.size, 'pair')} of an image with itself, the first is pair {selves[0]}"
-        )
-    repeated = len(sides) - len(np.unique(sides, axis=0))
-    if repeated:
-        again = counted(repeated, "repetition")
-        notes.append(f"{again} of an earlier pair of the same two images")
     notes += doubts
     if pairs.folds is None:
         return notes
+    sides = np.stack([pairs.first, pairs.second], axis=1)
     known = 0 if pairs.subjects is None else pairs.subjects.size
     names = np.arange(max(sides.max() + 1, known)).astype(np.str_) if items is None else items
     subjects = None

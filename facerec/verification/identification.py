@@ -25,8 +25,8 @@ from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_intervals import tpr_interval
 from facerec.statistics.operating_points import Rate
 from facerec.statistics.rates import roc_curve
-from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix
-from facerec.verification.unit_rows import row_norms
+from facerec.verification.templates import SearchSet, TemplateBench
+from facerec.verification.unit_rows import real_matrix, row_norms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,31 +82,23 @@ def search_gallery(
     Raises:
         MetricError: shapes that do not fit, or an empty gallery.
     """
-    probe, other = _sides(
-        probes, probe_subjects, gallery, gallery_subjects, " and a gallery that is not empty"
-    )
+    probe, other = _sides(probes, probe_subjects, gallery, gallery_subjects)
     entries = len(other.matrix)
-    mate, best_other = np.full((2, len(probe.matrix)), -np.inf, np.float32)
-    above = np.zeros(len(mate), np.int64)
     # The best mate must be known before anyone can be counted as scoring above it.
-    for rows, _, scores, same in _score_tiles(probe, other, only_mates=True):
-        best = np.max(scores, axis=1, where=same, initial=-np.inf)
-        mate[rows] = np.maximum(mate[rows], best)
-    lost = np.isneginf(mate)
-    bar = np.where(lost, np.float32(np.inf), mate)
-    for rows, _, scores, same in _score_tiles(probe, other, only_mates=False):
+    nearest = _nearest(probe, other)
+    above = np.zeros(len(probe.matrix), np.int64)
+    lost = np.isneginf(nearest.mate)
+    bar = np.where(lost, np.float32(np.inf), nearest.mate)
+    for rows, _, scores, same in _score_tiles(probe, other):
         scores[same] = -np.inf
-        best = scores.max(axis=1)
-        best_other[rows] = np.maximum(best_other[rows], best)
-        beaten = best >= bar[rows]  # few, so that the rest need not be counted
+        beaten = scores.max(axis=1) >= bar[rows]  # few, so that the rest need not be counted
         higher = scores[beaten] >= bar[rows[beaten], np.newaxis]
         above[rows[beaten]] += np.count_nonzero(higher, axis=1)
     mates = count_equal(probe.subjects, other.subjects[other.subjects >= 0])
     rank = np.where(lost, entries - mates, above) + 1
-    scale = np.float32(1 / _GRID)
     return Searches(
-        best_other * scale,
-        np.where(mates > 0, mate * scale, np.float32(np.nan)),
+        nearest.best,
+        np.where(mates > 0, nearest.mate, np.float32(np.nan)),
         np.where(mates > 0, rank, 0),
         entries,
     )
@@ -138,10 +130,13 @@ def nearest_entries(
     Raises:
         MetricError: shapes that do not fit.
     """
-    probe, other = _sides(probes, probe_subjects, gallery, gallery_subjects)
+    return _nearest(*_sides(probes, probe_subjects, gallery, gallery_subjects))
+
+
+def _nearest(probe: _Side, gallery: _Side) -> NearestEntries:
     best, second, mate = np.full((3, len(probe.matrix)), -np.inf, np.float32)
     entry = np.full(len(best), -1, np.int64)
-    for rows, columns, scores, same in _score_tiles(probe, other, only_mates=False):
+    for rows, columns, scores, same in _score_tiles(probe, gallery):
         mate[rows] = np.maximum(mate[rows], np.max(scores, axis=1, where=same, initial=-np.inf))
         scores[same] = -np.inf
         lines = np.arange(len(rows))
@@ -155,8 +150,7 @@ def nearest_entries(
         )
         best[rows] = np.where(better, first, held)
         entry[rows] = np.where(better, columns[column], entry[rows])
-    scale = np.float32(1 / _GRID)
-    return NearestEntries(best * scale, entry, second * scale, mate * scale)
+    return NearestEntries(best, entry, second, mate)
 
 
 def identify(
@@ -299,39 +293,27 @@ class _Side:
 
 
 def _sides(
-    probes: ArrayLike,
-    probe_subjects: ArrayLike,
-    gallery: ArrayLike,
-    gallery_subjects: ArrayLike,
-    or_empty: str = "",
+    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
 ) -> tuple[_Side, _Side]:
-    """Return both sides of a search; ``or_empty`` says so where a gallery must not be empty."""
     probe = _Side(probes, probe_subjects, "probes")
     other = _Side(gallery, gallery_subjects, "the gallery")
-    if probe.matrix.shape[1] != other.matrix.shape[1] or (or_empty and not len(other.matrix)):
+    if probe.matrix.shape[1] != other.matrix.shape[1]:
         raise MetricError(
             f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
-            f"search needs one length of vectors{or_empty}"
+            "search needs one length of vectors"
         )
     return probe, other
 
 
 def _score_tiles(
-    probe: _Side, gallery: _Side, *, only_mates: bool
+    probe: _Side, gallery: _Side
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]]:
-    """Yield rows of probes ``(p,)`` and of entries ``(g,)``, their cosines × 2²⁴, and mates."""
+    """Yield rows of probes ``(p,)`` and of entries ``(g,)``, their cosines, and who are mates."""
     for columns, units in gallery.tiles():
-        theirs = np.where(gallery.subjects[columns] < 0, NOBODY, gallery.subjects[columns])
+        theirs = gallery.subjects[columns]
         others = units.T * _GRID
         for rows, mine in probe.tiles():
-            subjects = probe.subjects[rows]
-            # Both run upwards, so tiles whose ranges are apart hold no mates.
-            apart = subjects[-1] < max(theirs[0], 0) or theirs[-1] < max(subjects[0], 0)
-            if only_mates and apart:
-                continue
             products = mine @ others
-            scores = np.rint(products, out=products).astype(np.float32)
-            if apart:
-                yield rows, columns, scores, np.broadcast_to(np.False_, scores.shape)
-            else:
-                yield rows, columns, scores, (subjects[:, np.newaxis] == theirs) & (theirs >= 0)
+            scores = np.rint(products, out=products).astype(np.float32) * np.float32(1 / _GRID)
+            same = (probe.subjects[rows, np.newaxis] == theirs) & (theirs >= 0)
+            yield rows, columns, scores, same

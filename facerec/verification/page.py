@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pandas as pd
 
-from facerec.errors import FacerecError
 from facerec.files import check_replaceable, parse_json, read_file, write_folder
-from facerec.records.decode import decode_image
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import plain, provenance_of, to_json
-from facerec.report.figures import Drawing, Drawings, data_uri, slug
-from facerec.report.page import Beside, Block, FindingLine, Listed, Page, Section, Text
-from facerec.report.table import Cell, Table, facts_table, text_table
+from facerec.report.figures import Drawing, Drawings, slug
+from facerec.report.page import Block, FindingLine, Listed, Page, Section
+from facerec.report.table import Table, facts_table, text_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
+from facerec.verification.plots import roc_figure, score_figure
 from facerec.verification.report import (
     THRESHOLD_ADVICE,
-    describe_flip,
-    difference_limits,
-    difference_points,
     pairs_of,
     remarks_of,
+    remarks_of_differences,
 )
 
-Encoded = Callable[[int], bytes]
-"""Item of a bench → its encoded image, such as `ImageSource.encoded`."""
-
 Results = Mapping[str, VerificationResult]
+Row = Mapping[str, Any]
 
 KIND = "facerec verification report"
 
@@ -48,9 +41,6 @@ LISTED = 50
 """Failures that the page lists; the table has all."""
 HARDEST = 10
 """Pairs of each kind that are shown."""
-
-_FACE = 112
-"""Longer side of the pictures in the page, pixels."""
 
 _READING = (
     "A pair matches if its score is at or above the threshold. TPR is the share of mated pairs "
@@ -78,7 +68,6 @@ def write_report(
     *,
     comparisons: Sequence[Comparison] = (),
     searches: Sequence[IdentificationResult] = (),
-    pictures: Mapping[str, Encoded] | None = None,
     command: str | None = None,
 ) -> Path:
     """Write ``report.html``, ``report.json``, ``figures.csv``, ``pairs.csv`` and pictures.
@@ -93,8 +82,6 @@ def write_report(
             there are searches.
         comparisons: differences between results, see `compare`.
         searches: results of 1:N.
-        pictures: name → pictures of its items, for the hardest pairs; without it pairs are named
-            by the ids of their images alone.
         command: the command line that led to this report, for the record.
 
     Returns:
@@ -117,18 +104,15 @@ def write_report(
         if tables
         else None,
         *(
-            Section("Comparison", [_compared(*both)])
-            for both in zip(comparisons, differences, strict=True)
+            Section("Comparison", [figures_table("", one, remarks_of_differences(comparison))])
+            for comparison, one in zip(comparisons, differences, strict=True)
         ),
         Section("Curves", curves[1:]) if curves else None,
         *(
             Section("Identification", [figures_table(describe_result(each), one)], lead=_SEARCHES)
             for each, one in zip(searches, found, strict=True)
         ),
-        *(
-            _section(name, result, pairs[name], (pictures or {}).get(name))
-            for name, result in results.items()
-        ),
+        *(_section(name, result, pairs[name]) for name, result in results.items()),
         Section("How to read the figures", [Listed(_READING)]),
         Section("Provenance", [_provenance(each) for each in every]),
     ]
@@ -158,7 +142,7 @@ def write_report(
         sections=[section for section in sections if section is not None],
     )
     files["report.html"] = page.render().encode()
-    write_folder(final, files, private=bool(pictures))
+    write_folder(final, files)
     return final / "report.html"
 
 
@@ -166,58 +150,54 @@ def _findings(
     results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
 ) -> Iterator[FindingLine]:
     for name, result in results.items():
-        estimate = f"AUC {words.number(result.auc.value, '.4f')}"
-        limits = words.limits(result.auc.interval, form=".4f")
-        if result.accuracy is not None:
-            estimate = f"accuracy {words.percent(result.accuracy.value)}"
-            limits = words.percent_limits(result.accuracy.interval)
+        figures = result_figures(result)
+        headline = figures[figures.figure.str.startswith(("accuracy", "AUC"))]
         # The finest target that rests on enough errors says most; else the coarsest of all.
-        there = [each for each in result.points if each.point.resolvable]
-        told = [each for each in there if each.point.reliable][-1:] or there[:1]
-        rate = ""
-        for best in told:
-            tpr = best.tpr
-            limits_of = words.percent_limits(tpr.interval)
-            rate = f"TPR {words.percent(tpr.value)} {limits_of} at FPR {best.point.target}"
-            rate += f", {tpr.remark}" if tpr.remark else ""
+        there = [each.point for each in result.points if each.point.resolvable]
+        told = [point for point in there if point.reliable][-1:] or there[:1]
+        best = figures[(figures.figure == "TPR@FPR") & figures.target.isin(p.target for p in told)]
+        detail = " ".join(_texts(best)) if told else ""
         if result.failures:
-            rate += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
-        subjects = (
-            words.counted(result.subjects, "subject") if result.subjects else "subjects unknown"
-        )
-        basis = f"{pairs_of(result)}, {subjects}"
-        yield FindingLine(name, estimate, limits, detail=rate, basis=basis)
+            detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
+        subjects = "subjects unknown"
+        if result.subjects:
+            subjects = words.counted(result.subjects, "subject")
+        yield _finding(name, headline, detail=detail, basis=f"{pairs_of(result)}, {subjects}")
     for comparison in comparisons:
         title, basis = f"{comparison.second} less {comparison.first}", pairs_of(comparison)
-        row = next((row for row in comparison.rows if row.difference.value is not None), None)
-        if row is None:
-            yield FindingLine(title, words.NOTHING, conclusion=of_interval(None), basis=basis)
-            continue
-        estimate = f"{row.figure} {difference_points(row)} points"
-        concluded = of_interval(row.difference.interval)
-        yield FindingLine(title, estimate, difference_limits(row), concluded, basis=basis)
+        figures = comparison_figures(comparison)
+        changes = figures[figures.figure.str.startswith("difference")]
+        first = [row.difference for row in comparison.rows if row.difference.value is not None][:1]
+        concluded = of_interval(first[0].interval if first else None)
+        if first:
+            yield _finding(title, changes, conclusion=concluded, basis=basis)
+        else:
+            yield FindingLine(title, words.NOTHING, conclusion=concluded, basis=basis)
     for each in searches:
         ranks = each.figures[each.figures.figure == "rank"]
-        best = ranks[ranks.gallery == ranks.gallery.iloc[-1]].iloc[:1]
-        name, value, limits, _ = (cell.text for cell in figures_table("", best).cells[0])
         basis = f"1:N, {words.counted(len(each.galleries), 'gallery', 'galleries')}"
-        yield FindingLine(describe_result(each), f"{name} {value}", limits, basis=basis)
+        last = ranks[ranks.gallery == ranks.gallery.iloc[-1]]
+        yield _finding(describe_result(each), last, basis=basis)
+
+
+def _texts(rows: pd.DataFrame) -> list[str]:
+    """Return name, value, limits and remark of the first figure of a table, as it is shown."""
+    name, value, limits, _ = figures_table("", rows.iloc[:1]).cells[0]
+    return [name.text, value.text, limits.text, *([f"({name.small})"] if name.small else [])]
+
+
+def _finding(title: str, rows: pd.DataFrame, **more: str) -> FindingLine:
+    name, value, limits, *_ = _texts(rows)
+    return FindingLine(title, f"{name} {value}", limits, **more)
 
 
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
-    areas = ", ".join(f"{name}: AUC {one.auc.value:.4f}" for name, one in results.items())
-    errors = ", ".join(f"{n}: EER {words.percent(one.eer.value)}" for n, one in results.items())
     curves = drawings.draw(
         "roc",
         roc_figure(results),
-        f"ROC curves over a logarithmic FPR axis. {areas}.",
-        "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded.",
-    )
-    curves += drawings.draw(
-        "det",
-        det_figure(results),
-        f"DET curves on probit axes. {errors}.",
-        "DET: points at which a rate is exactly 0 or 1 have no place and are left out.",
+        f"ROC curves of {', '.join(results)} over a logarithmic FPR axis.",
+        "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded. Dots "
+        "with whiskers are operating points; hollow ones rest on fewer than 30 false accepts.",
     )
     for number, (name, result) in enumerate(results.items(), start=1):
         curves += drawings.draw(
@@ -226,12 +206,7 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
             f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores.",
             f"Scores of {name}; dashed lines are the thresholds of the operating points.",
         )
-    return curves + drawings.draw(
-        "norms",
-        norm_figure(results),
-        "Histograms of embedding norms.",
-        "Norms of raw embeddings over the images of all pairs.",
-    )
+    return curves
 
 
 _SEARCHES = (
@@ -242,60 +217,24 @@ _SEARCHES = (
 )
 
 
-def _compared(comparison: Comparison, figures: pd.DataFrame) -> Table[Any]:
-    remarks = [
-        f"On {pairs_of(comparison)} with a score in both; {comparison.left_out:,} are left out. "
-        f"Intervals of the differences: {comparison.basis}.",
-        *map(words.sentence, comparison.notes),
+def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Section:
+    headings = "list", "pair", "first image", "second image", "score or reason"
+    listed = [
+        [*(str(row[key]) for key in ("list", "pair", "first", "second")), _last(row)]
+        for row in rows[: 2 * HARDEST + LISTED]
     ]
-    caption = f"A: {comparison.first}; B: {comparison.second}"
-    return figures_table(caption, figures, remarks)
-
-
-def _section(
-    name: str,
-    result: VerificationResult,
-    rows: Sequence[Mapping[str, Any]],
-    encoded: Encoded | None,
-) -> Section:
-    def side(row: Mapping[str, Any], which: str) -> Cell:
-        if encoded is None:
-            return Cell(str(row[which]))
-        face = face_picture(encoded, int(getattr(result.pairs, which)[row["pair"]]))
-        return Cell(str(row[which]), "" if face else "its picture cannot be shown", face)
-
-    def table(caption: str, kind: str, last: str, most: int) -> Table[Any]:
-        cells = [
-            (str(row["pair"]), side(row, "first"), side(row, "second"), _short(row[last]))
-            for row in rows
-            if row["list"] == kind
-        ][:most]
-        headings = "pair", "first image", "second image", last
-        return text_table(caption, headings, cells, words=("first image", "second image", "reason"))
-
-    warning = Text("These pictures show subjects. Handle this page as you handle the bench itself.")
-    blocks: list[Block] = [
-        *([Listed(list(map(words.sentence, result.notes)), "notes")] if result.notes else []),
-        *([warning] if encoded else []),
-        Beside(
-            [
-                table("Lowest mated scores", "lowest mated", "score", HARDEST),
-                table("Highest non-mated scores", "highest non-mated", "score", HARDEST),
-            ]
-        ),
-    ]
-    if result.failures:
-        count = words.counted(len(result.failures), "pair")
-        blocks.append(table(f"{count} without a score", "failures", "reason", LISTED))
+    blocks: list[Block] = [text_table("Pairs that err most", headings, listed, words=headings)]
+    if result.notes:
+        blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
     said = [*remarks_of(result), f"intervals: {result.basis}"]
     return Section(name, blocks, lead=f"{describe_result(result)}: {'; '.join(said)}.")
 
 
-def _short(value: object) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+def _last(row: Row) -> str:
+    return row["reason"] or f"{row['score']:.4g}"
 
 
-def _pairs(name: str, result: VerificationResult) -> list[dict[str, Any]]:
+def _pairs(name: str, result: VerificationResult) -> list[Row]:
     """Return the pairs whose scores err most, worst first, and those without a score."""
     reasons = {failure.pair: failure.reason for failure in result.failures}
     chosen: dict[str, list[int]] = {}
@@ -304,18 +243,16 @@ def _pairs(name: str, result: VerificationResult) -> list[dict[str, Any]]:
         order = np.argsort(sign * result.scores[pairs], kind="stable")[:HARDEST]
         chosen[kind] = pairs[order].tolist()
     chosen["failures"] = list(reasons)
-
-    def item(index: int) -> str:
-        return str(index if result.items is None else result.items[index])
-
+    sides = [getattr(result.pairs, which) for which in ("first", "second")]
+    first, second = (side if result.items is None else result.items[side] for side in sides)
     return [
         {
             "bench": name,
             "list": kind,
             "pair": pair,
             "mated": bool(result.pairs.issame[pair]),
-            "first": item(int(result.pairs.first[pair])),
-            "second": item(int(result.pairs.second[pair])),
+            "first": str(first[pair]),
+            "second": str(second[pair]),
             # As float32, whose shortest text gives the same number.
             "score": None if kind == "failures" else result.scores[pair],
             "reason": reasons.get(pair, ""),
@@ -331,29 +268,12 @@ def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]
     for title, mapping in (("model", result.model), ("source", result.source)):
         known = {f"{title}: {key}": value for key, value in (mapping or {}).items()}
         facts |= known or {title: "unknown"}
-    facts |= {
-        "views": describe_flip(result.flip),
-        "alignment": result.align or "none, images as they are",
-        "score": result.score,
-    }
+    facts |= {"how": "; ".join(remarks_of(result))}
     texts = {
         name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
         for name, fact in facts.items()
     }
     return facts_table(describe_result(result), texts)
-
-
-def face_picture(encoded: Encoded, item: int) -> str:
-    """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
-    try:
-        image = decode_image(encoded(item), f"image {item}", size=None, upright=True)
-    except FacerecError:
-        return ""
-    scale = _FACE / max(image.shape[:2])
-    if scale < 1:
-        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    return data_uri("image/jpeg", content.tobytes())
 
 
 def _written_before(folder: Path) -> set[str]:

@@ -5,30 +5,23 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
-from facerec.report import words
 from facerec.report.figures import (
     COLOURS,
     SMALL,
-    SOFT,
     Style,
     label,
     new_figure,
-    note,
     percent_axis,
-    probit_axis,
     styles,
     verbatim,
-    write_figure,
 )
-from facerec.statistics.rates import RULE_OF_30, parse_rate, sort_scores
+from facerec.statistics.rates import parse_rate, sort_scores
 from facerec.verification.evaluation import VerificationResult
 
 _MATED, _NON_MATED = COLOURS[0], COLOURS[1]
@@ -36,15 +29,6 @@ _BINS = 80
 
 # Corners of a curve that are drawn: several a pixel, whatever the number of pairs.
 _COLUMNS = 4000
-
-
-def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> None:
-    """Draw ROC curves, one a result by its name in the legend, into a PNG, SVG or PDF file.
-
-    Raises:
-        FacerecError: another suffix, or the file cannot be written.
-    """
-    write_figure(roc_figure(results), path)
 
 
 def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
@@ -67,61 +51,10 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     left = 10 ** (math.floor(math.log10(finest) * 2 - 0.2) / 2)
     axes.set(xscale="log", xlim=(left, 1), xlabel="FPR", ylabel="TPR")
     # Room below the lowest value, and none of it wasted on a good model.
-    bottom = max(0.0, 1 - 1.08 * (1 - lowest))
-    span = 1 - bottom
-    axes.set_ylim(bottom, 1 + 0.02 * span)
+    axes.set_ylim(max(0.0, 1 - 1.08 * (1 - lowest)), 1 + 0.02 * (1 - lowest) + 1e-9)
     percent_axis(axes.yaxis)
     axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
-    axes.text(
-        math.sqrt(left * finest),
-        (bottom + 1) / 2,
-        "less than one false accept:\nnot resolvable",
-        rotation=90,
-        ha="center",
-        va="center",
-        fontsize=SMALL,
-        color=SOFT,
-    )
     verbatim(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
-    _caption(axes, results, f"hollow: fewer than {RULE_OF_30} false accepts")
-    return figure
-
-
-def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
-    """Draw the trade-off of false matches and false non-matches on probit axes.
-
-    Normally distributed scores give straight lines (Martin et al., Eurospeech 1997). Points at
-    which a rate is exactly 0 or 1 lie at infinity and are left out. Dots and whiskers are those of
-    `roc_figure`.
-    """
-    figure, axes = new_figure(7, 5.6)
-    x_low, y_low, y_high = 0.01, 0.01, 0.5
-    for name, result, style in _styled(results):
-        x, y = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points()
-        y_high = max([y_high, *ndtr(y[:1])])
-        shown, text = _visible(x), f"{name}   EER {words.percent(result.eer.value)}"
-        x, y = x[shown], y[shown]
-        axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
-        for target, tpr, low, high, reliable in _points(result):
-            if target < 1 and 0 < tpr < 1:
-                # A limit of exactly 0 or 1 lies at infinity; far outside will do.
-                ends = ndtri(np.clip([1 - high, 1 - low], 1e-12, 1 - 1e-12))
-                _whisker(axes, (ndtri(target), ndtri(1 - tpr)), ends, style, reliable)
-        x_low = min(x_low, 1 / result.non_mated)
-        y_low = min(y_low, 1 / result.mated)
-    probit_axis(axes.xaxis, x_low)
-    probit_axis(axes.yaxis, y_low)
-    axes.set(xlabel="FMR", ylabel="FNMR")
-    axes.set_xlim(ndtri(0.8 * x_low), ndtri(0.6))
-    axes.set_ylim(ndtri(0.8 * y_low), ndtri(min(1.1 * y_high, 0.999)))
-    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    verbatim(axes.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=9))
-    _caption(
-        axes,
-        results,
-        f"hollow: fewer than {RULE_OF_30} false accepts; points at exactly 0 or 1 are left out; "
-        "dotted: FMR = FNMR",
-    )
     return figure
 
 
@@ -144,7 +77,8 @@ def score_figure(name: str, result: VerificationResult) -> Figure:
         text = f"{kind} ({scores.size:,} pairs)"
         text += f", {beyond:,} infinite not shown" if beyond else ""
         counts = np.histogram(finite, edges)[0]
-        _bars(axes, counts, edges, colour, "-", text)
+        axes.stairs(counts, edges, fill=True, color=colour, alpha=0.25)
+        axes.stairs(counts, edges, color=colour, label=text)
         highest = max(highest, counts.max())
     # Room for the legend above the highest bar.
     axes.set_ylim(0.7, 12 * highest)
@@ -159,33 +93,6 @@ def score_figure(name: str, result: VerificationResult) -> Figure:
     top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
     top.spines["top"].set_visible(False)
     verbatim(axes.legend(loc="upper left", frameon=False, fontsize=SMALL, ncols=2))
-    return figure
-
-
-def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
-    """Draw histograms of the raw embedding norms; None where no result has any."""
-    known = [result.norms.values for result in results.values() if result.norms]
-    if not known:
-        return None
-    figure, axes = new_figure(7, 3.2)
-    edges = np.histogram_bin_edges(np.concatenate(known).astype(np.float64), _BINS)
-    for name, result, style in _styled(results):
-        norms = result.norms
-        if norms is None:
-            continue
-        mean = norms.mean.value or 0
-        text = f"{name}: mean {mean:.4g}, CV {norms.cv:.4f}"
-        shares = np.histogram(norms.values, edges)[0] / norms.values.size
-        _bars(axes, shares, edges, style.colour, style.line, text)
-        axes.axvline(mean, color=style.colour, linestyle=style.line, linewidth=0.8)
-    axes.set(xlabel="norm of the raw embedding", ylabel="share of images a bin")
-    percent_axis(axes.yaxis)
-    note(axes, "images count as often as pairs name them; vertical lines: means")
-    # Outside, so that it hides no bar.
-    long = max(len(name) for name, result in results.items() if result.norms) > 16
-    columns = 1 if long else min(len(known), 2)
-    drawn = figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL, ncols=columns)
-    verbatim(drawn)
     return figure
 
 
@@ -253,24 +160,3 @@ def _whisker(
         elinewidth=1,
         linestyle="none",
     )
-
-
-def _bars(
-    axes: Axes,
-    heights: NDArray[np.generic],
-    edges: NDArray[np.float64],
-    colour: str,
-    line: str,
-    label: str,
-) -> None:
-    axes.stairs(heights, edges, fill=True, color=colour, alpha=0.25)
-    axes.stairs(heights, edges, color=colour, linestyle=line, label=label)
-
-
-def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -> None:
-    """Say above the axes what the whiskers rest on."""
-    bases = {name: result.basis for name, result in results.items()}
-    lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
-    if len(set(bases.values())) > 1:
-        lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
-    note(axes, "\n".join([*lines, more]), 92)

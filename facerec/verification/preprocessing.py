@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +24,9 @@ from facerec.errors import MetricError, ModelError
 from facerec.progress import Progress, section
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import figure_row, tidy
+from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import score_pairs
 from facerec.verification.uncertainty import MIN_SUBJECTS
@@ -52,85 +51,22 @@ SCALINGS = ((127.5, 127.5), (127.5, 128.0), (0.0, 255.0), (0.0, 1.0))
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One candidate on the pairs."""
-
-    preprocessing: Preprocessing
-    d_prime: float
-    accuracy: Estimate
-    """Over the folds; no value without two of them."""
-    auc: float
-    behind: Estimate
-    """d′ of the best candidate less this one's; the intervals are simultaneous for all candidates,
-    and the best one has none."""
-
-    @property
-    def worse(self) -> bool:
-        """Whether it is surely behind the best one, by more than is negligible."""
-        low, behind = self.behind.low, self.behind.value
-        return low is not None and low > NEGLIGIBLE * (self.d_prime + (behind or 0))
-
-
-@dataclass(frozen=True)
 class Trials:
-    """All candidates, the best first."""
+    """How all candidates do on the pairs."""
 
-    rows: tuple[Trial, ...]
-    assumed: Preprocessing
-    """What would have been taken without this trial."""
+    figures: pd.DataFrame = field(repr=False, compare=False)
+    """Accuracy over the folds, d′, and how far it lies behind the best one's, of each ``way``, the
+    best first; the intervals of the latter are simultaneous for all candidates."""
+    verdict: str
+    """Which is best, whether others can be told from it, and what of the one assumed."""
     bench: str
     pairs: int
     basis: str
     """What the intervals rest on."""
 
-    @property
-    def verdict(self) -> str:
-        """Say which is best, whether others can be told from it, and what of the one assumed."""
-        best, *others = self.rows
-        said = f"best: {flags(best.preprocessing)}"
-        ties = [row for row in others if not row.worse]
-        if ties:
-            listed = "; ".join(flags(row.preprocessing) for row in ties)
-            said += (
-                f"; these pairs do not tell it from {listed} (by more than {NEGLIGIBLE:.0%} of d′)"
-            )
-        said += "; all others are worse" if len(ties) < len(others) else ""
-        mine = next(row for row in self.rows if row.preprocessing == self.assumed)
-        if mine is best:
-            return f"{said}. It is what is assumed without flags."
-        if mine.worse:
-            return f"{said}. What is assumed without flags ({flags(self.assumed)}) is worse."
-        return f"{said}. What is assumed without flags ({flags(self.assumed)}) may be as good."
-
-    def figures(self) -> pd.DataFrame:
-        """Return accuracy and d′ of each way, the best first, and how far behind it each is."""
-        rows = []
-        for row in self.rows:
-            given = row.preprocessing
-            way = f"{given.channels} {given.mean:g} {given.std:g}"
-            way += " (assumed)" if given == self.assumed else ""
-            rows += [
-                figure_row("accuracy", row.accuracy, way=way),
-                figure_row("d′", Estimate(row.d_prime), way=way),
-                figure_row("d′ behind the best", row.behind, way=way),
-            ]
-        return tidy(rows)
-
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        trials = [
-            {"flags": flags(row.preprocessing), "worse": row.worse, **vars(row)}
-            for row in self.rows
-        ]
-        document = {
-            "bench": self.bench,
-            "pairs": self.pairs,
-            "assumed": self.assumed,
-            "intervals": self.basis,
-            "verdict": self.verdict,
-            "trials": trials,
-        }
-        return dict(plain(document))
+        return dict(plain({**vars(self), "figures": records(self.figures)}))
 
 
 def flags(preprocessing: Preprocessing) -> str:
@@ -231,10 +167,7 @@ def _rank(
     chosen, values = chosen[there], np.nan_to_num(scores[:, there].astype(np.float64))
     same = bench.pairs.issame[chosen]
     if min(same.sum(), (~same).sum()) < 2:
-        raise MetricError(
-            f"{bench.name}: {int(same.sum())} same and {int((~same).sum())} different pairs have a "
-            "score; some of each are needed to compare ways of preprocessing"
-        )
+        raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
     marks = np.zeros(len(bench.pairs), bool)
     marks[chosen] = True
     clusters = bench.pairs.clusters(marks)
@@ -250,18 +183,30 @@ def _rank(
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / (len(candidates) - 1)
-    rows = []
+    rows: list[dict[str, object]] = []
+    ties: list[int] = []
+    worse: list[int] = []
     for index in order:
-        interval = None
-        behind = float(whole[best] - whole[index])
+        lag, behind = float(whole[best] - whole[index]), Estimate(0.0)
         if index != best:
-            interval = percentile_interval(behind, drawn[best] - drawn[index], confidence)
-        accuracy = _accuracy(bench, chosen, values[index], same)
-        auc = sort_scores(values[index][same], values[index][~same]).auc()
-        d_prime, candidate = float(whole[index]), candidates[index]
-        rows.append(Trial(candidate, d_prime, accuracy, auc, Estimate(behind, interval)))
+            interval = percentile_interval(lag, drawn[best] - drawn[index], confidence)
+            behind = Estimate(lag, interval)
+            (worse if interval.low > NEGLIGIBLE * whole[best] else ties).append(index)
+        way = f"{flags(candidates[index])}{'' if index else ' (assumed)'}"
+        rows += [
+            figure_row("accuracy", _accuracy(bench, chosen, values[index], same), way=way),
+            figure_row("d′", Estimate(float(whole[index])), way=way),
+            figure_row("d′ behind the best", behind, way=way),
+        ]
+    said = f"best: {flags(candidates[best])}"
+    if ties:
+        listed = "; ".join(flags(candidates[index]) for index in ties)
+        said += f"; these pairs do not tell it from {listed} (by more than {NEGLIGIBLE:.0%} of d′)"
+    said += "; all others are worse" if worse else ""
+    mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
+    verdict = f"{said}. What is assumed without flags ({flags(candidates[0])}) {mine}."
     basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
-    return Trials(tuple(rows), candidates[0], bench.name, int(same.size), basis)
+    return Trials(tidy(rows), verdict, bench.name, int(same.size), basis)
 
 
 def _accuracy(

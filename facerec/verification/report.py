@@ -80,13 +80,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
     _say(console, f"A: {comparison.first}; B: {comparison.second}", "bold")
-    table = figures_table("", comparison_figures(comparison))
-    console.print(table.terminal())
-    remarks = [
-        f"on {pairs_of(comparison)} with a score in both",
-        f"intervals of the differences: {comparison.basis}",
-    ]
-    _print_remarks(remarks, comparison.notes, console)
+    console.print(figures_table("", comparison_figures(comparison)).terminal())
+    _print_remarks(remarks_of_differences(comparison), (), console)
 
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
@@ -100,6 +95,15 @@ def remarks_of(result: VerificationResult | IdentificationResult) -> list[str]:
     """Return how what was compared came to be, a sentence each."""
     remarks = [f"{describe_flip(result.flip)}; score: {result.score}"]
     return remarks if result.align is None else [*remarks, alignment_words(result.align)]
+
+
+def remarks_of_differences(comparison: Comparison) -> list[str]:
+    """Return what the differences of a comparison rest on, a sentence each."""
+    return [
+        f"On {pairs_of(comparison)} with a score in both; {comparison.left_out:,} are left out. "
+        f"Intervals of the differences: {comparison.basis}.",
+        *map(words.sentence, comparison.notes),
+    ]
 
 
 def _print_remarks(remarks: Iterable[str], notes: Iterable[str], console: Console) -> None:

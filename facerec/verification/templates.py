@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from facerec.embedding.align import Aligner
-from facerec.errors import DatasetError, MetricError
+from facerec.errors import MetricError
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
-from facerec.verification.unit_rows import row_norms
+from facerec.verification.unit_rows import real_matrix, row_norms
 
 NOBODY = -1
 """Subject of a gallery template that is nobody's mate, such as a distractor."""
@@ -41,11 +41,7 @@ class SearchSet:
 
 @dataclass(frozen=True, eq=False)
 class TemplateBench:
-    """A protocol over T templates of m images, listed in r (template, image) rows.
-
-    Raises:
-        DatasetError: arrays that do not fit together.
-    """
+    """A protocol over T templates of m images, listed in r (template, image) rows."""
 
     name: str
     images: ImageSource
@@ -74,14 +70,6 @@ class TemplateBench:
     source: Mapping[str, Any] = field(default_factory=dict)
     """Format, and files with their SHA-256, as JSON types."""
 
-    def __post_init__(self) -> None:
-        shape = self.image_rows.shape
-        if len(shape) != 1 or not shape == self.template_rows.shape == self.media_rows.shape:
-            raise DatasetError(
-                f"{self.name}: images, templates and media of the rows have shapes {shape}, "
-                f"{self.template_rows.shape} and {self.media_rows.shape}; give one each a row"
-            )
-
     def aligner(self) -> Aligner | None:
         """Return what crops faces by the points of the bench; None if it has none."""
         return None if self.points is None else BenchPoints(self.images.ids, self.points)
@@ -104,53 +92,25 @@ class BenchPoints(Aligner):
         return {"method": "points of the bench"}
 
 
-@dataclass(frozen=True, eq=False)
-class TemplateVectors:
+class TemplateVectors(NamedTuple):
     """The vectors of T templates, and how they came to be."""
 
     vectors: NDArray[np.float32]
     """Not normalised, ``(T, D)``; NaN for a template without any embedding."""
-    used: NDArray[np.int64]
-    """Images in each vector, ``(T,)``."""
-    left_out: NDArray[np.int64]
-    """Images of each template without a usable embedding (failure to acquire), ``(T,)``."""
-    norm_weighting: Literal["raw", "unit"]
-    detector_score: bool
-
-    @property
-    def score(self) -> str:
-        """What is compared, in a few words."""
-        weights = ", weighted by the detector's scores" if self.detector_score else ""
-        return (
-            f"cosine of template vectors, float32 ({self.norm_weighting} norms{weights}; mean over "
-            "the images of a medium, sum over media)"
-        )
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know, one sentence each."""
-        failed = int(self.left_out.sum())
-        if not failed:
-            return ()
-        empty = int((self.used == 0).sum())
-        return (
-            f"{failed} of {failed + int(self.used.sum())} images of templates have no usable "
-            f"embedding and are left out; {empty} of {len(self.used)} templates have no image left",
-        )
+    score: str
+    """What is compared, in a few words."""
+    notes: tuple[str, ...]
+    """What a reader must know, one sentence each."""
 
 
 def template_vectors(
-    vectors: ArrayLike,
-    bench: TemplateBench,
-    *,
-    norm_weighting: Literal["raw", "unit"],
-    detector_score: bool,
+    vectors: ArrayLike, bench: TemplateBench, norm_weighting: Literal["raw", "unit"]
 ) -> TemplateVectors:
     """Pool the embeddings of images into one vector a template, which is not normalised.
 
     The mean over the images of one media id, then the sum over media. Each embedding is first
     divided by its norm (``norm_weighting="unit"``) or keeps it (``"raw"``), so that images with
-    large norms count more; and with ``detector_score`` it is multiplied by that score.
+    large norms count more; and where the bench has detector scores it is multiplied by its own.
 
     The name "N1" of published figures does not say which: of the two scripts of
     ``deepinsight/insightface``, ``recognition/arcface_torch/eval_ijbc.py`` means *raw* norms by
@@ -164,7 +124,7 @@ def template_vectors(
     over its media.
 
     Raises:
-        MetricError: a shape that does not fit, or detector scores that the bench has not.
+        MetricError: a shape that does not fit.
     """
     matrix = real_matrix(vectors, "embeddings")
     if len(matrix) != len(bench.images):
@@ -172,13 +132,10 @@ def template_vectors(
             f"{bench.name}: there are {len(matrix)} embeddings for {len(bench.images)} images; "
             "give one row an image, NaN where there is none"
         )
-    if norm_weighting not in ("raw", "unit"):
-        raise MetricError(f"norm weighting is 'raw' or 'unit', not {norm_weighting!r}")
+    detector, said = bench.detector_scores, ""
     weights = np.ones(len(matrix))
-    if detector_score:
-        if bench.detector_scores is None:
-            raise MetricError(f"{bench.name} has no detector scores to weight with; leave them out")
-        weights *= bench.detector_scores
+    if detector is not None:
+        weights, said = weights * detector, ", weighted by the detector's scores"
     norms = row_norms(matrix)
     if norm_weighting == "unit":
         weights /= norms
@@ -202,21 +159,16 @@ def template_vectors(
             (weights[chunk], (template[chunk] - first, columns)), (last - first, len(columns))
         )
         sums[first:last] += pooling @ matrix[rows[chunk]].astype(np.float64)
-    used = np.bincount(template, minlength=count)
-    sums[used == 0] = np.nan
-    left_out = np.bincount(bench.template_rows[~usable], minlength=count)
-    return TemplateVectors(sums.astype(np.float32), used, left_out, norm_weighting, detector_score)
-
-
-def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
-    """Return ``values`` as a matrix of real numbers.
-
-    Raises:
-        MetricError: they are none; ``what`` says what they should be.
-    """
-    matrix = np.asarray(values)
-    if matrix.ndim != 2 or matrix.dtype.kind != "f":
-        raise MetricError(
-            f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
+    empty = np.bincount(template, minlength=count) == 0
+    sums[empty] = np.nan
+    score = (
+        f"cosine of template vectors, float32 ({norm_weighting} norms{said}; mean over the images "
+        "of a medium, sum over media)"
+    )
+    notes = []
+    if not usable.all():
+        notes.append(
+            f"{(~usable).sum()} of {usable.size} images of templates have no usable embedding and "
+            f"are left out; {empty.sum()} of {count} templates have no image left"
         )
-    return matrix
+    return TemplateVectors(sums.astype(np.float32), score, tuple(notes))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from facerec.errors import MetricError
 from facerec.large_arrays import empty
 
 # A few MiB of float64 at a time.
@@ -34,3 +35,17 @@ def unit_rows(
         block = rows[start : start + _ROWS]
         unit[start : start + _ROWS] = matrix[block].astype(np.float64) / norms[block, np.newaxis]
     return unit
+
+
+def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
+    """Return ``values`` as a matrix of real numbers.
+
+    Raises:
+        MetricError: they are none; ``what`` says what they should be.
+    """
+    matrix = np.asarray(values)
+    if matrix.ndim != 2 or matrix.dtype.kind != "f":
+        raise MetricError(
+            f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
+        )
+    return matrix

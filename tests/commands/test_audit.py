@@ -98,8 +98,7 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert len(list((workplace / "out").iterdir())) <= 12
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"][0]["model"]["name"] == "toy"
-    assert "--out OUT" in document["command"] and "--one-to-many" in document["command"]
-    # The printed command gives the same bytes.
+    # The same command gives the same bytes.
     page = (workplace / "out" / "audit.html").read_bytes()
     run("--one-to-many", "--fpir", "1e-1", "--reference", "male")
     assert (workplace / "out" / "audit.html").read_bytes() == page

@@ -15,7 +15,7 @@ from facerec.commands.embed import main as embed
 from facerec.commands.make_records import main as make
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
-from facerec.records.dataset import RecordDataset
+from facerec.records.layout import RecordImages
 from facerec.records.training_set import Data, open_dataset
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     assert [(row["image_id"], row["other_id"]) for row in twice] == [("p01/4.jpg", "p01/3.jpg")]
 
     make(["faces", "--apply", "p.csv", "--out", "new"])
-    new = RecordDataset("new")
+    new = RecordImages("new")
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
 
 
@@ -81,7 +81,7 @@ def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
     if dialect == "InsightFace":
         lines = Path("records/train.lst").read_text().splitlines()
         Path("records/train.lst").write_text(dir2lst(lines))
-    keys = RecordDataset("records").ids
+    keys = RecordImages("records").ids
     write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
     flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
     main([*flags, "--out", "p.csv", "--page", "p.html"])
@@ -99,7 +99,7 @@ def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
     Path("old.csv").write_text(text.replace("p03/2.jpg", keys[20]).replace("p01/4.jpg", keys[10]))
     for number, proposals in enumerate(("p.csv", "old.csv")):
         make(["records", "--apply", proposals, "--out", f"new{number}"])
-        new = RecordDataset(f"new{number}")
+        new = RecordImages(f"new{number}")
         assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
     for name in ("p03/2.jpg", keys[20]):
         Path("out.csv").write_text(f"image_id\n{name}\n")
@@ -124,7 +124,7 @@ def test_without_a_whole_list_images_are_named_by_their_keys(workplace, capsys, 
     path.unlink()
     if lines is not None:
         path.write_text("\n".join(lines) + "\n")
-    keys = RecordDataset("records").ids
+    keys = RecordImages("records").ids
     write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
     main(["records", "--embeddings", "keys.npz", "--out", "p.csv", "--device", "cpu"])
     assert {row["image_id"] for row in rows("p.csv")} == {keys[20], keys[10]}
@@ -134,7 +134,7 @@ def test_without_a_whole_list_images_are_named_by_their_keys(workplace, capsys, 
 
 def test_embeddings_of_another_set_are_refused(workplace, capsys):
     make(["faces", "--out", "records"])
-    keys = RecordDataset("records").ids
+    keys = RecordImages("records").ids
     known = read_embeddings("e.npz")
     # The keys of a record file without the first image: everybody else has moved by one.
     write_embeddings("own.npz", replace(known, ids=keys))
@@ -153,7 +153,7 @@ def test_lines_that_are_not_accepted_change_nothing(workplace):
     text = (workplace / "p.csv").read_text().replace(",yes", ",no")
     (workplace / "p.csv").write_text(text)
     make(["faces", "--apply", "p.csv", "--out", "new"])
-    assert np.bincount(RecordDataset("new").labels).tolist() == [6] * 14
+    assert np.bincount(RecordImages("new").labels).tolist() == [6] * 14
 
 
 @pytest.mark.parametrize("more", [["--size", "96"], ["--resize"]])

@@ -25,7 +25,7 @@ from facerec.embedding.align import align_face, face_template
 from facerec.embedding.file import read_embeddings
 from facerec.files import sha256
 from facerec.records import decode_image, make_records
-from facerec.records.dataset import FolderDataset, RecordDataset
+from facerec.records.layout import RecordImages
 from facerec.records.packs import write_pack
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "embed.py"
@@ -64,7 +64,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         person = folder / "images" / f"person {i // EACH}"
         person.mkdir(parents=True, exist_ok=True)
         (person / f"{i:02d}.jpg").write_bytes(image)
-    make_records(FolderDataset(folder / "images"), folder / "records")
+    make_records(folder / "images", folder / "records")
     (folder / "data").mkdir()
     write_pack(folder / "data" / "toy.bin", [images[i] for i in PACKED], [True, False] * PEOPLE)
     return folder
@@ -159,7 +159,7 @@ def test_records(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_damaged_record_is_a_failure_of_nobody(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offset = int(RecordDataset("records").records.offsets[5])
+    offset = int(RecordImages("records").offsets[5])
     with Path("records/train.rec").open("r+b") as file:
         file.seek(offset + 12)
         file.write(struct.pack("<f", 1000.0))  # no class

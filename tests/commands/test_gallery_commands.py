@@ -142,7 +142,7 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
     assert "no such" in refused(capsys, identify, "nobody", "--gallery", "g.npz")
     table = ("--gallery", "g.npz", "--export", "people.csv")
-    assert "Parquet" in refused(capsys, enroll, *table) and not Path("people.csv").exists()
+    assert ".parquet" in refused(capsys, enroll, *table) and not Path("people.csv").exists()
     assert "'q'" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00", "q")
     write("bad.npz", np.full((1, 32), np.nan), ["nobody"])
     no_impostor = ("--gallery", "g.npz", "--impostors", "bad.npz")

@@ -15,7 +15,7 @@ from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
 from facerec.galleries import Gallery, Space
 from facerec.galleries.overlap_report import read_overlap
-from facerec.records import Data, Part, RecordDataset, open_dataset
+from facerec.records import Data, Part, RecordImages, open_dataset
 from facerec.records.images import ImageSource
 from facerec.records.make import apply_proposals
 from facerec.records.proposals import Proposal, write_proposals
@@ -154,7 +154,7 @@ def test_names_with_blanks_around_them(tmp_path: Path) -> None:
     ]
     write_proposals(tmp_path / "p.csv", lines)
     apply_proposals(open_dataset(Data(root), seed=0), tmp_path / "p.csv", tmp_path / "new")
-    new = RecordDataset(tmp_path / "new")
+    new = RecordImages(tmp_path / "new")
     assert new.class_names == [" p1", "p0", "p2 "]
     assert np.bincount(new.labels).tolist() == [3, 1, 3]
 

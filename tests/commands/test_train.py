@@ -356,7 +356,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first
     shutil.rmtree(run / "checkpoints")
     for flags, words in (
         (["--optimizer.lr", "0.3"], "other values of optimizer.lr"),
-        (["--data.path", "more"], "more: has 63 images of 7 classes"),
+        (["--data.path", "more"], "more: has 63 images, not 56"),
     ):
         write_training_set(trained / "more", people=7, images=9)
         sentence = refused(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from facerec.comparison import batches
-from facerec.comparison.batches import class_batches, hard_batches, two_views
+from facerec.comparison.batches import class_batches, two_views
 from facerec.errors import DatasetError
 
 
@@ -71,78 +68,6 @@ def test_seed_and_epoch_change_the_order() -> None:
     np.testing.assert_array_equal(class_batches(labels, 4, 2, 0, 0, 30)[: len(first)], first)
 
 
-@pytest.mark.parametrize(("classes", "per_class"), [(0, 4), (4, 0)])
-def test_empty_batches_are_refused(classes: int, per_class: int) -> None:
-    with pytest.raises(DatasetError, match="cannot be made"):
-        class_batches(np.arange(8), classes, per_class, 0, 0)
-
-
 def test_two_views() -> None:
     assert two_views(np.array([4, 1])).tolist() == [4, 1, 4, 1]
     assert two_views(np.array([[4, 1], [2, 3]])).tolist() == [[4, 1, 4, 1], [2, 3, 2, 3]]
-
-
-def planted(
-    groups: int = 4, classes: int = 3, images: int = 5, size: int = 16, seed: int = 0
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Images of classes that come in groups; class names are scattered and not contiguous."""
-    generator = np.random.default_rng(seed)
-    number = groups * classes
-    group = np.arange(number) % groups
-    names = generator.permutation(number) * 3 + 10
-    centers = 5 * generator.normal(size=(groups, size))[group]
-    centers += generator.normal(size=(number, size))
-    which = generator.permutation(np.repeat(np.arange(number), images))
-    embeddings = centers[which] + 0.3 * generator.normal(size=(len(which), size))
-    lengths = generator.uniform(0.5, 20, size=(len(which), 1))
-    return (embeddings * lengths).astype(np.float32), names[which], group[which]
-
-
-def test_batches_are_made_of_hard_classes() -> None:
-    embeddings, labels, group = planted()
-    found = hard_batches(embeddings, labels, classes=3, per_class=2, seed=1, epoch=0)
-    assert found.shape == (60 // 6, 6) and found.dtype == np.int64
-    for batch in found:
-        drawn = labels[batch].reshape(3, 2)
-        assert (drawn[:, 0] == drawn[:, 1]).all() and len(set(drawn[:, 0])) == 3
-        assert len(set(batch)) == 6
-        assert len(set(group[batch])) == 1
-    # Four batches use every class once.
-    for start in (0, 4):
-        assert set(labels[found[start : start + 4].ravel()]) == set(labels)
-
-
-@pytest.mark.parametrize("per_class", [3, 4, 7])
-def test_no_image_twice_in_a_batch_unless_its_class_is_small(per_class: int) -> None:
-    embeddings, labels, _ = planted(images=5)
-    for batch in hard_batches(embeddings, labels, 4, per_class, 0, 0):
-        for images in batch.reshape(4, per_class):
-            assert len(set(labels[images])) == 1
-            assert len(set(images)) == min(5, per_class)
-
-
-def test_batches_depend_on_seed_and_epoch_alone() -> None:
-    embeddings, labels, _ = planted()
-    state = np.random.get_state()[1].copy()  # noqa: NPY002
-    first = hard_batches(embeddings, labels, 3, 2, seed=1, epoch=4)
-    np.testing.assert_array_equal(first, hard_batches(embeddings, labels, 3, 2, 1, 4))
-    assert (first != hard_batches(embeddings, labels, 3, 2, seed=1, epoch=5)).any()
-    assert (first != hard_batches(embeddings, labels, 3, 2, seed=2, epoch=4)).any()
-    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
-
-
-def test_group_is_greedy_from_its_first_class() -> None:
-    # The second class is nearest to the first; then the fourth is nearer to both than the third.
-    angles = np.array([0.0, 0.2, -0.3, 0.4])
-    centers = torch.tensor(np.stack([np.cos(angles), np.sin(angles)], 1))
-    assert batches._greedy(centers, 3) == [0, 1, 3]
-
-
-def test_sets_too_small_for_a_batch() -> None:
-    embeddings, labels, _ = planted()
-    with pytest.raises(DatasetError, match="a batch of 13 classes × 2 images cannot be made of 12"):
-        hard_batches(embeddings, labels, 13, 2, 0, 0)
-    with pytest.raises(DatasetError, match="at least one image"):
-        hard_batches(embeddings, labels, 3, 0, 0, 0)
-    one = hard_batches(embeddings[:3], np.array([0, 1, 1]), 2, 4, 0, 0)
-    assert one.shape == (1, 8)

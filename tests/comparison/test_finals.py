@@ -107,7 +107,7 @@ def test_clusterings_where_asked_for(
 
 
 def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
-    ((fit, model),) = trainer.fit_folds(BASE, protocol(), SPLIT.folds[:1], seed=0)
+    fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
     run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit])
     write_final(tmp_path / "x.npz", run, {"arm": "a", "seed": 3})
     again, note = read_final(tmp_path / "x.npz")
@@ -121,7 +121,7 @@ def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
 
 def test_a_result_whose_arrays_are_damaged_is_refused(trainer: Trainer, tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
-    ((_, model),) = trainer.fit_folds(BASE, protocol(), SPLIT.folds[:1], seed=0)
+    _, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
     write_final(path, score_models(trainer, protocol(), [model], [np.arange(48, 96)]), {})
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):

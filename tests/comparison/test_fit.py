@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from facerec.comparison.protocol import Arm, Batch, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes, split_classes
 from facerec.heads import SEC, RingLoss
-from facerec.training import SGD, Adam, Cosine, RMSprop
+from facerec.training import SGD, Adam, RMSprop
 
 FOLD = split_classes(16).folds[0]
 
@@ -30,7 +31,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
-    return trainer.fit_folds(arm, protocol(**changes), [FOLD], seed)[0][0]
+    return trainer.fit(arm, protocol(**changes), FOLD, seed)[0]
 
 
 def same(first: Fit, second: Fit) -> bool:
@@ -62,7 +63,7 @@ def test_a_penalty_of_weight_zero_changes_nothing(trainer: Trainer) -> None:
 
 def test_the_best_epoch_is_returned(trainer: Trainer) -> None:
     setup = protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8)
-    ((fit, trunk),) = trainer.fit_folds(BASE, setup, [FOLD], seed=3)
+    fit, trunk = trainer.fit(BASE, setup, FOLD, seed=3)
     scores = [point.map_at_r for point in fit.curve]
     assert fit.score == max(scores) and fit.epoch == scores.index(max(scores))
     positions, _ = select_classes(trainer.labels, FOLD.validation)
@@ -134,13 +135,13 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
     seen: list[torch.Tensor] = []
     original = trainer._validate
 
-    def watched(state: Any, *args: Any) -> Any:
-        seen.append(state.trunk.trunk.fc.weight.detach().clone())
-        return original(state, *args)
+    def watched(trunk: Any, *args: Any) -> Any:
+        seen.append(trunk.trunk.fc.weight.detach().clone())
+        return original(trunk, *args)
 
     trainer._validate = watched  # type: ignore[method-assign]
     try:
-        trainer.fit_folds(arm, setup, [FOLD], seed=4)
+        trainer.fit(arm, setup, FOLD, seed=4)
     finally:
         del trainer._validate
     torch.testing.assert_close(seen[1], naive_step(trainer, setup, FOLD), atol=1e-6, rtol=1e-4)
@@ -152,21 +153,17 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
     [
         (Arm("a", MetricLoss("NTXent", views=2)), {"batch": Batch(6, 1)}),
         (Arm("a", MetricLoss("SupCon", views=2)), {}),
-        (BASE, {"remine_every": 1}),
-        (BASE, {"remine_every": 2, "schedule": Cosine()}),
         (
             Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)),
             {"optimizer": RMSprop(lr=1e-3, momentum=0.9)},
         ),
-        (BASE, {"clip_norm": 0.1, "probe_every": 2}),
+        (Arm("a", MetricLoss("NormalizedSoftmax"), loss_lr=1.0), {}),
     ],
 )
 def test_options_train_and_repeat(trainer: Trainer, arm: Arm, changes: dict[str, Any]) -> None:
     first, second = (fitted(trainer, arm, **changes) for _ in range(2))
     assert same(first, second) and first.failure is None
-    assert len(first.probes) == (2 if "probe_every" in changes else 0) or len(first.curve) < 4
-    plain = fitted(trainer, arm)
-    assert [p.loss for p in first.curve] != [p.loss for p in plain.curve] or not changes
+    assert first.curve[1].loss is not None and math.isfinite(first.curve[1].loss)
 
 
 def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
@@ -184,3 +181,9 @@ def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
     finally:
         del reader.train
     assert set(sizes) == {16}
+
+
+def test_training_that_diverges_ends_without_a_score(trainer: Trainer) -> None:
+    setup = protocol(optimizer=SGD(lr=1e12))
+    fit, _ = trainer.fit(Arm("wild", MetricLoss("Contrastive")), setup, FOLD, seed=1)
+    assert fit.score is None and fit.failure is not None and "epoch" in fit.failure

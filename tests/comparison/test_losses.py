@@ -664,7 +664,8 @@ def test_resumes_from_its_state(config: Any) -> None:
 
 
 def test_every_loss_of_the_table_is_tested() -> None:
-    assert set(NAIVE) == {*loss_table.TABLE, "MarginHead"}
+    table = {name for name, entry in loss_table.TABLE.items() if not entry.source}
+    assert set(NAIVE) == {*table, "MarginHead"}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=name)
@@ -824,17 +825,10 @@ def detached(embeddings: Tensor, labels: Tensor) -> Tensor:
     return embeddings.detach().sum()
 
 
-@pytest.mark.parametrize(
-    ("formula", "words"),
-    [
-        (misspelt, r"misspelt: .*test_losses\.py, line \d+ \(Attrib.*summ"),
-        (detached, "detached returned a loss without a gradient"),
-        (per_sample, r"per_sample returned \(12,\)"),
-    ],
-)
-def test_what_is_wrong_with_a_loss_of_ones_own_is_said(formula: Any, words: str) -> None:
+@pytest.mark.parametrize("formula", [misspelt, detached, per_sample])
+def test_what_is_wrong_with_a_loss_of_ones_own_is_said(formula: Any) -> None:
     embeddings, labels = batch()
-    with pytest.raises(TrainingError, match=words):
+    with pytest.raises(TrainingError, match=f"the formula of the loss {formula.__name__} fails"):
         create_loss(own_loss(formula), CLASSES, SIZE, 0)(embeddings.requires_grad_(), labels)
 
 

@@ -17,27 +17,25 @@ import numpy as np
 import pytest
 from helpers.html_page import Page
 from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
-from rich.console import Console
 from scipy.stats import spearmanr
 
-from facerec.comparison.figures import arm_figure, learning_figure
+from facerec.comparison.figures import arm_figure
 from facerec.comparison.finals import VIEWS, FinalRun
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead, MetricLoss
 from facerec.comparison.protocol import FIGURES, Arm
-from facerec.comparison.report import answers, meeting_best, render, sentence_of, write_report
+from facerec.comparison.report import SCHEMA, answers, render, write_report
 from facerec.comparison.significance import compare_paired, mean_over_seeds
-from facerec.comparison.summary import HEADLINE, SCHEMA, Summary, kept_scores, summarize
-from facerec.comparison.tables import COLUMNS, headline_table, pair_table
-from facerec.errors import ComparisonError
+from facerec.comparison.summary import HEADLINE, Summary, summarize
+from facerec.comparison.tables import COLUMNS
 from facerec.heads import SEC, CosFace
 from facerec.report.figures import COLOURS
 from facerec.training import SGD
 
 NAMES = {
     *("results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "report.html"),
-    *(f"figures/{name}.{kind}" for name in ("arms", "learning") for kind in ("svg", "png")),
+    *("figures/arms.svg", "figures/arms.png"),
 }
 ODD = "-Odd_name=1.5+SEC-é"
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too' $x_1$ {{ 7 * 7 }} €"
@@ -160,28 +158,17 @@ def test_figures_are_means_over_seeds_and_paired_differences(
     assert summary.headline("untrained")["mean"] == pytest.approx(float(untrained))
 
 
-def test_norms_and_probes_are_averaged(results: Results, summary: Summary) -> None:
+def test_norms_are_averaged(results: Results, summary: Summary) -> None:
     for arm in summary.arms.index:
         norms = [float(run.models["norm_cv2"].mean()) for run in runs(results, arm)]
         assert summary.row(arm, "models", "norm_cv2")["mean"] == pytest.approx(np.mean(norms))
-        slopes = []
-        for run in runs(results, arm):
-            values = [probe.slope for fit in run.fits for probe in fit.probes]
-            slopes.append(np.mean([value for value in values if value is not None]))
-        assert summary.row(arm, "steps", "slope")["mean"] == pytest.approx(np.mean(slopes))
 
 
 def test_p_is_adjusted_within_each_figure_and_claim(summary: Summary) -> None:
     for view in VIEWS:
         for metric in FIGURES:
-            found = (
-                sorted(summary.row(arm, view, metric)[["p", "p_holm"]] for arm in PENALIZED)
-                if False
-                else sorted(
-                    (summary.row(arm, view, metric).p, summary.row(arm, view, metric).p_holm)
-                    for arm in PENALIZED
-                )
-            )
+            rows = [summary.row(arm, view, metric) for arm in PENALIZED]
+            found = sorted((row.p, row.p_holm) for row in rows)
             least = 0.0
             for place, (p, p_holm) in enumerate(found):
                 least = min(1.0, max(least, (3 - place) * p))
@@ -212,7 +199,6 @@ def test_conclusions_are_those_of_the_adjusted_test() -> None:
     results = small(arms=toy_arms(("CosFace", "ArcFace")), gains=gains, repetitions=8)
     found = summarize(results)
     assert [pair.conclusion for pair in found.pairs] == ["difference detected"] * 2
-    assert answers(found)[0].estimate == "different in 2: above in 1, below in 1"
     same = with_arm(results, "CosFace+SEC", runs=results.arms[0].runs)
     same = with_arm(same, "ArcFace+SEC", runs=results.arms[3].runs[:5], seeds=tuple(range(5)))
     pairs = summarize(same).pairs
@@ -232,8 +218,6 @@ def test_equal_arms_differ_by_nothing(results: Results) -> None:
         assert row.difference == 0 and row.p == 1 and ends == [0, 0, 0]
     ratio = same.row("CosFace+SEC", "validation", "steps_to_90%")
     assert ratio["mean"] == 1
-    (line,) = [sentence_of(e) for e in answers(same) if "equal in every run" in e.detail]
-    assert line.startswith("CosFace+SEC against CosFace") and "80 % power" not in line
 
 
 def test_norm_reduction_against_gain(summary: Summary) -> None:
@@ -248,18 +232,13 @@ def test_norm_reduction_against_gain(summary: Summary) -> None:
         Arm("two", head, SEC(weight=0.2), against="one", search=()),
     )
     chain = summarize(small(arms=arms, trials=1))
-    assert set(chain.arms.family) == {"base"} and chain.gain.total == 1
+    assert chain.gain.total == 1
 
 
 def fit_of(scores: Sequence[float]) -> Fit:
     curve = tuple(Point(k, s, s, s, 10.0, 0.1) for k, s in enumerate(scores))
     best = max(range(len(scores)), key=lambda k: (scores[k], -k))
     return Fit(scores[best], best, curve, 1.0)
-
-
-def test_curves_keep_the_best_weights() -> None:
-    found = kept_scores([fit_of([0.1, 0.3, 0.2, 0.4]), fit_of([0.2, 0.1])])
-    np.testing.assert_array_equal(found, [[0.1, 0.3, 0.3, 0.4], [0.2, 0.2, 0.2, 0.2]])
 
 
 def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
@@ -275,11 +254,6 @@ def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
     # 99 % of .5 is beyond the arm, whose last validation is at 60 steps.
     last = found.row("CosFace+SEC", "validation", "steps_to_99%")
     assert last["mean"] == 60 / 120 and "lower bound: 6 of 6" in last.reason
-    text = json.loads(render(found)["results.json"], parse_constant=lambda name: 1 / 0)
-    (row,) = [
-        r for r in text["figures"] if (r["arm"], r["metric"]) == ("CosFace+SEC", "steps_to_99%")
-    ]
-    assert row["mean_over_seeds_high"] is None
 
 
 def test_trials_that_share_their_settings_are_paired() -> None:
@@ -290,8 +264,6 @@ def test_trials_that_share_their_settings_are_paired() -> None:
     naive = [a - b for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     assert row.difference == pytest.approx(np.mean(naive))
     assert row.n == len(naive) == 8  # number 7 fails in all arms
-    page = Page(render(found)["report.html"].decode())
-    assert page_row(page, "The same trials with and without", "CosFace+SEC - CosFace")[0] == "8"
 
 
 def test_seeds_that_failed_are_left_out_of_both_arms(results: Results) -> None:
@@ -353,7 +325,6 @@ def test_fair_and_unfair_pairs(results: Results, summary: Summary) -> None:
 def test_the_page_has_the_numbers_of_the_figures(summary: Summary, files: dict[str, bytes]) -> None:
     assert set(files) == NAMES
     page = Page(files["report.html"].decode())
-    html = files["report.html"].decode()
     for arm in ("untrained", *summary.arms.index):
         cells = page_row(page, "Retrieval on the test classes", arm)
         for column, cell in zip(COLUMNS, cells, strict=False):
@@ -361,52 +332,28 @@ def test_the_page_has_the_numbers_of_the_figures(summary: Summary, files: dict[s
             half = 50 * (row.mean_over_seeds_high - row.mean_over_seeds_low)
             limits = f"[{100 * row.mean_joint_low:.2f}, {100 * row.mean_joint_high:.2f}]"
             assert cell == f"{100 * row['mean']:.2f} ± {half:.2f} {limits}"
-        bold = re.findall(
-            r'<td class="number( strong)?">',
-            html[html.index(f'scope="row">{arm}<') :].split("</tr>")[0],
-        )
-        declared = [summary.declared(arm, view, m) for view in VIEWS for m in COLUMNS]
-        assert [each != "" for each in bold] == declared
     for pair in summary.pairs:
         row = summary.headline(pair.Index)
         name = f"{pair.Index} - {pair.against}"
         cells = page_row(page, "Concatenated MAP@R, arm − base", name)
         limits = f"[{100 * row.difference_joint_low:+.2f}, {100 * row.difference_joint_high:+.2f}]"
         assert cells[:2] == ["6", f"{100 * row.difference:+.2f} {limits}"]
-        assert cells[4:6] == [f"{row.p:.2g}", f"{row.p_holm:.2g}"] and cells[-1] == "fair"
+        assert cells[2:4] == [f"{row.p:.2g}", f"{row.p_holm:.2g}"] and cells[-1] == "fair"
 
 
-def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:
-    said = answers(summary)
-    document = json.loads(files["results.json"])
-    assert document["schema"] == SCHEMA
-    assert document["answers"] == [sentence_of(line) for line in said]
-    assert len(said) == 3 + len(summary.pairs) and len(answers(summary, most=2)) == 3
-    text = Page(files["report.html"].decode()).text
-    places = [text.index(summary.comparison.question), *(text.index(e.figure) for e in said)]
-    assert places == sorted(places)
-    for answer, pair in zip(said[1:], summary.pairs, strict=False):
+def test_answers_give_estimate_interval_and_n(summary: Summary) -> None:
+    said = list(answers(summary))
+    assert len(said) == len(summary.pairs) + 2
+    for line, pair in zip(said, summary.pairs, strict=False):
         row = summary.headline(pair.Index)
-        line = sentence_of(answer).replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
         low, high = 100 * row.difference_joint_low, 100 * row.difference_joint_high
-        assert f"[{low:+.2f}, {high:+.2f}]" in line and "n = 6 seeds" in line
-        assert f"p = {row.p:.2g}, adjusted for 3 pairs {row.p_holm:.2g}" in line
-
-
-def test_how_the_reality_check_marks_the_best() -> None:
-    # Concatenated MAP@R on Cars196, and what was read from this column.
-    cars = {
-        "CosFace": (27.57, 0.30),
-        "ArcFace": (27.22, 0.30),
-        "MS": (28.07, 0.22),
-        "MS+Miner": (27.01, 0.35),
-        "SoftTriple": (27.08, 0.21),
-    }
-    rows = {
-        name: {"mean": m, "mean_over_seeds_low": m - h, "mean_over_seeds_high": m + h}
-        for name, (m, h) in cars.items()
-    }
-    assert set(meeting_best(rows)) == {"MS", "CosFace"} and meeting_best({}) == []
+        limits = line.limits.replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
+        assert limits == f"[{low:+.2f}, {high:+.2f}]" and line.conclusion == pair.conclusion
+        assert line.basis.startswith(f"n = 6 seeds; p = {row.p:.2g}, adjusted for 3 pairs")
+    base, arm = toy_arms(("CosFace",))
+    many = (base, *(replace(arm, name=f"{k}") for k in range(6)))
+    first, *_ = answers(summarize(small(arms=many)))
+    assert first.figure.startswith("Another ")
 
 
 def test_text_is_escaped_and_the_page_needs_nothing(odd_files: dict[str, bytes]) -> None:
@@ -415,19 +362,16 @@ def test_text_is_escaped_and_the_page_needs_nothing(odd_files: dict[str, bytes])
     assert "<script" not in html and "<img src=x" not in html and "{{" in page.text
     assert EVIL in page.text and DIVERGED in page.text
     assert "http:" not in html.replace("http-equiv", "") and "https:" not in html
-    for name, content in odd_files.items():
-        if name.endswith(".svg"):
-            ElementTree.fromstring(content)
-            assert b"<script" not in content and b"<dc:date>" not in content
+    ElementTree.fromstring(odd_files["figures/arms.svg"])
     assert render(summarize(odd_results())) == odd_files  # equal results, equal bytes
 
 
 def test_failures_are_told(odd_files: dict[str, bytes]) -> None:
     page = Page(odd_files["report.html"].decode())
     for words in (
-        "ArcFace+SEC has no scores: all 9 trials failed",
-        "CosFace+SEC: 1 final run failed, left out of all figures: seed 1",
-        "CosFace+SEC against CosFace does not bear the mark “fair”: 3 and 2 first",
+        "all 9 trials failed",
+        "1 final runs failed: seed 1",
+        "CosFace+SEC is not fair: 3 and 2 first",
         "With 4 seeds the sign-flip test cannot give a p below 0.12",
         "2 classes with one image are left out.",
     ):
@@ -441,89 +385,70 @@ def test_failures_are_told(odd_files: dict[str, bytes]) -> None:
 
 def test_one_run_has_no_plus_minus() -> None:
     found = summarize(small(repetitions=1, trials=1))
-    files = render(found)
-    page = Page(files["report.html"].decode())
+    page = Page(render(found)["report.html"].decode())
     for arm in found.arms.index:
         cells = page_row(page, "Retrieval on the test classes", arm)
         assert all(re.fullmatch(r"\d+\.\d\d \(n=1\)", cell) for cell in cells)
-    assert "One seed each: no interval and no p" in page.text and "nan" not in page.text.lower()
-    assert "\\pm" not in files["table.tex"].decode()
+    assert "nan" not in page.text.lower()
 
 
 def test_what_training_did_not_gain_is_told() -> None:
     results = small(repetitions=2, trials=1)
-    text = render(summarize(results))["report.html"].decode()
-    below, never = "lower than the network before training", "no epoch scored higher"
-    assert below not in text and never not in text
     arm = results.arms[1]
-    first = replace(
-        arm.runs[0], fits=(replace(arm.runs[0].fits[0], epoch=0), *arm.runs[0].fits[1:])
-    )
-    bad = with_arm(results, arm.arm.name, runs=(first, *arm.runs[1:]))
+    fits = (replace(arm.runs[0].fits[0], epoch=0), *arm.runs[0].fits[1:])
+    bad = with_arm(results, arm.arm.name, runs=(replace(arm.runs[0], fits=fits), *arm.runs[1:]))
     told = Page(render(summarize(bad))["report.html"].decode()).text
-    assert f"{arm.arm.name}: in 1 of 8 final trainings {never} in validation" in told
-    worse = replace(results.arms[0], runs=results.untrained)
-    swapped = replace(results, arms=(worse,), untrained=results.arms[2].runs)
-    assert below in render(summarize(swapped))["report.html"].decode()
+    assert f"{arm.arm.name}: in 1 of 8 final trainings no epoch scored higher" in told
 
 
 def test_without_pairs_and_without_scores() -> None:
     arms = tuple(replace(arm, against=None) for arm in toy_arms(("CosFace",)))
     alone = summarize(small(arms=arms))
-    files = render(alone)
-    assert "Differences" not in Page(files["report.html"].decode()).text
+    assert "arm − base" not in Page(render(alone)["report.html"].decode()).text
     assert [answer.figure for answer in answers(alone)] == ["Highest concatenated MAP@R"]
     results = small(arms=toy_arms(("CosFace",)))
     nothing = render(summarize(replace(results, arms=tuple(map(failed, results.arms)))))
     assert not any(name.endswith(".svg") for name in nothing)
-    assert "no difference can be computed" in Page(nothing["report.html"].decode()).text
 
 
 def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:
     results = small(arms=toy_arms(("CosFace",)), metrics=("nmi", "f1"))
     found = summarize(results)
-    files = render(found)
     for arm in found.arms.index:
         values = [run.clusterings["concatenated", "nmi"] for run in runs(results, arm)]
         row = found.row(arm, "concatenated", "nmi")
         assert row["mean"] == pytest.approx(np.mean(values)) and math.isnan(row.mean_joint_low)
-    assert found.row("CosFace+SEC", "separated", "f1").p_holm > 0
+    files = render(found)
     assert "concatenated_nmi" in csv_rows(files["runs.csv"])[0]
-    assert "cccccccccc" in files["table.tex"].decode()
+    assert "NMI" in files["table.tex"].decode()
 
 
 def test_writing_leaves_other_files_alone(tmp_path: Path) -> None:
     results = small(arms=toy_arms(("CosFace",)), repetitions=2)
     (tmp_path / "manifest.json").write_text("mine")
-    (tmp_path / "table.csv").write_text("old")
     paths = write_report(results, tmp_path)
     expected = render(summarize(results))
     assert all(path.read_bytes() == expected[name] for name, path in paths.items())
     assert (tmp_path / "manifest.json").read_text() == "mine" and len(paths) == len(NAMES)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ComparisonError, match="file"):
-        write_report(results, tmp_path / "file")
 
 
 def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> None:
-    text = odd_files["table.tex"].decode()
-    assert r"{-}Odd\_name=1.5+SEC{-}é & " in text
-    assert r"ArcFace+SEC & -- & -- & -- & -- & -- & -- \\" in text
-    plain = re.sub(r"\\(_|[a-z]+|\\)|\$[^$]*\$|[{}&]|^%.*", "", text, flags=re.MULTILINE)
-    assert not re.search(r"[\\_#$%^~]", plain)
+    assert r"-Odd\_name=1.5+SEC-é & " in odd_files["table.tex"].decode()
     table = csv_rows(odd_files["table.csv"])
     # A name that a spreadsheet would compute is quoted.
-    names = {f"'{arm}" if arm == ODD else arm for arm in odd.arms.index}
+    names = {f"'{arm}" if arm == ODD else arm for arm in odd.arms.index} - {"ArcFace+SEC"}
     assert {row["arm"] for row in table} == {"untrained", *names}
     for row in table:
-        if row["arm"] == "ArcFace+SEC":
-            assert row["reason"].startswith("all 9 trials failed") and row["mean"] == ""
-        elif row["view"] in VIEWS:
+        if row["view"] in VIEWS:
             known = odd.row(row["arm"].removeprefix("'"), row["view"], row["metric"])
             assert float(row["mean"]) == known["mean"]
             assert row["difference"] == (
                 "" if math.isnan(known.difference) else str(known.difference)
             )
+    document = json.loads(odd_files["results.json"], parse_constant=lambda name: 1 / 0)
+    assert document["schema"] == SCHEMA and len(document["figures"]) == len(table)
+    (lost,) = [arm for arm in document["arms"] if arm["arm"] == "ArcFace+SEC"]
+    assert lost["missing"].startswith("all 9 trials failed")
     of_failed = [row for row in csv_rows(odd_files["runs.csv"]) if row["arm"] == "CosFace+SEC"]
     assert [row["seed"] for row in of_failed] == ["0", "2", "3"]
     assert [row["generator_seed"] for row in of_failed] == ["100", "102", "103"]
@@ -531,16 +456,7 @@ def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> No
     assert len(trials) == 9 * 5 and sum(row["best"] == "True" for row in trials) == 4
 
 
-def test_the_terminal_tables(odd: Summary) -> None:
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(headline_table(odd).terminal())
-    console.print(pair_table(odd).terminal())
-    text = console.export_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert f"{100 * odd.headline('CosFace')['mean']:.2f} ±" in text and "failed" in text
-    assert "declared: optimizer" in " ".join(text.split())
-
-
-def test_figures_draw_the_estimates(summary: Summary) -> None:
+def test_the_figure_draws_the_estimates(summary: Summary) -> None:
     figure = arm_figure(summary)
     assert figure is not None
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -560,5 +476,3 @@ def test_figures_draw_the_estimates(summary: Summary) -> None:
             x, colour = drawn[1][arm]
             assert x == pytest.approx(100 * row.difference)
             assert (colour in COLOURS) == summary.declared(arm, *HEADLINE)
-    curves = learning_figure(summary)
-    assert curves is not None and len(curves.axes[0].lines) == 6

@@ -9,17 +9,11 @@ from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
 from facerec.comparison.splits import (
-    ClassSplit,
     Numbering,
-    refuse_seen,
     select_classes,
     split_classes,
 )
 from facerec.errors import DatasetError
-
-
-def sizes(split: ClassSplit) -> list[tuple[int, int]]:
-    return [(len(fold.train), len(fold.validation)) for fold in split.folds]
 
 
 def published(num_classes: int, folds: int) -> list[tuple[list[int], list[int]]]:
@@ -92,12 +86,3 @@ def test_select_classes_equals_a_loop(labels: list[int], chosen: set[int]) -> No
     expected = [i for i, label in enumerate(labels) if label in chosen]
     assert positions.tolist() == expected
     assert numbers.tolist() == [sorted(chosen).index(labels[i]) for i in expected]
-
-
-def test_test_identities_in_training_are_refused() -> None:
-    refuse_seen(["a", "b"], ["c"], "run")
-    with pytest.raises(DatasetError, match=r"run: 1 test identities .* data: b; take them out"):
-        refuse_seen(["a", "b"], ["c", "b"], "run")
-    names = [f"person {i}" for i in range(9)]
-    with pytest.raises(DatasetError, match=r"9 test .* person 0, person 1, person 2 and 6 more"):
-        refuse_seen(names, names, "run")

@@ -13,7 +13,6 @@ from facerec.comparison.batches import two_views
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.transforms import (
     BatchReader,
-    Crop,
     CropTransform,
     FaceTransform,
     Transform,
@@ -44,7 +43,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
 # ---- geometry --------------------------------------------------------------------------------
 
 
-def sides(crop: Crop, height: int, width: int) -> np.ndarray:
+def sides(crop: CropTransform, height: int, width: int) -> np.ndarray:
     generator = np.random.default_rng(0)
     boxes = [_random_box(height, width, crop, generator) for _ in range(4000)]
     return np.array([math.sqrt((r.stop - r.start) * (c.stop - c.start)) for r, c in boxes])
@@ -52,15 +51,15 @@ def sides(crop: Crop, height: int, width: int) -> np.ndarray:
 
 def test_the_crop_trap() -> None:
     """A share of 0.16 is a side of 102 pixels of 256, where the text says 40."""
-    assert 39 <= sides(Crop(), 256, 256).min() < 45
-    assert 102 <= sides(Crop(0.16, 1.0, "area"), 256, 256).min() < 110
+    assert 39 <= sides(CropTransform(), 256, 256).min() < 45
+    assert 102 <= sides(CropTransform(256, 227, 0.16, 1.0, "area"), 256, 256).min() < 110
 
 
 def test_sizes_are_uniform_in_side_and_in_area() -> None:
     # On a large image every box fits, so none is drawn again and the law shows.
-    side = sides(Crop(40, 256), 2000, 2000)
+    side = sides(CropTransform(), 2000, 2000)
     np.testing.assert_allclose(np.quantile(side, [0.25, 0.5, 0.75]), [94, 148, 202], atol=5)
-    area = sides(Crop(0.16, 0.5, "area"), 2000, 2000) ** 2 / 2000**2
+    area = sides(CropTransform(256, 227, 0.16, 0.5, "area"), 2000, 2000) ** 2 / 2000**2
     np.testing.assert_allclose(
         np.quantile(area, [0.25, 0.5, 0.75]), [0.245, 0.33, 0.415], atol=0.01
     )
@@ -78,7 +77,9 @@ def test_the_box_where_none_fits(
     height: int, width: int, expected: tuple[int, int, int, int]
 ) -> None:
     """torchvision's last resort: the largest box of an allowed aspect, in the centre."""
-    rows, columns = _random_box(height, width, Crop(900, 900), np.random.default_rng(0))
+    rows, columns = _random_box(
+        height, width, CropTransform(256, 227, 900, 900), np.random.default_rng(0)
+    )
     found = (rows.start, rows.stop, columns.start, columns.stop)
     assert found == pytest.approx(expected, abs=1)
 
@@ -87,13 +88,13 @@ def test_a_training_crop_is_a_scaled_part_of_the_image() -> None:
     # Red is the column and green the row, so a crop tells where it was taken.
     image = np.zeros((256, 256, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(256), np.arange(256)[:, None]
-    crop = CropTransform(crop=Crop(100, 200), augmentation=PLAIN).train(image, 1, 2, 3)
+    crop = CropTransform(smallest=100, largest=200, augmentation=PLAIN).train(image, 1, 2, 3)
     assert crop.shape == (227, 227, 3)
     columns, rows = crop[113, :, 0].astype(int), crop[:, 113, 1].astype(int)
     for ramp in (columns, rows):
         assert (np.diff(ramp) >= 0).all()
         assert 80 <= ramp[-1] - ramp[0] + 1 <= 232
-    flipped = CropTransform(crop=Crop(100, 200), augmentation=Augmentation(flip=1.0))
+    flipped = CropTransform(smallest=100, largest=200, augmentation=Augmentation(flip=1.0))
     np.testing.assert_array_equal(flipped.train(image, 1, 2, 3), crop[:, ::-1])
 
 
@@ -116,7 +117,11 @@ def test_faces_are_shrunk_by_averaging() -> None:
 
 
 @pytest.mark.parametrize(
-    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, Crop(0.16, 1.0, "area"))]
+    "transform",
+    [
+        FaceTransform(32, LIVELY),
+        CropTransform(40, 24, 0.16, 1.0, "area"),
+    ],
 )
 @pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 30])
 def test_a_batch_is_its_images_one_by_one(
@@ -142,7 +147,11 @@ def test_a_batch_is_its_images_one_by_one(
 
 
 @pytest.mark.parametrize(
-    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, Crop(0.16, 1.0, "area"))]
+    "transform",
+    [
+        FaceTransform(32, LIVELY),
+        CropTransform(40, 24, 0.16, 1.0, "area"),
+    ],
 )
 def test_two_views_differ_and_the_first_is_that_of_one_view(
     faces: ImageSet, transform: Transform

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 import sys
 import types
 from dataclasses import replace
@@ -126,10 +125,8 @@ def test_a_model_file_of_facerec(tmp_path: Path, mbf: nn.Module) -> None:
     save_model(path, mbf, config, Preprocessing(), {})
     assert same(create_trunk(with_weights(MBF, path), 0), mbf, MBF)
     for change in ({"embedding_size": 8}, {"width": 0.5}, {"embedding_bn": "affine"}):
-        with pytest.raises(ModelError, match=f"with {next(iter(change))} .* set trunk."):
+        with pytest.raises(ModelError, match="another architecture"):
             create_trunk(with_weights(MBF, path, **change), 0)
-    with pytest.raises(ModelError, match="with name mbf, but the recipe has iresnet18"):
-        create_trunk(Trunk("iresnet18", 16, weights=path), 0)
 
 
 def test_a_state_dict_of_a_backbone(tmp_path: Path, mbf: nn.Module) -> None:
@@ -239,12 +236,8 @@ def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"embedding_size": 0}, "embedding_size must be at least 1"),
         ({"name": "timm:x", "width": 0.5}, "width must be 1 for timm:x"),
-        ({"width": -1.0}, "width must be above 0"),
-        ({"width": math.nan}, "width must be above 0"),
         ({"image_size": 227}, "image_size must be 112 for iresnet18"),
-        ({"name": "timm:x", "image_size": 0}, "image_size must be at least 1"),
     ],
 )
 def test_fields_out_of_range(fields: dict[str, Any], words: str) -> None:
@@ -267,7 +260,7 @@ def test_last_layers() -> None:
     assert layer(x).norm(dim=1).sub(4).abs().max() < 0.1
 
 
-@pytest.mark.parametrize("config", [*ALL, Trunk("features", 16, hidden=6)], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*ALL, Trunk("features", 16)], ids=lambda c: c.name)
 def test_weight_normalisation_begins_with_the_same_function(
     timm: types.ModuleType, config: Trunk
 ) -> None:
@@ -278,5 +271,4 @@ def test_weight_normalisation_begins_with_the_same_function(
     normal = create_trunk(replace(config, weight_norm=True), 3, size).eval()
     torch.testing.assert_close(normal(x), plain(x))
     layers = [m for m in normal.modules() if nn.utils.parametrize.is_parametrized(m)]
-    assert len(layers) == (2 if on_features else 1)
-    assert layers[-1].out_features == 16
+    assert [layer.out_features for layer in layers] == [16]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from facerec.backbones import Backbone
 from facerec.heads import SEC, ArcFace
-from facerec.records import Data, FaceDataset
+from facerec.records import Data, FaceDataset, LabelledImages
 from facerec.records.dataset import Batch, BatchRequest
 from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
@@ -24,13 +24,25 @@ from facerec.training.trainer import Trainer
 PEOPLE = 40
 
 
-class Patches(FaceDataset):
-    """Noisy coloured patches, one colour a person, drawn when they are asked for."""
+class Sizes(LabelledImages):
+    """Numbers of images and people."""
 
     num_classes = PEOPLE
 
     def __len__(self) -> int:
         return 4 * PEOPLE
+
+    def sample(self, i: int) -> tuple[bytes, int]:
+        raise NotImplementedError
+
+    where = name = read_labels = sample  # type: ignore[assignment]
+
+
+class Patches(FaceDataset):
+    """Noisy coloured patches, one colour a person, drawn when they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(Sizes())
 
     def __getitems__(self, request: BatchRequest) -> Batch:
         indices = torch.as_tensor(np.asarray(request.indices))
@@ -43,11 +55,6 @@ class Patches(FaceDataset):
             noisy = 0.7 * face + 0.3 * torch.rand(face.shape, generator=noise)
             images[row] = (255 * noisy).byte().permute(1, 2, 0)
         return Batch(images, indices % PEOPLE, indices, [])
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        raise NotImplementedError
-
-    where = name = read_labels = sample  # type: ignore[assignment]
 
 
 def small_recipe(**changes: Any) -> Recipe:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from facerec.heads import (
     ArcFace,
-    CosFace,
-    InterclassFilter,
     Margin,
     MarginClassifier,
     OwnMargin,
@@ -69,14 +67,6 @@ def test_a_margin_with_products_in_bf16(device: torch.device, margin: Margin) ->
     # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.
     assert relative_error(to_embeddings, expected[1]) < 0.15
     assert relative_error(to_weight, expected[2]) < 0.15
-
-
-@pytest.mark.parametrize("mode", ["drop", "zero"])
-def test_the_interclass_filter(device: torch.device, mode: Any) -> None:
-    chosen = InterclassFilter(0.2, mode)
-    arguments = (torch.float64, CosFace())
-    expected = computed(torch.device("cpu"), *arguments, interclass_filter=chosen)
-    assert max(errors(computed(device, *arguments, interclass_filter=chosen), expected)) < 1e-11
 
 
 @pytest.mark.parametrize("sample_rate", [1.0, 0.2])

@@ -38,7 +38,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulation": 2},
     "adamw": {"optimizer": AdamW(lr=1e-3)},
     "adaface": {"margin": AdaFace(scale=16.0)},
-    "skipping": {"on_nonfinite": "skip"},
     "unpenalised": {"regularizer": None, "margin": CosFace(scale=16.0), "clip_norm": None},
 }
 

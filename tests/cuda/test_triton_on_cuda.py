@@ -14,7 +14,7 @@ import torch
 from small import no_host_waits, relative_error
 from torch import Tensor
 
-from facerec.heads import ArcFace, InterclassFilter, Margin, MarginClassifier, OwnMargin
+from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
 from facerec.heads.kernel_choice import milliseconds
 from facerec.heads.margin_softmax import margin_softmax
 
@@ -62,13 +62,6 @@ def test_a_margin_in_float32(device: torch.device, margin: Margin) -> None:
     """Three products of TF32 are nearly one of float32."""
     expected = computed(torch.device("cpu"), torch.float64, margin)
     compare(computed(device, torch.float32, margin, kernel="triton"), expected, 2e-4)
-
-
-@pytest.mark.parametrize("mode", ["drop", "zero"])
-def test_a_filter(device: torch.device, mode: typing.Literal["drop", "zero"]) -> None:
-    options = {"interclass_filter": InterclassFilter(0.15, mode), "chunk": 256}
-    expected = computed(torch.device("cpu"), torch.float64, ArcFace(), **options)
-    compare(computed(device, torch.float32, ArcFace(), kernel="triton", **options), expected, 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")

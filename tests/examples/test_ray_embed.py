@@ -23,7 +23,7 @@ from facerec.embedding.extraction import embed_images
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.model import load_model
 from facerec.errors import DatasetError, FacerecError
-from facerec.records.tar_shards import TarDataset
+from facerec.records.tar_shards import TarImages
 
 pytest.importorskip("pyarrow")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -86,7 +86,7 @@ def test_killed_workers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert f"{shards * images:,} images: 0 lost, 0 doubled" in said
     found = read_embeddings(out)
     assert found.ids is not None and found.subjects is not None
-    source = TarDataset(pattern)
+    source = TarImages(pattern)
     assert Counter(found.ids.tolist()) == Counter(source.ids.tolist())
     wanted = embed_images(load_model(tmp_path / "m.onnx"), source, flip=True, batch_size=4)
     np.testing.assert_array_equal(found.vectors, wanted.vectors)
@@ -142,7 +142,7 @@ def test_the_plan_and_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     model, out = tmp_path / "m.onnx", tmp_path / "out"
     ray_embed.ray_embed(model, out, Path(pattern), shard_size=3)
     found = read_embeddings(out)
-    assert found.ids is not None and found.ids.tolist() == TarDataset(pattern).ids.tolist()
+    assert found.ids is not None and found.ids.tolist() == TarImages(pattern).ids.tolist()
     names = sorted(path.name for path in out.iterdir())
     assert names == [".job.json", *(f"part-{k:06d}.parquet" for k in range(4))]
     # Another job is refused, as is a folder of something else.

@@ -11,8 +11,8 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facerec.errors import MetricError
 from facerec.fairness.association import Association, associate, cliffs_delta, difference_p
-from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
 from facerec.fairness.variance_shares import (
     anova,
@@ -50,9 +50,7 @@ def draw(
 def compare(sample: SubjectNorms, **options: object) -> Association:
     options = {"permutations": 199, **options}
     bootstrap = SubjectBootstrap(sample.groups, 200)
-    found = associate(sample, bootstrap, **options)  # type: ignore[arg-type]
-    assert isinstance(found, Association)
-    return found
+    return associate(sample, bootstrap, **options)  # type: ignore[arg-type]
 
 
 def nist(path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
@@ -99,13 +97,6 @@ def test_nist_strd(name: str, digits: int) -> None:
     assert found.between == pytest.approx(certified["between"], rel=10**-digits)
 
 
-def test_anova_by_hand() -> None:
-    # Means 2, 4, 9 about 5: SSB = 2 · (9 + 1 + 16) = 52, SSW = 3 · 2 = 6.
-    found = anova([1, 3, 3, 5, 8, 10], [0, 0, 1, 1, 2, 2])
-    assert (found.between, found.within) == (52, 6)
-    assert found.eta2 == 52 / 58
-
-
 def test_figures_equal_scipy() -> None:
     sample = draw(3, (12, 15, 9, 20))
     found = compare(sample)
@@ -114,9 +105,10 @@ def test_figures_equal_scipy() -> None:
     test = permute(sample.means, sample.groups, 199)
     assert (found.welch_f, found.p) == pytest.approx((test.observed, test.p))
     assert found.eta2.value == pytest.approx(anova(means, sample.groups).eta2)
-    assert [(p.first, p.second) for p in found.pairs] == list(itertools.combinations("abcd", 2))
+    both = [f"{x} − {y}" for x, y in itertools.combinations("abcd", 2)]
+    assert [pair for pair, *_ in found.pairs] == both
     raw = [difference_p(x, y) for x, y in itertools.combinations(parts, 2)]
-    assert [pair.p for pair in found.pairs] == pytest.approx(holm(raw))
+    assert [p for *_, p in found.pairs] == pytest.approx(holm(raw))
 
 
 @few
@@ -140,9 +132,9 @@ def test_delta_has_the_error_of_brunner_and_munzel() -> None:
 def invariants(found: Association) -> list[float]:
     """Return what neither scale nor further images may change."""
     figures = [found.welch_f, found.p, found.mde_eta2]
-    for estimate in (found.eta2, *(pair.delta for pair in found.pairs)):
+    for estimate in (found.eta2, *(delta for _, delta, _ in found.pairs)):
         figures += [estimate.value, estimate.low, estimate.high]
-    return figures + [pair.p for pair in found.pairs]
+    return figures + [p for *_, p in found.pairs]
 
 
 @few
@@ -175,21 +167,12 @@ def test_renaming_groups_permutes_rows_only(names: list[str], seed: int) -> None
         (old.eta2.value, old.eta2.low, old.eta2.high), abs=1e-9
     )
     renamed = dict(zip("abc", names, strict=True))
-    pairs = {frozenset((p.first, p.second)): p for p in new.pairs}
-    for pair in old.pairs:
-        found = pairs[frozenset((renamed[pair.first], renamed[pair.second]))]
-        sign = 1 if found.first == renamed[pair.first] else -1
-        assert found.delta.value == pytest.approx(sign * pair.delta.value)
-        assert found.p == pytest.approx(pair.p)
-
-
-def test_groups_without_spread_and_of_one_subject() -> None:
-    apart = SubjectNorms.from_images([1.0] * 12 + [2.0] * 12, np.arange(24), [0] * 12 + [1] * 12)
-    found = compare(apart)
-    assert found.welch_f is None and found.eta2.value == 1 and found.eta2.interval is None
-    alone = SubjectNorms.from_images([1.0, 2.0, 3.0, 4.0], np.arange(4), [0, 0, 0, 1])
-    found = compare(alone)
-    assert found.eta2.interval is None and found.eta2.remark
+    pairs = {frozenset(both.split(" − ")): (both, delta, p) for both, delta, p in new.pairs}
+    for both, delta, p in old.pairs:
+        first, second = (renamed[name] for name in both.split(" − "))
+        title, other, its_p = pairs[frozenset((first, second))]
+        sign = 1 if title.startswith(first) else -1
+        assert other.value == pytest.approx(sign * delta.value) and its_p == pytest.approx(p)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +191,6 @@ def test_minimum_detectable_effect(groups: int, row: list[float]) -> None:
         critical = scipy.stats.f.isf(0.05, groups - 1, subjects - groups)
         power = scipy.stats.ncf.sf(critical, groups - 1, subjects - groups, ratio)
         assert power == pytest.approx(0.8, abs=1e-6)
-
-
-def test_no_minimum_without_subjects_to_spare() -> None:
-    assert minimum_detectable_eta2(4, 4) is None and minimum_detectable_eta2(9, 1) is None
-    found = minimum_detectable_eta2(3, 2)
-    assert found is not None and 0.95 < found < 1
 
 
 def test_groups_apart_have_an_open_limit() -> None:
@@ -235,7 +212,6 @@ def test_eta2_interval_covers(shift: float) -> None:
         means = 20 + np.random.default_rng(seed).standard_normal(40) + shift * groups
         sample = SubjectNorms.from_images(means, np.arange(40), groups)
         found = associate(sample, SubjectBootstrap(groups, 150, seed), permutations=1)
-        assert isinstance(found, Association)
         covered += found.eta2.interval.low <= truth <= found.eta2.interval.high
     assert 52 <= covered <= 60
 
@@ -273,18 +249,9 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
         assert eta2.low <= eta2.value < eta2.high <= 1 and eta2.high > 1 / len(groups)
         detected += found.p < 0.05
         if len(found.pairs) == 1:
-            delta = found.pairs[0].delta
-            assert (delta.low > 0 or delta.high < 0) == (found.pairs[0].p < 0.05)
+            ((_, delta, p),) = found.pairs
+            assert (delta.low > 0 or delta.high < 0) == (p < 0.05)
     assert 0 < detected < 24
-
-
-def test_groups_with_equal_means_have_an_interval() -> None:
-    sample = SubjectNorms.from_images(
-        [1.0, 2, 3, 4, 1, 2, 3, 4, 2, 3], range(10), [0] * 4 + [1] * 6
-    )
-    found = compare(sample)
-    assert found.eta2.value == pytest.approx(0, abs=1e-20) and found.p == 1
-    assert found.eta2.interval.low == 0 and found.eta2.interval.high > 0.1
 
 
 def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> None:
@@ -300,26 +267,6 @@ def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> No
     assert difference_p([1, 1, 1], [1, 1, 1]) == 1
 
 
-def test_minimum_detectable_effect_of_groups_that_spread_unlike() -> None:
-    """Ten subjects of twice the SD make a difference harder to find than ninety of them."""
-    generator = np.random.default_rng(0)
-    groups = np.repeat([0, 1], [90, 10])
-    found = [
-        compare(
-            SubjectNorms.from_images(generator.normal(20, sd[groups]), np.arange(100), groups)
-        ).mde_eta2
-        for sd in (np.array([1, 2]), np.array([2, 1]))
-    ]
-    alike = minimum_detectable_eta2(100, 2)
-    assert found[1] < alike < 1.5 * alike < found[0]
-
-
-def test_reproducible_by_seed() -> None:
-    sample = draw(0)
-    assert compare(sample) == compare(sample)
-    assert compare(sample, seed=1).p != compare(sample, seed=2).p
-
-
 @pytest.mark.parametrize(
     ("means", "groups", "reason"),
     [
@@ -330,8 +277,8 @@ def test_reproducible_by_seed() -> None:
 )
 def test_no_comparison(means: list[float], groups: list[int], reason: str) -> None:
     sample = SubjectNorms.from_images(means, np.arange(len(means)), groups, name="race")
-    found = associate(sample, SubjectBootstrap(sample.groups, 20), permutations=9)
-    assert found == NoComparison("race", reason)
+    with pytest.raises(MetricError, match=reason):
+        associate(sample, SubjectBootstrap(sample.groups, 20), permutations=9)
 
 
 def simulate(
@@ -356,13 +303,3 @@ def test_type_one_error_of_subjects_and_of_images() -> None:
         naive += scipy.stats.kruskal(*parts).pvalue <= 0.05
     assert 0.01 <= rejected / runs <= 0.10
     assert naive / runs > 0.7
-
-
-def test_power_to_find_half_an_sd() -> None:
-    generator = np.random.default_rng(1)
-    runs, rejected = 100, 0
-    for seed in range(runs):
-        norms, subjects, groups = simulate(generator, 0.5, icc=0.3)
-        sample = SubjectNorms.from_images(norms, subjects, groups[subjects])
-        rejected += permute(sample.means, sample.groups, 199, seed).p <= 0.05
-    assert rejected / runs >= 0.88

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.errors import DatasetError, MetricError
+from facerec.errors import DatasetError
 from facerec.fairness.attributes import (
     HIDDEN,
     IN_POOL,
@@ -114,7 +113,7 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
     assert found.groups["race"].tolist() == ["A, or B", "<script>alert(1)</script>"]
     assert found.groups["sex"].tolist() == ["f", ""]
     assert found.label_sources == ("curator", "self-reported")
-    assert not found.inferred and len(found.sha256) == 64
+    assert not found.inferred
 
 
 @pytest.mark.parametrize(
@@ -157,35 +156,6 @@ def test_malformed_files_end_in_a_sentence(
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_tables_as_spreadsheets_write_them(
-    tmp_path: Path, delimiter: str, end: str, encoding: str
-) -> None:
-    rows = [HEADER.split(","), ["a/1.jpg", "ä", "A, or B; or C", "f", "0.5", "curator"]]
-    lines = [delimiter.join(f'"{cell}"' for cell in row) for row in rows]
-    (tmp_path / "a.csv").write_bytes("".join(line + end for line in lines).encode(encoding))
-    found = read_attributes(tmp_path / "a.csv", ["race"])
-    assert (found.images.tolist(), found.subjects.tolist()) == (["a/1.jpg"], ["ä"])
-    assert found.groups["race"].tolist() == ["A, or B; or C"]
-
-
-def test_missing_file_and_no_groups(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"nowhere\.csv: .* cannot be read"):
-        read_attributes(tmp_path / "nowhere.csv", ["race"])
-    with pytest.raises(DatasetError, match="at least one column"):
-        read_attributes(tmp_path / "nowhere.csv", [])
-
-
-def test_ten_thousand_groups_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [f"{i},{i},g{i},f,0,curator" for i in range(10_000)])
-    with pytest.raises(DatasetError, match="column race has 10,000 different values"):
-        read_attributes(path, ["race"])
-    path = write(tmp_path / "b.csv", [f"{i},{i},g{i},f,0,curator" for i in range(100)])
-    assert len(np.unique(read_attributes(path, ["race"]).groups["race"])) == 100
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -206,25 +176,6 @@ def test_numbers_are_no_groups_until_they_are_binned(tmp_path: Path, values: lis
     assert len(np.unique(read(values[:12]).groups["race"])) == 12
     binned = read([f"{i}-{i + 9}" for i in range(0, 200, 10)])
     assert len(np.unique(binned.groups["race"])) == 20
-
-
-@pytest.mark.parametrize("column", range(3))
-def test_one_long_cell_does_not_take_gigabytes(tmp_path: Path, column: int) -> None:
-    """An array of text is as wide as its longest: 10,000 cells would take 5 GB."""
-    rows = [[f"{i}.jpg", f"s{i}", "a", "recorded"] for i in range(10_000)]
-    rows[77][column] = "x" * 131_000
-    path = tmp_path / "attributes.csv"
-    lines = ["image_id,subject_id,group,label_source", *map(",".join, rows), ""]
-    path.write_text("\n".join(lines), "utf-8")
-    tracemalloc.start()
-    try:
-        with pytest.raises(DatasetError, match=r"column .* has 131,000 characters") as caught:
-            read_attributes(path, ["group"])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert str(path) in str(caught.value) and len(str(caught.value)) < 400
-    assert peak < 100_000_000
 
 
 def test_inferred_labels_need_the_flag_and_bring_a_banner(tmp_path: Path) -> None:
@@ -253,10 +204,6 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
-    with pytest.raises(DatasetError, match="negative"):
-        check_raw([1.0, -2.0, 3.0])
-    with pytest.raises(DatasetError, match="1 images"):
-        check_raw([1.0, np.nan])
     attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
     with pytest.raises(DatasetError, match=r"E\.npz: .*already normalised"):
         join(attributes, attributes.images, np.ones(24), source="E.npz")
@@ -298,14 +245,6 @@ def test_nothing_in_common_shows_an_id_of_each_side(tmp_path: Path) -> None:
         join(attributes, ids, np.arange(24.0))
 
 
-def test_embeddings_with_an_id_twice_are_refused(tmp_path: Path) -> None:
-    attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
-    with pytest.raises(DatasetError, match="names two images"):
-        join(attributes, ["a0/0.jpg", "x", "a0/0.jpg"], [1.0, 2.0, 3.0])
-    with pytest.raises(MetricError, match=r"shape \(2,\)"):
-        join(attributes, ["a0/0.jpg", "x"], [1.0, 2.0, 3.0])
-
-
 def test_contradictions_are_counted_and_never_resolved(tmp_path: Path) -> None:
     lines = [*people("a", 12, "A"), *people("b", 12, "B")]
     lines += [lines[0], lines[0]]  # repeated to the letter
@@ -323,16 +262,6 @@ def test_contradictions_are_counted_and_never_resolved(tmp_path: Path) -> None:
     assert [images for _, images, _ in counts(found, race)] == [24, 23]
     # What is wrong with one attribute leaves the others alone.
     assert [images for _, images, _ in counts(found, sex)] == [50]
-
-
-def test_contradicting_labels_of_one_image_exclude_its_subject(tmp_path: Path) -> None:
-    lines = [*people("a", 12, "A"), *people("b", 12, "B"), "a3/0.jpg,a3,B,f,0.3,curator"]
-    found = joined(tmp_path, lines)
-    assert excluded(found) == {
-        ("lines of one image contradict each other", None): (1, 1),
-        ("subject in several groups", "race"): (1, 1),
-    }
-    assert [one for one, *_ in counts(found, found.groupings[0])] == [11, 12]
 
 
 def test_two_small_groups_are_pooled(tmp_path: Path) -> None:
@@ -400,17 +329,6 @@ def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Pat
     ]
 
 
-def test_zeros_are_failures_to_acquire(tmp_path: Path) -> None:
-    lines = [*people("a", 30, "A"), *people("b", 20, "B")]
-    attributes = read_attributes(write(tmp_path / "a.csv", lines), ["race"])
-    norms = np.random.default_rng(0).normal(20, 2, len(lines))
-    lost = join(attributes, attributes.images, norms, failures=[0, 70])
-    norms[[0, 70]] = 0
-    zero = join(attributes, attributes.images, norms)
-    assert counts(zero, zero.groupings[0]) == counts(lost, lost.groupings[0])
-    assert np.array_equal(zero.acquired, lost.acquired)
-
-
 def test_intersections(tmp_path: Path) -> None:
     lines = [
         *people("a", 20, "A", "f"),
@@ -441,13 +359,6 @@ def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -
     # B × f would follow from B, C × m from the men: four corners of a rectangle must go.
     suppressed = set(found.groupings[2].suppressed)
     assert ("B", "m") in suppressed and ("B", "f") in suppressed and len(suppressed) >= 4
-
-
-def test_every_image_can_be_a_subject_of_its_own(tmp_path: Path) -> None:
-    path = write(tmp_path / "b.csv", people("a", 12, "A"))
-    attributes = read_attributes(path, ["race"], subject="image_id")
-    found = join(attributes, attributes.images, np.arange(24.0) + 1)
-    assert len(np.unique(found.subjects)) == 24
 
 
 def small_tables() -> st.SearchStrategy[np.ndarray]:
@@ -491,11 +402,6 @@ def test_no_small_cell_follows_from_what_is_shown(members: np.ndarray) -> None:
                 everyone = inside.all()  # fewer than ten subjects in all, so nothing is shown
                 more = np.linalg.matrix_rank(np.vstack([published, inside]))
                 assert more > rank or everyone or len(published) == 1
-
-
-def test_no_cell_is_hidden_without_need() -> None:
-    members = np.repeat(np.array([[0], [1], [2]]), [30, 20, 10], axis=0)
-    assert protect(members, [3])[0].tolist() == [SHOWN] * 3
 
 
 def test_lfw_gender(shared_data: Path) -> None:

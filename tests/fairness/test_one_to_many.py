@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from facerec.embedding import Embeddings
-from facerec.errors import DatasetError, MetricError, RecipeError
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness import rows as names
 from facerec.fairness.attributes import EVERYBODY, OTHERS, Joined, join, read_attributes
+from facerec.fairness.findings import find
 from facerec.fairness.one_to_many import (
     Enrolment,
-    OneToMany,
     OtherSubjects,
     SearchPlan,
-    SearchRate,
-    audit_searches,
+    add_searches,
 )
+from facerec.fairness.rows import Rows
 
 GROUPS = ("east", "west")
 PLAN = SearchPlan(targets=("1e-1", "5e-2"), reference="west")
@@ -79,98 +83,77 @@ def naive(
     return searches
 
 
-def rate(
-    found: OneToMany, figure: str, group: str, basis: str = "", target: str = ""
-) -> SearchRate:
-    def where(row: SearchRate) -> tuple[str, str]:
-        return ("", "") if row.threshold is None else (row.threshold.basis, row.threshold.target)
+def search(
+    vectors: np.ndarray,
+    joined: Joined,
+    plan: SearchPlan = PLAN,
+    others: OtherSubjects | None = None,
+) -> pd.DataFrame:
+    rows = Rows()
+    add_searches(rows, vectors, joined, joined.groupings, plan, others)
+    return rows.frame()
 
-    (row,) = [
-        row
-        for row in found.groupings[0].rates
-        if (row.figure, row.group, *where(row)) == (figure, group, basis, target)
-    ]
+
+def one(found: pd.DataFrame, figure: str, group: str = "", target: str = "") -> Any:
+    """Return the only row of a figure."""
+    (row,) = names.select(found, figure, group=group, target=target).itertuples()
     return row
 
 
 @pytest.mark.parametrize("template", ["one", "mean"])
-@pytest.mark.parametrize("failures", [(), (3, 4, 30, 61)])
+@pytest.mark.parametrize("failures", [(), (3, 4, 30, 61, 62, 63)])
 def test_all_counts_equal_those_of_a_naive_loop(
-    tmp_path: Path, template: str, failures: tuple[int, ...]
+    tmp_path: Path, template: Any, failures: tuple[int, ...]
 ) -> None:
     vectors, joined = people(tmp_path, failures=failures)
-    plan = replace(PLAN, template=template)  # type: ignore[arg-type]
-    found = audit_searches(vectors, joined, joined.groupings, plan)
-    (audit,) = found.groupings
-    assert audit.compared_with == "west"
+    plan = replace(PLAN, template=template)
+    found = search(vectors, joined, plan)
     codes, searches = joined.groupings[0].codes, naive(vectors, joined, plan)
-    for basis, code in ((EVERYBODY, None), ("west", 1)):
-        of_basis = [
-            best for i, mated, best, _ in searches if not mated and code in (None, codes[i])
-        ]
-        for target in plan.targets:
-            (threshold,) = [
-                one for one in audit.thresholds if (one.basis, one.target) == (basis, target)
-            ]
-            assert threshold.value is not None
-            allowed = int(float(target) * len(of_basis) + 1e-9)
-            alarms = sum(best >= threshold.value for best in of_basis)
-            assert threshold.false_alarms == alarms <= allowed
-            assert threshold.non_mated == len(of_basis)
-            # A lower threshold would let one more in than the target allows.
-            rejected = max(best for best in of_basis if best < threshold.value)
-            assert sum(best >= rejected - 1e-6 for best in of_basis) > allowed
-            for g, name in enumerate((*GROUPS, EVERYBODY)):
-                mine = [x for x in searches if name == EVERYBODY or codes[x[0]] == g]
-                fpir, fnir = (
-                    rate(found, figure, name, basis, target).rate for figure in ("FPIR", "FNIR")
-                )
-                value = threshold.value
-                assert fpir.total == sum(not mated for _, mated, *_ in mine)
-                assert fpir.events == sum(not m and best >= value for _, m, best, _ in mine)
-                assert fnir.total == sum(mated for _, mated, *_ in mine)
-                assert fnir.events == sum(m and mate < value for _, m, _, mate in mine)
-                first = rate(found, "rank-1 miss rate", name).rate
-                assert first.events == sum(m and best >= mate for _, m, best, mate in mine)
-                assert first.low <= first.value <= first.high
-
-
-def test_failures_to_enrol_are_counted_by_group(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path, failures=(3, 4, 30, 61, 62, 63))
-    found = audit_searches(vectors, joined, joined.groupings, PLAN)
-    drawn = Enrolment.draw(joined.subjects, joined.order, "one", 0)
-    codes, failed = joined.groupings[0].codes, ~joined.acquired
-    without = set(joined.subjects[drawn.enrolled & failed].tolist())
-    for g, (name, row) in enumerate(found.groupings[0].failures):
+    for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.targets):
+        of_basis = [s[2] for s in searches if not s[1] and code in (None, codes[s[0]])]
+        at = f"{target} of {basis}"
+        threshold = one(found, names.FPIR_THRESHOLD, target=at)
+        value, allowed = threshold.value, int(float(target) * len(of_basis) + 1e-9)
+        assert threshold.denominator == len(of_basis)
+        assert threshold.numerator == sum(best >= value for best in of_basis) <= allowed
+        # A lower threshold would let one more in than the target allows.
+        rejected = max(best for best in of_basis if best < value)
+        assert sum(best >= rejected - 1e-6 for best in of_basis) > allowed
+        for g, name in enumerate((*GROUPS, EVERYBODY)):
+            mine = [x for x in searches if name == EVERYBODY or codes[x[0]] == g]
+            fpir, fnir = (one(found, figure, name, at) for figure in ("FPIR", "FNIR"))
+            assert fpir.denominator == sum(not mated for _, mated, *_ in mine)
+            assert fpir.numerator == sum(not m and best >= value for _, m, best, _ in mine)
+            assert fnir.denominator == sum(mated for _, mated, *_ in mine)
+            assert fnir.numerator == sum(m and mate < value for _, m, _, mate in mine)
+            first = one(found, names.RANK_1, name)
+            assert first.numerator == sum(m and best >= mate for _, m, best, mate in mine)
+            assert first.low <= first.value <= first.high
+    # Failures to enrol are counted by group.
+    drawn = Enrolment.draw(joined.subjects, joined.order, template, 0)
+    for g, name in enumerate((*GROUPS, EVERYBODY)):
         inside = codes == g if g < 2 else np.ones(codes.size, bool)
+        row = one(found, names.NOT_ENROLLED, name)
         here = set(joined.subjects[inside].tolist())
-        assert name == (*GROUPS, EVERYBODY)[g]
-        assert (row.events, row.total) == (len(without & here), len(here))
+        made = set(joined.subjects[drawn.enrolled & joined.acquired].tolist())
+        assert (row.numerator, row.denominator) == (len(here - made), len(here))
 
 
-@pytest.mark.parametrize("template", ["one", "mean"])
-def test_the_order_of_images_changes_nothing(tmp_path: Path, template: str) -> None:
+def test_neither_order_of_images_nor_scale_changes_anything(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path)
-    plan = replace(PLAN, template=template)  # type: ignore[arg-type]
-    ids = [f"{one}/{row}.jpg" for row, one in enumerate(joined.subjects)]
+    plan = replace(PLAN, template="mean")
+    ids = np.array([f"{one}/{row}.jpg" for row, one in enumerate(joined.subjects)])
     turned = np.random.default_rng(3).permutation(len(ids))
     attributes = read_attributes(tmp_path / "attributes.csv", ["region"])
-    again = join(attributes, np.array(ids)[turned], np.linalg.norm(vectors[turned], axis=1))
-    sides = (vectors, joined), (vectors[turned], again)
-    one, other = (audit_searches(found, of, of.groupings, plan) for found, of in sides)
-    assert one == other
-    assert replace(one, protocol="") != replace(
-        audit_searches(vectors, joined, joined.groupings, replace(plan, seed=1)), protocol=""
-    )
+    again = join(attributes, ids[turned], np.linalg.norm(vectors[turned], axis=1))
+    found = search(vectors, joined, plan)
+    pd.testing.assert_frame_equal(search(4 * vectors[turned], again, plan), found)
+    assert not search(vectors, joined, replace(plan, seed=1)).equals(found)
     named = [
         Embeddings(
-            found,
-            np.linalg.norm(found, axis=1),
-            True,
-            np.array(ids)[rows],
-            joined.subjects[rows].astype(str),
+            side, np.linalg.norm(side, axis=1), True, ids[rows], joined.subjects[rows].astype(str)
         )
-        for found, rows in ((vectors, np.arange(len(ids))), (vectors[turned], turned))
+        for side, rows in ((vectors, np.arange(len(ids))), (vectors[turned], turned))
     ]
     best = [np.sort(OtherSubjects.of(each, "C.npz").best_scores(8, plan)) for each in named]
     np.testing.assert_allclose(*best, rtol=0, atol=1e-6)
@@ -191,20 +174,21 @@ def test_everybody_is_enrolled_once_and_outside_once(tmp_path: Path) -> None:
 
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path, persons=120)
-    plan = SearchPlan(targets=("3e-1", "1e-2"))
-    found = audit_searches(vectors, joined, joined.groupings, plan)
-    assert found.groupings[0].compared_with == "east"
-    many = rate(found, "FPIR", "west", EVERYBODY, "3e-1")
-    base = rate(found, "FPIR", "east", EVERYBODY, "3e-1")
-    assert many.ratio is not None and base.ratio is None
-    assert many.ratio.value == pytest.approx(many.rate.value / base.rate.value)
-    assert many.ratio.low is not None and many.ratio.low < many.ratio.value < many.ratio.high
-    few = rate(found, "FPIR", "west", EVERYBODY, "1e-2")
-    assert few.ratio is not None and few.ratio.value is None
-    assert few.ratio.remark.startswith("insufficient data")
+    found = search(vectors, joined, SearchPlan(targets=("3e-1", "1e-2")))
+    at = f"3e-1 of {EVERYBODY}"
+    ratio = names.ratio_of("FPIR", "east")  # of the most subjects
+    many, west, east = (
+        one(found, figure, group, at)
+        for figure, group in ((ratio, "west"), ("FPIR", "west"), ("FPIR", "east"))
+    )
+    assert many.value == pytest.approx(west.value / east.value)
+    assert many.low < many.value < many.high
+    assert set(found[found["figure"] == ratio]["group"]) == {"west"}
+    few = one(found, ratio, "west", f"1e-2 of {EVERYBODY}")
+    assert np.isnan(few.value) and few.remark.startswith("insufficient data")
 
 
-def test_the_largest_detected_ratio_is_told_and_no_other(tmp_path: Path) -> None:
+def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path, persons=160)
     plan = SearchPlan(targets=("3e-1",))
     # Images of west are noisier: their persons are missed more often.
@@ -212,43 +196,30 @@ def test_the_largest_detected_ratio_is_told_and_no_other(tmp_path: Path) -> None
     noise = np.random.default_rng(3).normal(size=vectors.shape)
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[west] += (0.5 * length * noise)[west].astype(np.float32)
-    found = audit_searches(vectors, joined, joined.groupings, plan)
-    (largest,) = [one for one in found.groupings[0].largest if one.figure == "FNIR"]
-    rows = {g: rate(found, "FNIR", g, EVERYBODY, "3e-1") for g in GROUPS}
-    assert largest.ends == tuple((g, rows[g].rate.value) for g in ("west", "east"))
-    assert largest.total == sum(row.rate.total for row in rows.values())
-    # With two groups there is one pair, and its interval is that of the table.
-    ratio = rows["west"].ratio
-    assert ratio is not None and (largest.value, largest.interval) == (ratio.value, ratio.interval)
-    assert largest.low is not None and largest.low > 1
-    # Among three groups an interval holds for three pairs at once.
-    codes = np.where(west, 2, joined.subjects % 2)
-    three = replace(
-        joined.groupings[0], cells=(("a",), ("b",), ("west",)), codes=codes.astype(np.int64)
-    )
-    (audit,) = audit_searches(vectors, joined, [three], plan).groupings
-    wider = next(one for one in audit.largest if one.figure == "FNIR")
-    assert wider.ends[0][0] == "west" and wider.interval is not None
-    assert wider.interval.confidence == pytest.approx(1 - 0.05 / 3)
+    found = search(vectors, joined, plan)
+    said = [line.said for line in find(found, ["region"]) if "FNIR" in line.said]
+    ratio = one(found, names.ratio_of("FNIR", "east"), "west", f"3e-1 of {EVERYBODY}")
+    assert ratio.low > 1 and len(said) == 1 and f"{ratio.value:.3g} times [" in said[0]
     # Groups drawn by chance differ by nothing that is detected.
     by_chance = replace(joined.groupings[0], codes=joined.subjects % 2)
-    assert not audit_searches(vectors, joined, [by_chance], plan).groupings[0].largest
+    found = search(vectors, replace(joined, groupings=(by_chance,)), plan)
+    assert not [line for line in find(found, ["region"]) if "Searched" in line.said]
 
 
 @pytest.mark.parametrize("template", ["one", "mean"])
 def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
-    tmp_path: Path, template: str
+    tmp_path: Path, template: Any
 ) -> None:
     vectors, joined = people(tmp_path)
     other, known = people(tmp_path, persons=70, seed=4)
-    names = np.array([f"p{one}" for one in known.subjects])
-    names[5], other[9], other[11] = "", np.nan, 0
+    people_of = np.array([f"p{person}" for person in known.subjects])
+    people_of[5], other[9], other[11] = "", np.nan, 0
     norms = np.linalg.norm(other, axis=1)
-    others = OtherSubjects.of(Embeddings(other, norms, True, subjects=names), "C.npz")
-    used = ~np.isin(np.arange(len(names)), (5, 9, 11))
-    assert len(others.vectors) == used.sum() and others.count == len(set(names[used]))
-    plan = replace(PLAN, template=template)  # type: ignore[arg-type]
-    found = audit_searches(vectors, joined, joined.groupings, plan, others=others)
+    others = OtherSubjects.of(Embeddings(other, norms, True, subjects=people_of), "C.npz")
+    used = ~np.isin(np.arange(len(people_of)), (5, 9, 11))
+    assert len(others.vectors) == used.sum() and others.count == len(set(people_of[used]))
+    plan = replace(PLAN, template=template)
+    found = search(vectors, joined, plan, others)
     size = 22  # half of the 44 subjects
     units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
     enrolled = Enrolment.draw(others.subjects, others.order, plan.template, plan.seed).enrolled
@@ -258,62 +229,39 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
         inside = set(order[start : start + size].tolist())
         assert len(inside) == size
         sums = {one: units[enrolled & (others.subjects == one)].sum(axis=0) for one in inside}
-        for unit, one in zip(units, others.subjects, strict=True):
-            if one not in inside:
+        for unit, who in zip(units, others.subjects, strict=True):
+            if who not in inside:
                 best.append(max(unit @ t / np.linalg.norm(t) for t in sums.values()))
-    rows = found.groupings[0].thresholds
-    assert [one.basis for one in rows] == [OTHERS, OTHERS, "west", "west"]
-    for threshold in rows[:2]:
-        assert threshold.non_mated == len(best) and threshold.value is not None
-        allowed = int(float(threshold.target) * len(best) + 1e-9)
+    for target in plan.targets:
+        threshold = one(found, names.FPIR_THRESHOLD, target=f"{target} of {OTHERS}")
+        assert threshold.denominator == len(best)
+        allowed = int(float(target) * len(best) + 1e-9)
         # Scores are rounded to a grid of 4e-7.
         sure = sum(score >= threshold.value + 1e-6 for score in best)
         rejected = max(score for score in best if score < threshold.value)
         perhaps = sum(score >= rejected - 1e-6 for score in best)
-        assert sure <= threshold.false_alarms <= allowed < perhaps
-    again = audit_searches(vectors, joined, joined.groupings, plan)
-    assert rate(again, "rank-1 miss rate", "east") == rate(found, "rank-1 miss rate", "east")
+        assert sure <= threshold.numerator <= allowed < perhaps
+    again = search(vectors, joined, plan)
+    for group in GROUPS:
+        assert one(again, names.RANK_1, group)[5:] == one(found, names.RANK_1, group)[5:]
 
 
 def test_too_few_other_people_are_refused(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path)
-    norms, names = joined.norms, np.array([f"p{one}" for one in joined.subjects])
+    norms, who = joined.norms, np.array([f"p{person}" for person in joined.subjects])
     few = joined.subjects < 22
-    others = OtherSubjects.of(Embeddings(vectors[few], norms[few], True, None, names[few]), "C.npz")
+    others = OtherSubjects.of(Embeddings(vectors[few], norms[few], True, None, who[few]), "C.npz")
     with pytest.raises(DatasetError, match=r"C\.npz.*22"):
-        audit_searches(vectors, joined, joined.groupings, PLAN, others=others)
+        search(vectors, joined, PLAN, others)
     with pytest.raises(DatasetError, match="nobody"):
         OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
 
 
-def test_scaling_changes_nothing(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path)
-    found = audit_searches(vectors, joined, joined.groupings, PLAN)
-    scaled = audit_searches(4 * vectors, joined, joined.groupings, PLAN)
-    assert scaled == found
-
-
-@pytest.mark.parametrize("targets", [("2",), ("x",)])
-def test_impossible_requests_are_refused(tmp_path: Path, targets: tuple[str, ...]) -> None:
+def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path)
     with pytest.raises(MetricError):
-        audit_searches(vectors, joined, joined.groupings, SearchPlan(targets=targets))
+        search(vectors, joined, SearchPlan(targets=("2",)))
     with pytest.raises(DatasetError, match="north"):
-        audit_searches(vectors, joined, joined.groupings, SearchPlan(reference="north"))
-    with pytest.raises(RecipeError):
-        SearchPlan(seed=-1)
-
-
-def test_persons_with_one_image_make_no_mated_search(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path)
-    first = np.unique(joined.subjects, return_index=True)[1]
-    single = replace(
-        joined,
-        rows=joined.rows[first],
-        norms=joined.norms[first],
-        subjects=joined.subjects[first],
-        order=joined.order[first],
-        groupings=(replace(joined.groupings[0], codes=joined.groupings[0].codes[first]),),
-    )
-    with pytest.raises(MetricError, match="two images"):
-        audit_searches(vectors, single, single.groupings, PLAN)
+        search(vectors, joined, SearchPlan(reference="north"))
+    with pytest.raises(MetricError, match="both kinds"):
+        search(vectors, replace(joined, subjects=np.arange(len(joined.subjects))))

@@ -29,10 +29,10 @@ from facerec.fairness.attributes import read_attributes
 from facerec.files import parse_json
 from facerec.galleries import Gallery, Space
 from facerec.recipe import from_dict, to_dict
-from facerec.records import RecordDataset, decode_image, read_pack, write_image_records, write_pack
+from facerec.records import RecordImages, decode_image, read_pack, write_image_records, write_pack
 from facerec.records.layout import read_list
 from facerec.records.recordio import RecordFile
-from facerec.records.tar_shards import TarDataset
+from facerec.records.tar_shards import TarImages
 from facerec.training.recipe import Recipe
 from facerec.verification.bench import pack_bench
 from facerec.verification.protocols import read_pairs, read_scores
@@ -73,7 +73,7 @@ def make_records(root: Path) -> None:
 def read_records(target: Path) -> None:
     for _ in RecordFile(target.parent / "train.rec").scan(salvage=True):
         pass
-    dataset = RecordDataset(target.parent)
+    dataset = RecordImages(target.parent)
     labels = dataset.load_labels()
     for i in range(0, min(len(labels), 30), 4):
         decode_image(dataset.sample(i)[0], dataset.where(i))
@@ -89,12 +89,12 @@ def make_tars(root: Path) -> None:
                     info = tarfile.TarInfo(f"{folder}é{i}{suffix}")
                     info.size = len(content)
                     archive.addfile(info, io.BytesIO(content))
-        TarDataset(root / f"{number}.tar")  # keeps an index beside it
+        TarImages(root / f"{number}.tar")  # keeps an index beside it
 
 
 def read_tar(target: Path) -> None:
-    dataset = TarDataset(target.with_name(f"{target.name[0]}.tar"))
-    dataset.subjects()
+    dataset = TarImages(target.with_name(f"{target.name[0]}.tar"))
+    dataset.label_names()
     for i in range(min(len(dataset), 4)):
         decode_image(dataset.sample(i)[0], dataset.where(i), None)
 

@@ -87,7 +87,8 @@ def test_a_person_goes_as_if_never_met() -> None:
     assert left is not None
     # Where a person met itself there is one place more in the row.
     np.testing.assert_array_equal(left.scores[:, :8], expected.scores)
-    np.testing.assert_array_equal(left.probe_subjects, expected.probe_subjects)
+    # Who comes after has one number less.
+    np.testing.assert_array_equal(left.probe_subjects, people[stay] - (people[stay] > 4))
     for size, threshold in itertools.product((1, 5, 8), (0.2, 0.4)):
         assert left.fpir(threshold, size).value == pytest.approx(
             expected.fpir(threshold, size).value, rel=1e-12
@@ -129,14 +130,6 @@ def test_the_tail_carries_a_gallery_ten_times_as_large(target: str) -> None:
     assert again.value == pytest.approx(found.value, rel=0.03)
 
 
-def test_tail_and_resampling_agree_where_both_can_tell() -> None:
-    calibration = sphere(3000, 600, 64)
-    exact = calibration.threshold("0.1", 600)
-    assert exact.method == "exact resampling"
-    known = sphere_fpir(exact.threshold, 600, 64)
-    assert exact.low < known < exact.high
-
-
 def look_alikes(cosine: float, pairs: int = 20) -> Calibration:
     """Return a calibration of 200 people of whom some pairs score one cosine with each other."""
     generator = np.random.default_rng(0)
@@ -163,17 +156,6 @@ def test_a_threshold_is_above_scores_at_which_the_data_breaks_the_target(
 def test_twins_of_cosine_1_leave_no_threshold(size: int) -> None:
     with pytest.raises(MetricError, match=r"10 of 200 probes score 1 or more"):
         look_alikes(1.0).threshold("1e-2", size)
-
-
-def test_an_fpir_does_not_shrink_as_the_gallery_grows() -> None:
-    calibration = look_alikes(0.9)
-    rates = [calibration.fpir(0.85, size).value for size in (50, 100, 200, 300, 1000)]
-    assert rates == sorted(rates)
-
-
-def test_no_alarm_at_all_is_plus_0() -> None:
-    value = random_calibration(probes=2, entries=3)[0].fpir(0.99, 2).value
-    assert value == 0 and math.copysign(1, value) == 1
 
 
 def test_what_the_data_does_not_carry_has_no_value() -> None:
@@ -204,16 +186,6 @@ def test_impossible_questions_are_refused(call: object, words: str) -> None:
     calibration, _ = random_calibration()
     with pytest.raises(MetricError, match=words):
         call(calibration)  # type: ignore[operator]
-
-
-def test_calibrations_that_contradict_themselves_are_refused() -> None:
-    scores = np.zeros((2, 3), np.float32)
-    with pytest.raises(MetricError, match="do not fit"):
-        Calibration.from_scores(scores, [0], [1, 2, 3])
-    with pytest.raises(MetricError, match="calibrate again"):
-        Calibration(scores, np.full((2, 3), 7), np.array([-1, -2]), np.arange(3))
-    with pytest.raises(MetricError, match="other subjects"):
-        Calibration.from_scores(scores[:, :1], [0, 0], [0])
 
 
 # --- the tail --------------------------------------------------------------------------------
@@ -283,23 +255,12 @@ def test_the_hazard_is_that_which_was_drawn() -> None:
     )
 
 
-def test_a_tail_heavier_than_exponential_has_no_rise() -> None:
-    heavy = np.random.default_rng(2).pareto(4, 5000)
-    assert _fit_hazard(heavy / heavy.mean()) == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("shape", [-0.2, 1e-9, 0.2])
 def test_the_shape_is_that_which_was_drawn(shape: float) -> None:
     drawn = np.random.default_rng(3).exponential(size=20_000)
     excess = np.expm1(shape * drawn) / shape
     assert _fit_shape(excess) == pytest.approx(shape, abs=0.03)
     np.testing.assert_allclose(_pareto(excess, shape), drawn, rtol=1e-6)
-
-
-def test_what_a_few_scores_say_of_the_shape_gives_way_to_what_is_believed() -> None:
-    excess = np.expm1(0.3 * np.random.default_rng(4).exponential(size=4000)) / 0.3
-    assert 0 < _fit_shape(excess[:30]) < 0.5 * _fit_shape(excess)
-    assert _fit_shape(excess[:5]) == 0.0
 
 
 def test_a_tail_is_steady_where_it_begins_and_falls() -> None:

@@ -16,7 +16,6 @@ from facerec.heads import (
     ArcFace,
     CombinedMargin,
     CosFace,
-    InterclassFilter,
     MagFace,
     MarginClassifier,
     Softmax,
@@ -114,16 +113,6 @@ def test_parallel_and_antiparallel_embeddings_train(margin, dtype):
     # The gradient of the zero embedding is bounded, but too large for float16.
     rows = x.grad[:4] if dtype == torch.float16 else x.grad
     assert rows.isfinite().all()
-
-
-def test_the_filtered_share_is_told():
-    head = classifier(ArcFace(), interclass_filter=InterclassFilter(0.1)).double()
-    x, labels = batch(dtype=torch.float64)
-    cosine = F.normalize(x) @ F.normalize(head.weight).T
-    taken = (cosine > 0.1) & (torch.arange(5) != labels[:, None])
-    assert head(x, labels).figures["filtered"].item() == pytest.approx(taken.sum().item() / 24)
-    assert 0 < taken.sum() < 24
-    assert classifier(ArcFace()).double()(x, labels).figures["filtered"] == 0
 
 
 def test_autocast_does_not_reach_the_logits():
@@ -250,23 +239,6 @@ def test_adaface_averages_of_micro_batches_are_those_of_the_batch():
         )
 
 
-def test_adaface_averages_are_saved_and_matter():
-    head, other, fresh = (classifier(AdaFace(t_alpha=0.5)) for _ in range(3))
-    for seed in range(3):
-        head(*batch(seed=seed))
-        head.advance()
-    state = head.state_dict()
-    assert set(state) == {"weight", "step", "norm_average.average"}
-    other.load_state_dict(copy.deepcopy(state))
-    x, labels = batch(seed=8)
-    results = [h(x, labels).loss for h in (head, other, fresh)]
-    assert torch.equal(results[0], results[1])
-    assert results[0] != results[2]
-    for h in (head, other):
-        h.advance()
-    assert torch.equal(head.norm_average.average, other.norm_average.average)
-
-
 def test_a_lost_step_or_a_single_image_does_not_spoil_the_averages():
     head = classifier(AdaFace(t_alpha=0.5))
     x, labels = batch()
@@ -295,14 +267,3 @@ def test_centres_are_the_same_on_any_number_of_ranks(init, ranks):
     assert not torch.equal(
         dense, draw_centers(classes, 4, range(classes), seed=6, center_init=init)
     )
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks"), [(10, 3), (9, 4), (5, 8), (1, 2), (11, 2), (12, 4), (7, 1)]
-)
-def test_shards_follow_torch_chunk(rows, ranks):
-    sizes = [len(chunk) for chunk in torch.arange(rows).chunk(ranks)]
-    sizes += [0] * (ranks - len(sizes))
-    bounds = [shard_bounds(rows, ranks, rank) for rank in range(ranks)]
-    assert [count for _, count in bounds] == sizes
-    assert [start for start, _ in bounds] == [sum(sizes[:rank]) for rank in range(ranks)]

@@ -20,8 +20,6 @@ import facerec.heads.margin_softmax as module
 from facerec.heads import (
     AdaFace,
     ArcFace,
-    CosFace,
-    InterclassFilter,
     MagFace,
     Softmax,
     SphereFace2017,
@@ -50,31 +48,21 @@ def problem(rows, size, classes, dtype=torch.float64, seed=0):
     return x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), labels
 
 
-def dense(x, weight, labels, margin, interclass_filter=None, step=0, norm_average=AVERAGE):
+def dense(x, weight, labels, margin, step=0, norm_average=AVERAGE):
     """The loss as the papers write it, all logits at once."""
     rows, norms, penalty = torch.arange(len(x)), x.norm(dim=1), 0
     cosine = F.normalize(x, eps=1e-6) @ F.normalize(weight, eps=1e-6).T
-    others, own = cosine, cosine[rows, labels]
-    if interclass_filter is not None:
-        filtered = cosine > interclass_filter.threshold
-        filtered[rows, labels] = False
-        if interclass_filter.mode == "zero":
-            others = cosine.masked_fill(filtered, 0)
+    own = cosine[rows, labels]
     if isinstance(margin, NormMargin):
         target = margin.target_cosine(own, step, norms, norm_average)
         if isinstance(margin, MagFace):
             penalty = margin.norm_penalty(norms).mean()
     else:
         target = margin.target_cosine(own, step)
-    logits = margin.scale * margin.other_cosine(others).index_put((rows, labels), target)
+    logits = margin.scale * margin.other_cosine(cosine).index_put((rows, labels), target)
     if margin.scales_by_norm:
         logits = logits * norms[:, None]
-    if interclass_filter is not None and interclass_filter.mode == "drop":
-        logits = logits.masked_fill(filtered, -math.inf)
     return margin.loss_factor * F.cross_entropy(logits, labels) + penalty
-
-
-FILTERS = [None, InterclassFilter(0.2, "drop"), InterclassFilter(0.2, "zero")]
 
 
 def with_gradients(loss, *tensors):
@@ -94,12 +82,11 @@ CHUNKS = (1, 3, 10, 11, None)
 @pytest.mark.parametrize("margin", MARGINS, ids=str)
 def test_equals_the_dense_form(margin, rows):
     x, weight, labels = problem(rows, 8, 11)
-    for rule in FILTERS:
-        options = {"interclass_filter": rule, "step": 700, "norm_average": AVERAGE}
-        expected = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
-        for chunk in CHUNKS:
-            found = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
-            assert_close(with_gradients(found, x, weight), expected, 1e-12)
+    options = {"step": 700, "norm_average": AVERAGE}
+    expected = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
+    for chunk in CHUNKS:
+        found = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
+        assert_close(with_gradients(found, x, weight), expected, 1e-12)
 
 
 @pytest.mark.parametrize("rows", [5, 20])
@@ -111,17 +98,16 @@ def test_float32_is_as_exact_as_the_dense_form(margin, rows):
     """
     x, weight, labels = problem(rows, 8, 11, torch.float32)
     exact = [t.detach().double().requires_grad_() for t in (x, weight)]
-    for rule in FILTERS:
-        options = {"interclass_filter": rule, "step": 700, "norm_average": AVERAGE}
-        expected = with_gradients(dense(*exact, labels, margin, **options), *exact)
-        plain = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
-        for chunk in CHUNKS:
-            loss = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
-            found = with_gradients(loss, x, weight)
-            for ours, theirs, truth in zip(found, plain, expected, strict=True):
-                bound = 1e-6 * max(1.0, truth.abs().max().item())
-                bound = max(bound, 1.5 * (theirs - truth).abs().max().item())
-                assert (ours - truth).abs().max() <= bound
+    options = {"step": 700, "norm_average": AVERAGE}
+    expected = with_gradients(dense(*exact, labels, margin, **options), *exact)
+    plain = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
+    for chunk in CHUNKS:
+        loss = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
+        found = with_gradients(loss, x, weight)
+        for ours, theirs, truth in zip(found, plain, expected, strict=True):
+            bound = 1e-6 * max(1.0, truth.abs().max().item())
+            bound = max(bound, 1.5 * (theirs - truth).abs().max().item())
+            assert (ours - truth).abs().max() <= bound
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -131,17 +117,12 @@ def test_float32_is_as_exact_as_the_dense_form(margin, rows):
     classes=st.integers(1, 40),
     chunk=st.integers(1, 50),
     margin=st.sampled_from(MARGINS),
-    interclass_filter=st.none()
-    | st.builds(InterclassFilter, st.floats(-0.9, 0.9), st.sampled_from(["drop", "zero"])),
     seed=st.integers(0, 2**31),
 )
-def test_equals_the_dense_form_at_any_size(
-    rows, size, classes, chunk, margin, interclass_filter, seed
-):
+def test_equals_the_dense_form_at_any_size(rows, size, classes, chunk, margin, seed):
     x, weight, labels = problem(rows, size, classes, seed=seed)
-    options = {"interclass_filter": interclass_filter, "norm_average": AVERAGE}
-    found = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
-    expected = dense(x, weight, labels, margin, interclass_filter)
+    found = softmax(x, weight, labels, margin, chunk=chunk, norm_average=AVERAGE).loss
+    expected = dense(x, weight, labels, margin)
     # Near cosines of ±1, where a tiny size leads, the slope of the arc cosine is huge.
     tolerance = 1e-9 if size > 1 else 1e-5
     assert_close(with_gradients(found, x, weight), with_gradients(expected, x, weight), tolerance)
@@ -152,15 +133,13 @@ def test_gradients_equal_finite_differences(margin):
     for rows in (3, 6):
         x, weight, labels = problem(rows, 4, 7)
 
-        def loss(x, weight, labels=labels, mode="drop"):
-            options = {"chunk": 3, "interclass_filter": InterclassFilter(0.6, mode)}
-            options["norm_average"] = AVERAGE
+        def loss(x, weight, labels=labels):
+            options = {"chunk": 3, "norm_average": AVERAGE}
             return softmax(x, weight, labels, margin, step=900, **options).loss
 
         # AdaFace's quality carries no gradient, so finite differences of the norms would differ.
         x.requires_grad_(not isinstance(margin, AdaFace))
         assert torch.autograd.gradcheck(loss, (x, weight))
-        assert torch.autograd.gradcheck(lambda x, w: loss(x, w, mode="zero"), (x, weight))
 
 
 @pytest.mark.parametrize("margin", [Softmax(), ArcFace(), SphereFaceR()], ids=str)
@@ -198,48 +177,9 @@ def test_logits_of_any_size_stay_finite():
         assert all(g.isfinite().all() for g in torch.autograd.grad(found, (x, weight)))
 
 
-def test_filtered_classes_are_absent():
-    """With cosines .9 (own), .7 and .1 and a threshold of .4 only the last competes."""
-    weight = torch.tensor([[0.9, 0.19**0.5], [0.7, 0.51**0.5], [0.1, 0.99**0.5]])
-    weight = weight.double().requires_grad_()
-    x, label = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([0])
-    near = {"drop": 0.0, "zero": math.exp(64 * (0.0 - 0.5))}
-    for chunk in (1, 2, 3):
-        for mode, term in near.items():
-            options = {"chunk": chunk, "interclass_filter": InterclassFilter(0.4, mode)}
-            found = softmax(x, weight, label, CosFace(), **options)
-            expected = math.log1p(math.exp(64 * (0.1 - 0.5)) + term)
-            assert found.loss.item() == pytest.approx(expected, rel=1e-6)
-            assert found.filtered.item() == 1
-            (gradient,) = torch.autograd.grad(found.loss, weight)
-            assert torch.equal(gradient[1], torch.zeros(2).double())
-            assert gradient[2].abs().max() > 0
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_filtered_classes_are_counted_without_the_target(monkeypatch, precision):
-    monkeypatch.setattr(module, "has_fast_bf16", lambda device: True)
-    x, weight, labels = problem(6, 8, 30, torch.float32)
-    weight = torch.cat([weight.detach(), F.normalize(x.detach())])
-    labels = torch.arange(30, 36)  # every target has cosine 1
-    cosine = F.normalize(x) @ F.normalize(weight).T
-    # Far from every cosine, so that rounding to bf16 does not change the count.
-    values = cosine.detach().flatten().sort().values
-    gap = values.diff()[100:150].argmax() + 100
-    threshold = ((values[gap] + values[gap + 1]) / 2).item()
-    others = int((cosine > threshold).sum()) - 6
-    for chunk in (4, 7, 36):
-        options = {"chunk": chunk, "precision": precision}
-        rule = InterclassFilter(threshold)
-        found = softmax(x, weight, labels, ArcFace(), interclass_filter=rule, **options)
-        assert found.filtered.item() == others > 0
-        assert softmax(x, weight, labels, ArcFace(), **options).filtered == 0
-
-
 def test_figures():
     x, weight, labels = problem(6, 8, 9)
-    rule = InterclassFilter(0.0)
-    found = softmax(x, weight, labels, ArcFace(), chunk=4, interclass_filter=rule)
+    found = softmax(x, weight, labels, ArcFace(), chunk=4)
     cosine = F.normalize(x) @ F.normalize(weight).T
     assert torch.allclose(found.target_cosine, cosine[torch.arange(6), labels])
     assert found.cosine_sum.item() == pytest.approx(cosine.sum().item())
@@ -285,15 +225,13 @@ class Memory(TorchDispatchMode):
     thinned([ArcFace(), SphereFaceR(), MagFace()], lambda margin: isinstance(margin, ArcFace)),
     ids=str,
 )
-@pytest.mark.parametrize("interclass_filter", FILTERS, ids=str)
-def test_no_matrix_of_batch_by_classes_is_ever_held(margin, rows, interclass_filter):
+def test_no_matrix_of_batch_by_classes_is_ever_held(margin, rows):
     size, classes, chunk = 16, 4000, 40
     x, weight, labels = problem(rows, size, classes, torch.float32)
     matrix, centers = 4 * rows * classes, 4 * classes * size
     forward, backward = (Memory(centers, weight) for _ in range(2))
     with forward:
-        rule = {"interclass_filter": interclass_filter}
-        loss = softmax(x, weight, labels, margin, chunk=chunk, **rule).loss
+        loss = softmax(x, weight, labels, margin, chunk=chunk).loss
     with backward:
         loss.backward()
     # A tile is a hundredth of the matrix; the lengths of the centres take the rest.
@@ -362,8 +300,7 @@ def some_rows(group, margin, share, options, dtype):
 @pytest.mark.parametrize("margin", MARGINS, ids=str)
 def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):
     share = torch.arange(17) * 7 % ranks
-    options = {"chunk": 2, "interclass_filter": InterclassFilter(0.3), "step": 800}
-    options["norm_average"] = AVERAGE
+    options = {"chunk": 2, "step": 800, "norm_average": AVERAGE}
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
         x, weight, labels = problem(6, 8, 17, dtype)
         exact = [t.detach().double().requires_grad_() for t in (x, weight)]
@@ -371,8 +308,8 @@ def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):
         expected = [*one, *torch.autograd.grad(one.loss, exact)]
         each = pool.run(ranks, some_rows, margin, share, options, dtype)
         for found in each:
-            assert_close(found[:5], expected[:5], tolerance)
-            assert all(torch.equal(a, b) for a, b in zip(found[:5], each[0][:5], strict=True))
+            assert_close(found[:4], expected[:4], tolerance)
+            assert all(torch.equal(a, b) for a, b in zip(found[:4], each[0][:4], strict=True))
         # Every rank has a part of the gradients, and the parts are to be summed.
-        sums = [sum(parts) for parts in zip(*(found[5:] for found in each), strict=True)]
-        assert_close(sums, expected[5:], tolerance)
+        sums = [sum(parts) for parts in zip(*(found[4:] for found in each), strict=True)]
+        assert_close(sums, expected[4:], tolerance)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from facerec.heads import ArcFace, CosFace, InterclassFilter, MarginClassifier, SphereFace2017
+from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFace2017
 
 MARGINS = [ArcFace(), CosFace(scale=16.0), SphereFace2017()]
 
@@ -32,8 +32,6 @@ def loop(head, x, labels, classes):
             cosine = (centers @ F.normalize(row, dim=0)).max()
             if j == label:
                 cosine, own = head.margin.target_cosine(cosine), len(logits)
-            elif (limit := head.interclass_filter) is not None and cosine > limit.threshold:
-                continue
             else:
                 cosine = head.margin.other_cosine(cosine)
             length = row.norm() if head.margin.scales_by_norm else 1
@@ -72,16 +70,6 @@ def test_gradient_equals_finite_differences():
         return torch.func.functional_call(head, {"weight": weight}, (x, labels)).loss
 
     assert torch.autograd.gradcheck(loss, (x, head.weight))
-
-
-def test_a_filter_looks_at_the_nearest_centre():
-    head = classifier(CosFace(scale=16.0), interclass_filter=InterclassFilter(threshold=0.3))
-    x, labels = batch()
-    output = head(x, labels)
-    assert output.loss.item() == pytest.approx(loop(head, x, labels, range(5)).item(), rel=1e-10)
-    nearest = (F.normalize(x) @ F.normalize(head.weight).T).view(7, 5, 3).amax(2)
-    nearest[torch.arange(7), labels] = -1
-    assert 0 < output.figures["filtered"].item() == pytest.approx((nearest > 0.3).sum().item() / 28)
 
 
 def test_one_centre_a_class_is_what_it_was_bit_for_bit():

@@ -49,7 +49,7 @@ def test_loss_figures_and_gradients_equal_those_of_torch(
     # Operands of bfloat16 are 2⁻⁹ off, in logits of up to 64.
     rounding = 2**-6 if CASES[name].precision == "bf16" else 1e-5
     errors = interpreted[name]
-    assert {"loss", "cosine_sum", "filtered", "to_query", "to_weight"} <= errors.keys()
+    assert {"loss", "cosine_sum", "to_query", "to_weight"} <= errors.keys()
     assert errors == pytest.approx(dict.fromkeys(errors, 0), abs=rounding)
 
 
@@ -70,10 +70,7 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
     tmp_path: Path, capability: str, operands: str, instruction: str
 ) -> None:
     """Two programs share a multiprocessor of an H100 if they take half of 228 KB or less each."""
-    filtered = ["filtered"] if operands == "bf16" else []
-    kernels = run(
-        "triton_compiled.py", capability, operands, *filtered, TRITON_CACHE_DIR=str(tmp_path)
-    )
+    kernels = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
     products = {"forward", "slopes", "center_gradient", "query_gradient"}
     assert kernels.keys() == products | {"normalize", "merge"}
     for name, used in kernels.items():

@@ -3,7 +3,7 @@
 What the trainer launches for a size goes through Triton's compiler and NVIDIA's assembler, which
 come with the wheel, down to machine code; nothing runs. Printed is what each kernel takes.
 
-Usage: ``python tests/heads/triton_compiled.py 90 bf16 [filtered]``
+Usage: ``python tests/heads/triton_compiled.py 90 bf16``
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NoGPU:
         return 0
 
 
-def compiled(capability: int, reduced: bool, filtered: bool, **sizes: int) -> dict[str, Any]:
+def compiled(capability: int, reduced: bool, **sizes: int) -> dict[str, Any]:
     """Return each kernel of both passes by its name, compiled."""
     driver.set_active(NoGPU(capability))
     found, run = {}, JITFunction.run
@@ -55,22 +55,19 @@ def compiled(capability: int, reduced: bool, filtered: bool, **sizes: int) -> di
 
     JITFunction.run = compile_only
     try:
-        visit(reduced, filtered, **sizes)
+        visit(reduced, **sizes)
     finally:
         JITFunction.run = run
     return found
 
 
-def visit(
-    reduced: bool, filtered: bool, samples: int = 1024, classes: int = 4096, dimensions: int = 512
-) -> None:
+def visit(reduced: bool, samples: int = 1024, classes: int = 4096, dimensions: int = 512) -> None:
     """Launch every kernel once, on tensors of the CPU."""
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
-    limit = figure if filtered else None
-    tiles = TritonTiles(query, column, limit, Settings(None, reduced, classes, None, False))
+    tiles = TritonTiles(query, column, Settings(None, reduced, classes, None))
     scalar, lengths = torch.zeros(()), torch.zeros(classes)
-    tiles.add(0, centers, lengths, Sums(figure, figure, figure, scalar, scalar))
+    tiles.add(0, centers, lengths, Sums(figure, figure, figure, scalar))
     slopes = Slopes(figure, figure, figure, figure)
     tiles.spread(0, centers, lengths, slopes, query.clone(), centers.clone())
 
@@ -93,5 +90,5 @@ def resources(kernel: Any) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    kernels = compiled(int(sys.argv[1]), sys.argv[2] == "bf16", "filtered" in sys.argv[3:])
+    kernels = compiled(int(sys.argv[1]), sys.argv[2] == "bf16")
     print(json.dumps({name: resources(kernel) for name, kernel in kernels.items()}))

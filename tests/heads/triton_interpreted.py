@@ -18,7 +18,6 @@ from facerec.heads import (
     ArcFace,
     CombinedMargin,
     CosFace,
-    InterclassFilter,
     MagFace,
     Margin,
     Softmax,
@@ -51,7 +50,6 @@ class Case:
     classes: int = 20
     dimensions: int = 24
     chunk: int | None = None
-    interclass_filter: InterclassFilter | None = None
     absent: bool = False
     drawn: bool = False
     short: bool = False
@@ -68,16 +66,11 @@ CASES: dict[str, Case] = {
     "several blocks": Case(samples=33, classes=130, dimensions=96, blocks=SMALL),
     "several chunks": Case(samples=33, classes=130, dimensions=64, chunk=48, blocks=SMALL),
     "its own blocks": Case(samples=33, classes=130, dimensions=96, blocks=(64, 128, 128, 32)),
-    "drop": Case(interclass_filter=InterclassFilter(0.1, "drop"), chunk=16),
-    "zero": Case(interclass_filter=InterclassFilter(0.1, "zero"), chunk=16),
-    "drop all": Case(interclass_filter=InterclassFilter(-1.0, "drop")),
     "classes elsewhere": Case(absent=True, samples=9, classes=40, chunk=32),
     "drawn classes": Case(drawn=True, samples=9, classes=90, chunk=32),
-    "drawn and filtered": Case(drawn=True, interclass_filter=InterclassFilter(0.1, "zero")),
     "short centres": Case(short=True),
     "large scale": Case(CosFace(scale=2000.0)),
     "bf16": Case(samples=33, classes=70, dimensions=96, precision="bf16", chunk=48),
-    "bf16, filtered": Case(interclass_filter=InterclassFilter(0.2), precision="bf16"),
 }
 
 
@@ -104,7 +97,6 @@ def figures(case: Case, kernel: module.Kernel, dtype: torch.dtype) -> dict[str, 
         case.margin,
         precision=case.precision,
         chunk=case.chunk,
-        interclass_filter=case.interclass_filter,
         norm_average=torch.tensor([8.0, 2.0], dtype=dtype),
         rows=rows,
         kernel=kernel,

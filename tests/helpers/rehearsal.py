@@ -23,6 +23,7 @@ from facerec.embedding import TorchModel, extract
 from facerec.heads import SEC, ArcFace
 from facerec.records import Data
 from facerec.records.dataset import Batch, FaceDataset
+from facerec.records.images import LabelledImages
 from facerec.training import Head, Recipe
 from facerec.training import learner as learner_module
 from facerec.training.distributed import Processes
@@ -94,7 +95,7 @@ def rehearsal_recipe(**changes: object) -> Recipe:
     return replace(recipe, **changes)  # type: ignore[arg-type]
 
 
-class Faces(FaceDataset):
+class Faces(LabelledImages):
     """Sizes alone."""
 
     num_classes = 100
@@ -146,7 +147,7 @@ def _rehearse(recipe: Recipe, processes: Processes, steps: int) -> Seen:
     _Kernel.launches = {}
     taught = recipe.distillation is not None
     targets: Any = Taught() if taught else None
-    trainer = Trainer(learner_module.Learner(recipe, Faces(), processes, targets))
+    trainer = Trainer(learner_module.Learner(recipe, FaceDataset(Faces()), processes, targets))
     watch = Watch()
     batches = page_locked_batches(steps + 1, recipe.batch_size // processes.world_size, taught)
     trainer.batches = lambda: prefetched(batches, CUDA)  # type: ignore[method-assign]

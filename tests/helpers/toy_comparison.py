@@ -13,9 +13,8 @@ from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.losses import MarginHead
-from facerec.comparison.probe import Probe
 from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Arm, Comparison, Protocol, Range
-from facerec.comparison.search import Trial, with_best
+from facerec.comparison.search import Trial
 from facerec.comparison.trunks import Trunk
 from facerec.heads import SEC, ArcFace, CosFace, SphereFace
 from facerec.training import Adam
@@ -32,7 +31,6 @@ PROTOCOL = Protocol(
     steps_per_epoch=30,
     epochs=12,
     patience=4,
-    probe_every=2,
 )
 WEIGHT = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
 
@@ -107,7 +105,7 @@ def toy_results(
             toy_run(np.random.default_rng([seed, 3, place, k]), labels, quality, arm, epochs)
             for k in range(repetitions)
         )
-        done = with_best(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
+        done = tuple(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
         found.append(ArmResult(arm, done, runs, tuple(range(repetitions)), (), 2))
     untrained = tuple(
         toy_run(np.random.default_rng([seed, 4, k]), labels, difficulty + 0.2, None, 0)
@@ -173,14 +171,13 @@ def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bo
     )
     best = int(np.argmax(scores))
     seconds = round(0.4 * last, 3)
-    probes = tuple(_probe(generator, epoch, quick) for epoch in range(1, last + 1, 2))
-    return Fit(float(scores[best]), best, curve, seconds, None, probes)
+    return Fit(float(scores[best]), best, curve, seconds)
 
 
 def failed(result: ArmResult) -> ArmResult:
     """Return an arm whose every trial diverged."""
     why = "the loss is nan in epoch 1"
-    trials = with_best(
+    trials = tuple(
         replace(trial, score=None, failure=f"fold 0: {why}", folds=(None,), seconds=0.5)
         for trial in result.trials
     )
@@ -199,26 +196,11 @@ def _trial(generator: np.random.Generator, arm: Arm, number: int, level: float) 
     setting = {r.field: float(generator.uniform(r.low, r.high)) for r in arm.ranges}
     if number == 7:
         why = "fold 1: the loss is inf in epoch 2"
-        return Trial(number, setting, None, (0.3, None), None, 2.0, why)
+        return Trial(number, setting, None, (0.3, None), 2.0, why)
     reached = level * generator.beta(8, 2)
     fits = [toy_fit(generator, reached, 3, False) for _ in range(FOLDS)]
     folds, seconds = tuple(fit.score for fit in fits), sum(fit.seconds for fit in fits)
-    return Trial(number, setting, float(np.mean(folds)), folds, None, seconds, None)
-
-
-def _probe(generator: np.random.Generator, epoch: int, quick: bool) -> Probe:
-    return Probe(
-        epoch=epoch,
-        norm_mean=10.0,
-        norm_cv=0.1 if quick else 0.25,
-        gradient_times_norm=float(generator.uniform(0.9, 1.1)),
-        gradient_cv=float(generator.uniform(0.3, 0.4) + (0 if quick else 0.2)),
-        radial=float(generator.uniform(0, 1e-7)),
-        angular_step=float(generator.uniform(0.01, 0.02)),
-        angular_step_cv=0.2,
-        norm_growth=float(generator.normal(0.002, 0.001)),
-        slope=None if epoch == 1 else float(generator.normal(-1, 0.1)),
-    )
+    return Trial(number, setting, float(np.mean(folds)), folds, seconds, None)
 
 
 def _manifest(comparison: Comparison) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import pickle
 import tarfile
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,17 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from facerec.errors import DatasetError, ImageError
+from facerec.progress import Progress
 from facerec.records.augment import Augmentation
-from facerec.records.dataset import (
-    Batch,
-    BatchLoader,
-    BatchRequest,
-    FolderDataset,
-    RecordDataset,
-    Subset,
-)
+from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
 from facerec.records.decode import decode_image
-from facerec.records.layout import write_image_records
-from facerec.records.training_set import Data, open_dataset
+from facerec.records.images import LabelledImages, SubjectFolders
+from facerec.records.layout import RecordImages, write_image_records
+from facerec.records.training_set import Data, Part, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
 ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2, "adaface")
@@ -85,7 +84,7 @@ def by_index(batches: list[Batch]) -> dict[int, tuple[bytes, int]]:
 @pytest.mark.parametrize("kind", ["records", "folder"])
 def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> None:
     dataset = open_dataset(Data(pack if kind == "records" else folder), seed=0)
-    assert isinstance(dataset, RecordDataset if kind == "records" else FolderDataset)
+    assert isinstance(dataset.sources[0], RecordImages if kind == "records" else SubjectFolders)
     assert len(dataset) == CLASSES * PER_CLASS and dataset.num_classes == CLASSES
     for i, (label, name, data) in enumerate(items()):
         image, found = dataset[i]
@@ -190,54 +189,6 @@ def test_skip_replaces_counts_and_lists(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.images[at].numpy(), expected)
 
 
-def test_replacements_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    write_image_records(tmp_path / "train", items(bad=(2, 9)))
-    dataset = open_dataset(Data(tmp_path, on_error="skip"), seed=3)
-
-    def replacement(epoch: int, row: list[int]) -> int:
-        batch = dataset.__getitems__(BatchRequest(epoch, np.array(row)))
-        return int(batch.indices[row.index(2)])
-
-    assert replacement(0, [2]) == replacement(0, [9, 5, 2, 1]) == replacement(0, [1, 2, 3])
-    assert len({replacement(epoch, [2]) for epoch in range(20)}) > 5
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_broken_pack_under_both_policies(shared_data: Path, seed: int) -> None:
-    path = shared_data / "records" / "broken" / "corrupt_jpeg.rec"
-    strict = open_dataset(Data(path), seed)
-    assert len(strict) == 20 and strict.num_classes == 4
-    bad = [4, 9, 13, 18]
-    for key in range(1, 21):
-        request = BatchRequest(0, np.array([key - 1]))
-        if key in bad:
-            with pytest.raises(ImageError, match=rf"corrupt_jpeg\.rec, key {key}, offset \d+: "):
-                strict.__getitems__(request)
-        else:
-            assert len(strict.__getitems__(request)) == 1
-    lenient = open_dataset(Data(path, on_error="skip"), seed)
-    batches = [lenient.__getitems__(BatchRequest(0, np.arange(20)[i::3])) for i in range(3)]
-    skipped = sorted(item.index + 1 for batch in batches for item in batch.skipped)
-    assert skipped == bad
-    assert sum(len(batch) - len(batch.skipped) for batch in batches) == 16
-    assert all(batch.images.float().std(dim=(1, 2, 3)).min() > 5 for batch in batches)
-
-
-def test_real_faces(shared_data: Path) -> None:
-    dataset = open_dataset(Data(shared_data / "cfp_train"), seed=0)
-    assert len(dataset) == 4130 and dataset.num_classes == 295
-    np.testing.assert_array_equal(np.bincount(dataset.labels), np.full(295, 14))
-    first = Subset(dataset, classes=range(236))
-    assert first.num_classes == 236
-    batch = first.__getitems__(BatchRequest(0, np.arange(0, len(first), 100)))
-    # Faces are warm: with red and blue exchanged this would be the other way round.
-    red, _, blue = batch.images.float().mean(dim=(0, 1, 2))
-    assert red > blue + 5
-
-
-# Labels and classes
-
-
 # Names in any Unicode form
 
 ACCENTED = ("Jose\u0301", "Zo\xeb", "id2", "id3", "id4", "id5")
@@ -287,53 +238,32 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
 # Subsets
 
 
-def test_subset_by_classes_relabels_in_order(pack: Path) -> None:
+def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> None:
     dataset = open_dataset(Data(pack, augmentation=ALL), seed=0)
-    subset = Subset(dataset, classes=[4, 1])
-    assert subset.num_classes == 2 and subset.classes.tolist() == [1, 4]
-    assert subset.labels.tolist() == [0] * PER_CLASS + [1] * PER_CLASS
-    for i in range(len(subset)):
-        image, label = subset[i]
-        original, old = dataset[int(subset.indices[i])]
-        np.testing.assert_array_equal(image, original)
-        assert subset.classes[label] == old
-    batch = subset.__getitems__(BatchRequest(0, np.array([7, 2])))
-    assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [7, 2]
-    expected = ALL(subset[7][0], 0, 0, 7)
-    np.testing.assert_array_equal(batch.images[0].numpy(), expected)
-
-
-def test_subset_by_indices_keeps_their_order(pack: Path) -> None:
-    dataset = open_dataset(Data(pack), seed=0)
-    subset = Subset(dataset, indices=[28, 3, 29])
-    assert subset.labels.tolist() == [1, 0, 1] and subset.num_classes == 2
-    assert [subset.name(i) for i in range(3)] == ["29", "4", "30"]
-    kept = Subset(dataset, indices=[28, 3], relabel=False)
-    assert kept.labels.tolist() == [5, 0] and kept.num_classes == CLASSES
-    nested = Subset(subset, classes=[1])
-    assert [nested.where(i) for i in range(2)] == [dataset.where(28), dataset.where(29)]
-
-
-def test_identities_from_a_file(tmp_path: Path, pack: Path, folder: Path) -> None:
-    path = tmp_path / "keep.txt"
-    path.write_text("id4\n\nid1\r\n")
-    subset = open_dataset(Data(folder, identities=path), seed=0)
-    assert subset.class_names == ["id1", "id4"] and len(subset) == 2 * PER_CLASS
-    path.write_text("4\n1\n")
-    by_number = open_dataset(Data(pack, identities=path), seed=0)
-    for i in range(len(subset)):
-        np.testing.assert_array_equal(by_number[i][0], subset[i][0])
+    rows = np.array([28, 3, 29, 4])
+    subset = dataset.subset(rows)
+    assert subset.labels.tolist() == [1, 0, 1, 0] and subset.num_classes == 2
+    assert [subset.name(i) for i in range(4)] == ["29", "4", "30", "5"]
+    for i, row in enumerate(rows.tolist()):
+        np.testing.assert_array_equal(subset[i][0], dataset[row][0])
+        assert subset[i][1] == subset.labels[i] and subset.where(i) == dataset.where(row)
+    batch = subset.__getitems__(BatchRequest(0, np.array([2, 1])))
+    assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [2, 1]
+    np.testing.assert_array_equal(batch.images[0].numpy(), ALL(subset[2][0], 0, 0, 2))
+    nested = subset.subset(np.array([1, 2, 3]), np.array([0, 1]))
+    assert nested.sample(1) == (dataset.encoded(29), 1) and nested.labels.tolist() == [0, 1, 0]
+    copy = pickle.loads(pickle.dumps(nested))
+    assert [copy.sample(i) for i in range(3)] == [nested.sample(i) for i in range(3)]
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("1\n6\n", r"line 2: the data set has no identity '6'; write a class number below 6"),
-        ("x\n", "line 1: the data set has no identity 'x'"),
+        ("1\n6\n", r"line 2: the data set has no identity '6'.*its 6 classes"),
         ("1\n²\n", "line 2"),
-        ("1\n2\n1\n", "line 3: identity '1' is in line 1 already"),
+        ("1\n2\n1\n", "line 3: .*'1', or a line above has it"),
         ("\n\n", "names no identity"),
-        (b"\xff\xfe1\n", "byte 0 is not UTF-8"),
+        (b"\xff\xfe1\n", "UTF-8"),
     ],
 )
 def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pack: Path) -> None:
@@ -344,7 +274,203 @@ def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pa
     assert str(caught.value).startswith(str(path))
 
 
-# Folders
+# Several sets
 
 
-# Records beside the plain ones
+class Numbers(LabelledImages):
+    """Samples that are nothing but their labels and positions."""
+
+    def __init__(self, name: str, labels: list[int], positions: list[int] | None = None) -> None:
+        self._own, self._name = np.array(labels, np.int64), name
+        self._places = np.array(positions or range(len(labels)))
+        self.num_classes = max(labels, default=-1) + 1
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def sample(self, i: int) -> tuple[bytes, int]:
+        return f"{self._name}{i}".encode(), int(self._own[i])
+
+    def where(self, i: int) -> str:
+        return f"{self._name}, sample {i}"
+
+    def name(self, i: int) -> str:
+        return str(i)
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        if progress is not None:
+            progress("reading labels", len(self), len(self))
+        return self._own
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        return self._places[indices]
+
+
+def write(folder: Path, counts: list[int], first: int = 0, bad: tuple[int, ...] = ()) -> Path:
+    """Write people with so many images each; the pixels are numbered from ``first``."""
+    labels = np.repeat(np.arange(len(counts)), counts).tolist()
+    images = [jpeg(first + i)[: -200 if i in bad else None] for i in range(len(labels))]
+    folder.mkdir()
+    items = [(c, f"{c}/{i}.jpg", images[i]) for i, c in enumerate(labels)]
+    write_image_records(folder / "train", items)
+    return folder
+
+
+def write_folder(folder: Path, people: dict[str, int], first: int = 0) -> Path:
+    for name, count in people.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            (folder / name / f"{i}.jpg").write_bytes(jpeg(first := first + 1))
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    return write(tmp_path / "a", [2, 3, 1]), write(tmp_path / "b", [1, 4], first=100)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
+    labels = st.lists(st.integers(-1, 4), min_size=1, max_size=8)
+    return draw(st.lists(st.tuples(labels, st.booleans()), min_size=1, max_size=4))
+
+
+@given(parts(), st.randoms(use_true_random=False))
+def test_numbers_of_samples_and_classes(parts: list[tuple[list[int], bool]], random) -> None:
+    shared = [True, *(same for _, same in parts[1:])]
+    sets = []
+    for number, (labels, _) in enumerate(parts):
+        positions = list(range(len(labels)))
+        random.shuffle(positions)
+        sets.append(Numbers("abcd"[number], labels, positions))
+    joined = FaceDataset(*sets, shared_classes=shared)
+    # A person is (number of the own set, or 0 where classes are shared; class).
+    people = [
+        None if label < 0 else (0 if shared[p] else p, label)
+        for p, (labels, _) in enumerate(parts)
+        for label in labels
+    ]
+    found = joined.labels.tolist()
+    assert [label < 0 for label in found] == [person is None for person in people]
+    pairs = {(a, b) for a, b in zip(found, people, strict=True) if b is not None}
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    # Numbers follow the order of the sets.
+    numbered = sorted(pairs)
+    assert [person for _, person in numbered] == sorted(person for _, person in numbered)
+    assert max(found) < joined.num_classes
+    assert joined.num_classes == sum(
+        [max(s.num_classes for s, same in zip(sets, shared, strict=True) if same)]
+        + [s.num_classes for s, same in zip(sets, shared, strict=True) if not same]
+    )
+    samples = [(p, i) for p, s in enumerate(sets) for i in range(len(s))]
+    assert len(joined) == len(samples)
+    for i, (p, within) in enumerate(samples):
+        data, label = joined.sample(i)
+        assert data == f"{'abcd'[p]}{within}".encode()
+        assert label == found[i] or found[i] < 0
+        assert joined.where(i) == f"{'abcd'[p]}, sample {within}"
+    assert len(set(joined.ids.tolist())) == len(joined)
+    asked = np.array(random.sample(range(len(joined)), random.randint(1, len(joined))))
+    order = asked[joined.best_order(asked)]
+    expected = sorted(
+        asked.tolist(), key=lambda i: (samples[i][0], sets[samples[i][0]]._places[samples[i][1]])
+    )
+    assert order.tolist() == expected
+
+
+def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1]),), augmentation=ALL)
+    joined = open_dataset(data, seed=3)
+    assert joined.weights is None
+    assert joined.labels.tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 4]
+    assert joined.num_classes == 5 and joined.class_names is None
+    singles = [open_dataset(Data(path), seed=3) for path in two]
+    images = [single[i] for single in singles for i in range(len(single))]
+    batch = joined.__getitems__(BatchRequest(1, np.array([10, 2, 6, 0])))
+    for row, i in enumerate([10, 2, 6, 0]):
+        np.testing.assert_array_equal(joined[i][0], images[i][0])
+        np.testing.assert_array_equal(batch.images[row], ALL(images[i][0], 3, 1, i))
+    assert batch.labels.tolist() == [4, 1, 3, 0]
+    assert joined.where(8).startswith(f"{two[1]}/train.rec, key 3, offset ")
+    assert joined.name(8) == "1/3"
+    copy = pickle.loads(pickle.dumps(joined))
+    np.testing.assert_array_equal(copy[8][0], joined[8][0])
+
+
+def test_a_record_file_and_a_folder_share_their_people(tmp_path: Path) -> None:
+    records = write(tmp_path / "a", [2, 2])
+    (records / "classes.txt").write_text("ann\nbob\n")
+    folder = write_folder(tmp_path / "more", {"ann": 1, "bob": 2, "eve": 1})
+    shared = Data(records, also=(Part(folder, shared_classes=True),))
+    joined = open_dataset(shared, seed=0)
+    assert joined.labels.tolist() == [0, 0, 1, 1, 0, 1, 1, 2]
+    assert joined.class_names == ["ann", "bob", "eve"]
+    apart = open_dataset(replace(shared, also=(Part(folder),)), seed=0)
+    assert apart.labels.tolist() == [0, 0, 1, 1, 2, 3, 3, 4]
+    assert apart.class_names == ["ann", "bob", "ann", "bob", "eve"]
+    (records / "classes.txt").write_text("ann\nben\n")
+    with pytest.raises(
+        DatasetError,
+        match=r"a/train\.rec, key 1, .*: class 1 of its set is 'ben', but 'bob' in .*ann/0\.jpg;",
+    ):
+        open_dataset(shared, seed=0)
+
+
+def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", [2, 2, 2]), write(tmp_path / "b", [1, 1, 3, 2], first=50)
+    third = write(tmp_path / "c", [2, 1, 1], first=90)
+    keep = {name: tmp_path / f"{name}.txt" for name in "abc"}
+    for name, numbers in {"a": "2\n0\n", "b": "2\n3\n", "c": "1\n"}.items():
+        keep[name].write_text(numbers)
+    data = Data(
+        first,
+        identities=keep["a"],
+        also=(
+            Part(second, shared_classes=True, identities=keep["b"]),
+            Part(third, identities=keep["c"]),
+        ),
+    )
+    joined = open_dataset(data, seed=0)
+    # People 0, 2, 3 of the shared numbers and 1 of the third set, numbered anew.
+    assert joined.labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 2, 3]
+    assert joined.num_classes == 4
+    whole = [open_dataset(Data(path), seed=0) for path in (first, second, third)]
+    sources = [(0, 0), (0, 1), (0, 4), (0, 5), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 2)]
+    for i, (p, within) in enumerate(sources):
+        assert joined.sample(i) == (whole[p].encoded(within), joined.labels[i])
+        assert joined.where(i) == whole[p].where(within)
+    # A part without a list keeps everybody, also those whom the first leaves out.
+    everybody = replace(data, also=(Part(second, shared_classes=True),))
+    assert open_dataset(everybody, seed=0).num_classes == 4
+
+
+def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1], weight=0.5), Part(two[0], weight=2.0)))
+    joined = open_dataset(data, seed=0)
+    expected = [1.0] * 6 + [0.5] * 5 + [2.0] * 6
+    assert joined.weights is not None and joined.weights.tolist() == expected
+    assert open_dataset(Data(two[0]), seed=0).weights is None
+    subset = joined.subset(np.array([12, 3, 8]))
+    assert subset.weights is not None and subset.weights.tolist() == [2.0, 1.0, 0.5]
+
+
+# People with few images
+
+
+# Visits beyond the first
+
+
+def test_a_repeated_image_is_changed_in_another_way(two: tuple[Path, Path]) -> None:
+    dataset = open_dataset(Data(two[0], augmentation=ALL), seed=3)
+    indices = np.array([4, 4, 1, 4])
+    repeats = np.array([0, 1, 0, 2])
+    batch = dataset.__getitems__(BatchRequest(5, indices, repeats))
+    for row, (index, again) in enumerate(zip(indices.tolist(), repeats.tolist(), strict=True)):
+        expected = ALL(dataset[index][0], 3, 5, index + again * len(dataset))
+        np.testing.assert_array_equal(batch.images[row], expected)
+    plain = dataset.__getitems__(BatchRequest(5, indices))
+    assert plain.images[0].equal(batch.images[0]) and plain.images[1].equal(batch.images[0])
+    assert batch.labels.equal(plain.labels) and batch.indices.equal(plain.indices)
+    many = np.full(40, 4)
+    flips = dataset.__getitems__(BatchRequest(5, many, np.arange(40))).images
+    assert len({image.numpy().tobytes() for image in flips}) > 10

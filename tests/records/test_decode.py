@@ -107,23 +107,11 @@ def test_photos_are_turned_as_opencv_turns_them_and_crops_are_not(kind: str, tur
             decode_image(data, "x", (40, 60), upright=True)
 
 
-@pytest.mark.parametrize("tail", [b"\0", b"\0" * 500, b"\n", b"\r\n", b"abc" + b"\0" * 9])
-def test_padding_behind_the_end_marker_is_tolerated(jpeg: bytes, tail: bytes) -> None:
-    np.testing.assert_array_equal(decode_image(jpeg + tail, "x"), decode_image(jpeg, "x"))
-
-
 @pytest.mark.parametrize("cut", [1, 2, 3, 20, 100, 1000])
 def test_a_cut_jpeg_is_refused(jpeg: bytes, cut: int) -> None:
     with pytest.raises(ImageError, match=r"^a/b\.rec: record 7.*end marker") as caught:
         decode_image(jpeg[:-cut], "a/b.rec: record 7")
     assert f"{len(jpeg) - cut:,} bytes" in str(caught.value)
-
-
-def test_a_cut_png_is_refused() -> None:
-    png = encode(picture(), ".png")
-    for end in (20, 30, len(png) // 2, len(png) - 40):
-        with pytest.raises(ImageError, match="does not decode"):
-            decode_image(png[:end], "x")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +122,6 @@ def test_a_cut_png_is_refused() -> None:
         (b"GIF89a" + b"\0" * 100, "neither a JPEG nor a PNG"),
         (b"\0\0\0\x18ftypheic" + bytes(99), "begins as HEIC"),
         (b"\xff\xd8\xff\xd9", "does not decode"),
-        (b"\xff\xd8\xff\xda" + b"\0" * 30 + b"\xff\xd9", "does not decode"),
-        (b"\xff\xd8\xff\xe0\x00\x10" + b"\0" * 30 + b"\xff\xd9", "does not decode"),
     ],
 )
 def test_what_is_no_image_is_refused(data: bytes, sentence: str) -> None:
@@ -148,15 +134,9 @@ def test_what_is_no_image_is_refused(data: bytes, sentence: str) -> None:
     ("kind", "mode", "options"),
     [
         ("WEBP", "RGB", {}),
-        ("WEBP", "RGB", {"lossless": True}),
-        ("WEBP", "RGBA", {"quality": 50}),
         ("WEBP", "RGBA", {"lossless": True}),
-        *(("BMP", mode, {}) for mode in ("RGB", "L", "P", "1", "RGBA")),
-        *(
-            ("TIFF", mode, {"compression": compression})
-            for mode in ("RGB", "L", "RGBA")
-            for compression in (None, "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "packbits")
-        ),
+        *(("BMP", mode, {}) for mode in ("RGB", "P", "1")),
+        *(("TIFF", "RGB", {"compression": way}) for way in (None, "tiff_lzw", "packbits")),
     ],
 )
 def test_webp_bmp_and_tiff_are_decoded_as_far_as_they_are_whole(
@@ -185,11 +165,6 @@ def test_several_pages_are_refused() -> None:
         data = pillow(first, kind, save_all=True, append_images=[second])
         with pytest.raises(ImageError, match=f"a {kind} of 2 pages"):
             decode_image(data, "x")
-
-
-def test_wrong_size_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ImageError, match=r"^f: the image is 128×112 .* 112×112 is needed"):
-        decode_image(encode(picture(128, 112)), "f")
 
 
 def test_a_huge_header_is_refused_before_decoding() -> None:
@@ -226,10 +201,7 @@ def by_opencv(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize(
     ("mode", "kind", "options"),
     [
-        ("RGB", "JPEG", {"subsampling": "4:4:4"}),
-        ("RGB", "JPEG", {"subsampling": "4:2:2", "quality": 40}),
         ("RGB", "JPEG", {"subsampling": "4:2:0", "progressive": True}),
-        ("L", "JPEG", {}),
         ("CMYK", "JPEG", {}),  # simplejpeg has no RGB of it
         ("RGBA", "PNG", {}),
     ],
@@ -251,67 +223,11 @@ def chunk(kind: bytes, data: bytes, length: int | None = None) -> bytes:
     return struct.pack(">I", size) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(
-    width: int,
-    height: int,
-    rows: bytes,
-    *,
-    depth: int = 8,
-    kind: int = 2,
-    interlaced: bool = False,
-    before: bytes = b"",
-    piece: int = 1 << 30,
-) -> bytes:
-    """Write a PNG from its rows as they are, each with the number of its filter."""
-    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, interlaced)
-    packed = zlib.compress(rows)
-    parts = [chunk(b"IDAT", packed[i : i + piece]) for i in range(0, len(packed), piece)]
+def png(width: int, height: int, rows: bytes, before: bytes = b"") -> bytes:
+    """Write a PNG of RGB from its rows as they are, each with the number of its filter."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before
-    return start + b"".join(parts) + chunk(b"IEND", b"")
-
-
-def random_rows(
-    width: int, height: int, depth: int, kind: int, interlaced: bool, rng: np.random.Generator
-) -> bytes:
-    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
-    starts = [(0, 0), (4, 0), (0, 4), (2, 0), (0, 2), (1, 0), (0, 1)]
-    steps = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)]
-    passes = zip(starts, steps, strict=True) if interlaced else [((0, 0), (1, 1))]
-    rows = b""
-    for (x, y), (dx, dy) in passes:
-        columns = len(range(x, width, dx))
-        for _ in range(y, height, dy):
-            if columns:
-                rows += bytes([rng.integers(5)]) + rng.bytes(-(-columns * bits // 8))
-    return rows
-
-
-COLOURS = [(0, d) for d in (1, 2, 4, 8, 16)] + [(3, d) for d in (1, 2, 4, 8)]
-COLOURS += [(kind, d) for kind in (2, 4, 6) for d in (8, 16)]
-
-
-@pytest.mark.parametrize(("kind", "depth"), COLOURS)
-@pytest.mark.parametrize("interlaced", [False, True])
-@pytest.mark.parametrize("size", [(31, 37), (1, 1), (3, 2), (200, 150)])
-def test_every_kind_of_png_has_the_pixels_of_opencv(
-    kind: int, depth: int, interlaced: bool, size: tuple[int, int]
-) -> None:
-    rng = np.random.default_rng([kind, depth, interlaced, *size])
-    rows = random_rows(*size, depth, kind, interlaced, rng)
-    palette = chunk(b"PLTE", rng.bytes(3 * 2 ** min(depth, 8))) if kind == 3 else b""
-    clear = {0: b"\0\1", 2: bytes(6), 3: b"\x80"}.get(kind)
-    transparent = chunk(b"tRNS", clear) if clear else b""
-    profile = zlib.compress(rng.bytes(500))
-    meta = chunk(b"gAMA", struct.pack(">I", 22_000)) + chunk(b"sBIT", b"\1" * (depth > 2))
-    meta += chunk(b"iCCP", b"p\0\0" + profile) + chunk(b"tEXt", b"k\0v") + chunk(b"tIME", b"\1" * 7)
-    meta += chunk(b"cHRM", struct.pack(">8I", 1, 2, 3, 4, 5, 6, 7, 8))
-    for before in (palette, palette + transparent, meta + palette + transparent):
-        data = png(
-            *size, rows, depth=depth, kind=kind, interlaced=interlaced, before=before, piece=999
-        )
-        expected = by_opencv(data)
-        np.testing.assert_array_equal(decode_image(data, "x", None), expected)
-        np.testing.assert_array_equal(decode_image(data, "x", size[::-1]), expected)
+    return start + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def text_chunks() -> bytes:
@@ -383,13 +299,6 @@ def test_what_would_cost_much_is_refused(name: str) -> None:
     for size in ((112, 112), None):
         with pytest.raises(ImageError, match=r"does not decode|scans|is needed"):
             decode_image(COSTLY[name], "x", size)
-
-
-def test_scans_times_pixels_are_bounded() -> None:
-    data = encode(np.zeros((4000, 4000, 3), np.uint8), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    assert decode_image(data, "x", None).shape == (4000, 4000, 3)
-    with pytest.raises(ImageError, match=r"4,000×4,000 pixels has 4. scans"):
-        decode_image(data[:-2] + b"\xff\xda\0\x08\1\1\0\1\x3f\0" * 30 + data[-2:], "x", None)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

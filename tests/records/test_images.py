@@ -135,7 +135,7 @@ def test_symbolic_link_out_of_the_folder(tmp_path: Path) -> None:
     (root / "inside.jpg").write_bytes(JPEG + b"1")
     (root / "alias.jpg").symlink_to("inside.jpg")
     images = FolderImages(root, ["link.jpg", "alias.jpg"])
-    with pytest.raises(DatasetError, match="leads out of its folder through a symbolic link"):
+    with pytest.raises(DatasetError, match="link leads out of its folder"):
         images.encoded(0)
     assert images.encoded(1) == JPEG + b"1"
     # The folder itself may be reached through a link.

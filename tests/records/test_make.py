@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from facerec.commands.make_records import main
 from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.files import sha256
-from facerec.records.dataset import RecordDataset
 from facerec.records.decode import decode_image, image_kind
-from facerec.records.layout import write_image_records
-from facerec.records.make import export_folder, make_records, read_list
+from facerec.records.images import SubjectFolders
+from facerec.records.layout import RecordImages, write_image_records
+from facerec.records.make import apply_proposals, export_folder, make_records
+from facerec.records.proposals import Proposal, combine, read_proposals, write_proposals
+from facerec.records.recordio import RecordFile, read_index, record_writer
+from facerec.records.training_set import Data, open_dataset
 
 
 def encode(seed: int, height: int = 112, width: int = 112, suffix: str = ".jpg") -> bytes:
@@ -59,12 +63,12 @@ def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = make_records(folder, out, progress=lambda *now: seen.append(now))
     assert summary.path == out / "train.rec"
     assert summary.images == len(FACES) == len(seen) and summary.identities == 14
-    assert summary.skipped == () and summary.counts == {"scaled": 0, "left out": 0}
+    assert not summary.skipped and summary.counts == {"scaled": 0, "left out": 0}
     return out
 
 
 def test_records_hold_the_files_in_the_order_of_names(made: Path) -> None:
-    dataset = RecordDataset(made)
+    dataset = RecordImages(made)
     names = sorted({name.split("/")[0] for name in FACES})
     assert dataset.class_names == names and dataset.num_classes == len(names)
     expected = sorted(FACES, key=lambda name: name.split("/"))
@@ -78,7 +82,7 @@ def test_records_hold_the_files_in_the_order_of_names(made: Path) -> None:
 def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "back"
     summary = export_folder(made, out)
-    assert (summary.images, summary.identities, summary.skipped) == (len(FACES), 14, ())
+    assert (summary.images, summary.identities, len(summary.skipped)) == (len(FACES), 14, 0)
     assert read_folder(out) == FACES
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
     modes = {path.stat().st_mode & 0o777 for path in (out, *out.rglob("*"))}
@@ -95,16 +99,6 @@ def test_any_number_of_processes_gives_the_same_bytes(
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     for name in files:
         assert sha256(tmp_path / name) == sha256(made / name)
-
-
-def test_real_faces_go_round(shared_data: Path, tmp_path: Path) -> None:
-    source = RecordDataset(shared_data / "cfp_train")
-    export_folder(source, tmp_path / "folder")
-    make_records(tmp_path / "folder", tmp_path / "records")
-    copy = RecordDataset(tmp_path / "records")
-    assert len(copy) == len(source) and copy.num_classes == source.num_classes
-    for i in range(0, len(source), 7):
-        assert copy.sample(i) == source.sample(i)
 
 
 # Bad images
@@ -126,7 +120,7 @@ def test_other_formats_are_stored_as_png_of_the_same_pixels(tmp_path: Path) -> N
     folder = write_folder(tmp_path / "in", files)
     summary = make_records(folder, tmp_path / "out")
     assert summary.images == 4 and not summary.counts["scaled"] and not summary.notes
-    dataset = RecordDataset(tmp_path / "out")
+    dataset = RecordImages(tmp_path / "out")
     for i, (name, data) in enumerate(sorted(files.items())):
         stored = dataset.encoded(i)
         if name == "b/0.webp":  # what it is its content says
@@ -157,7 +151,7 @@ def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
     for item, cause in zip(summary.skipped, causes, strict=True):
         assert cause in item.cause and item.cause.startswith(item.where)
     assert summary.images + len(summary.skipped) == len(BAD)
-    dataset = RecordDataset(tmp_path / "out")
+    dataset = RecordImages(tmp_path / "out")
     assert dataset.num_classes == 3 and dataset.labels.tolist() == [0, 2]
     assert len(summary.notes) == 1 and "1 of 3 identities" in summary.notes[0]
 
@@ -167,11 +161,11 @@ def test_resize_scales_square_images_only(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", files)
     summary = make_records(folder, tmp_path / "out", resize=True)
     assert summary.counts["scaled"] == 2
-    dataset = RecordDataset(tmp_path / "out")
+    dataset = RecordImages(tmp_path / "out")
     assert dataset.encoded(0) == files["a/1.jpg"]
     expected = cv2.imdecode(np.frombuffer(files["a/2.jpg"], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     expected = cv2.resize(expected, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
-    assert np.abs(dataset[1][0] - expected).mean() < 4
+    assert np.abs(decode_image(dataset.encoded(1), "") - expected).mean() < 4
     write_folder(folder, {"a/4.jpg": encode(3, 100, 80)})
     with pytest.raises(ImageError, match=r"/a/4\.jpg: the image is 100×80 .* only square"):
         make_records(folder, tmp_path / "out2", resize=True)
@@ -220,18 +214,13 @@ def test_unsafe_names_are_refused(name: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pack"]
 
 
-def test_blanks_around_the_fields_of_a_list(tmp_path: Path) -> None:
-    (tmp_path / "a.lst").write_text("5 \t 0.000000 \t x/a b.jpg \r\n\n7\t1\t2\ty.jpg\n")
-    assert read_list(tmp_path / "a.lst") == {5: ("x", "a b.jpg"), 7: ("y.jpg",)}
-
-
 @pytest.mark.parametrize("on_error", ["error", "skip"])
 def test_a_damaged_record_on_the_way_back(on_error: str, made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pack"
     folder.mkdir()
     for path in made.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    offset = int(RecordDataset(folder).records.offsets[3])
+    offset = int(RecordImages(folder).offsets[3])
     data = bytearray((folder / "train.rec").read_bytes())
     data[offset] ^= 1
     (folder / "train.rec").write_bytes(data)
@@ -329,3 +318,199 @@ def test_refusals(
     status, _, errors = run(*arguments)
     assert status == 2 and words in errors.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+# Damaged files
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    rows = [(i // 2, f"{i // 2}/{i}.jpg", encode(i)) for i in range(6)]
+    write_image_records(tmp_path / "train", rows)
+    return tmp_path / "train.rec"
+
+
+def repair(*arguments: object) -> str:
+    status, output, errors = run(*arguments, "--repair")
+    assert status == 0, errors
+    return output
+
+
+def test_index_by_ids(train: Path, tmp_path: Path) -> None:
+    index = train.with_suffix(".idx")
+    before = index.read_bytes()
+    index.write_bytes(b"rubbish")
+    assert f"{index}: 10 records" in repair(train)
+    assert index.read_bytes() == before
+    assert train.with_suffix(".idx.old").read_bytes() == b"rubbish"
+    # What was kept is not lost to a second try.
+    status, _, errors = run(train, "--repair")
+    assert status == 2 and "an older index is kept here" in errors
+
+
+def test_index_in_file_order_where_ids_say_nothing(tmp_path: Path) -> None:
+    with record_writer(tmp_path / "raw.rec") as writer:
+        for number in range(5):
+            writer.write(b"x" * number)
+    (tmp_path / "raw.idx").unlink()
+    repair(tmp_path / "raw.rec")
+    assert read_index(tmp_path / "raw.idx", 1000).keys.tolist() == list(range(5))
+
+
+@pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
+def test_whole_records_of_damaged_files(shared_data: Path, tmp_path: Path, name: str) -> None:
+    source = shared_data / "records" / "broken" / f"{name}.rec"
+    expected = json.loads(source.with_suffix(".expected.json").read_text())["records"]
+    out = tmp_path / "whole.rec"
+    printed = repair(source, "--out", out)
+    payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
+    assert [payload for _, payload in RecordFile(out).scan()] == payloads
+    assert len(read_index(out.with_suffix(".idx"), 1 << 30).keys) == len(expected)
+    assert "passed over" in printed and f"{len(expected)} whole records" in printed
+
+
+@pytest.mark.parametrize("lost", [(2,), (0, 3), (6,), (1, 8)])
+def test_whole_images_of_a_damaged_insightface_file_are_read_again(
+    train: Path, tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    # Six images, three identity records, and the header, whose place in the file is the last.
+    dataset = open_dataset(Data(tmp_path), 0)
+    left = [dataset.sample(i) for i in range(6) if i not in lost]
+    offsets = list(RecordFile(train).scan_offsets())
+    content = bytearray(train.read_bytes())
+    for i in lost:
+        content[offsets[i]] ^= 1
+    train.write_bytes(content)
+    whole = tmp_path / "whole" / "whole.rec"
+    whole.parent.mkdir()
+    assert f"{len(left)} whole records" in repair(train, "--out", whole)
+    saved = open_dataset(Data(whole), 0)
+    assert [saved.sample(i) for i in range(len(saved))] == left
+    assert saved.ids.tolist() == [str(i + 1) for i in range(6) if i not in lost]
+
+
+# Proposals
+
+
+def row(kind, image, label, proposed, accept=True, other=""):
+    return Proposal(kind, image, label, proposed, other, 0.75, accept)
+
+
+@pytest.fixture
+def three(tmp_path):
+    files = {
+        f"{name}/{shot}.jpg": encode(10 * who + shot)
+        for who, name in enumerate(("anna", "bert", "cleo"))
+        for shot in range(3)
+    }
+    return write_folder(tmp_path / "faces", files)
+
+
+def test_a_table_comes_back_as_it_was(tmp_path):
+    rows = [
+        row("wrong_label", "=1+1.jpg", "-a", "'@b"),
+        row("merge", "", "x", "'plain", accept=False),
+        row("duplicate", "u", "v, w", "", other='"quoted"'),
+    ]
+    write_proposals(tmp_path / "p.csv", rows)
+    assert read_proposals(tmp_path / "p.csv") == rows
+    cells = (tmp_path / "p.csv").read_text().splitlines()[1].split(",")
+    assert not any(cell.startswith(("=", "-", "@")) for cell in cells)
+
+
+@pytest.mark.parametrize(
+    "line, word",
+    [
+        ("odd,a,b,c,,1,yes", "odd"),
+        ("merge,,b,,,1,yes", "label"),
+        ("merge,,b,c,,1,maybe", "maybe"),
+        ("merge,,b,c,,one,yes", "one"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, word):
+    path = tmp_path / "p.csv"
+    path.write_text(f"kind,image_id,label,proposed_label,other_id,score,accept\n{line}\n")
+    with pytest.raises(DatasetError, match=rf"line 2.*{word}"):
+        read_proposals(path)
+    path.write_text("kind,image_id\n")
+    with pytest.raises(DatasetError, match="label"):
+        read_proposals(path)
+
+
+def test_chains_and_rings_of_merged_labels_end_in_one():
+    changes = combine(
+        [row("merge", "", a, b) for a, b in (("a", "b"), ("b", "c"), ("c", "a"), ("x", "y"))]
+    )
+    assert {changes.label_of("", label) for label in "abc"} == {"c"}
+    assert changes.label_of("", "x") == "y" and changes.label_of("", "z") == "z"
+
+
+def test_a_dropped_image_is_gone_and_a_wrong_label_counts_before_a_mixture():
+    changes = combine(
+        [
+            row("wrong_label", "i", "a", "b"),
+            row("mixture", "i", "a", "a~2"),
+            row("mixture", "j", "a", "a~2"),
+            row("duplicate", "j", "a", ""),
+            row("merge", "", "b", "c"),
+            row("wrong_label", "k", "a", "b", accept=False),
+        ]
+    )
+    assert changes.label_of("i", "a") == "c"
+    assert changes.label_of("j", "a") is None
+    assert changes.label_of("k", "a") == "a"
+    assert changes.refused == 1
+
+
+@pytest.mark.parametrize("as_records", [False, True])
+def test_applied_proposals_make_new_records(three, tmp_path, as_records):
+    source = SubjectFolders(three)
+    if as_records:
+        make_records(three, tmp_path / "old")
+        source = RecordImages(tmp_path / "old")
+    image = {
+        (str(label), shot): source.name(3 * label + shot) for label in range(3) for shot in range(3)
+    }
+    content = {name: source.encoded(i) for i, name in enumerate(source.ids.tolist())}
+    rows = [
+        row("wrong_label", image["0", 0], "anna", "bert"),
+        row("wrong_label", image["0", 1], "anna", ""),
+        row("mixture", image["1", 2], "bert", "bert~2"),
+        row("merge", "", "cleo", "anna"),
+        row("merge", "", "bert", "anna", accept=False),
+    ]
+    write_proposals(tmp_path / "p.csv", rows)
+    summary = apply_proposals(source, tmp_path / "p.csv", tmp_path / "new")
+    new = RecordImages(tmp_path / "new")
+    assert new.class_names == ["anna", "bert", "bert~2"]
+    wanted = {
+        "anna": [image["0", 2], *(image["2", shot] for shot in range(3))],
+        "bert": [image["0", 0], image["1", 0], image["1", 1]],
+        "bert~2": [image["1", 2]],
+    }
+    found = {name: [] for name in wanted}
+    for i in range(len(new)):
+        found[new.class_names[new.labels[i]]].append(new.encoded(i))
+    assert found == {name: [content[i] for i in images] for name, images in wanted.items()}
+    assert (summary.images, summary.identities) == (8, 3)
+    assert list(summary.counts.values()) == [1, 2, 1, 1, 0]
+
+
+def test_proposals_of_another_set_leave_nothing(three, tmp_path):
+    source = SubjectFolders(three)
+    for rows, word in (
+        ([row("wrong_label", "nobody/1.jpg", "anna", "")], "nobody"),
+        ([row("wrong_label", "anna/1.jpg", "bert", "")], "anna/1.jpg"),
+        ([row("merge", "", "dora", "anna")], "dora"),
+        (
+            [row("duplicate", name, name.split("/")[0], "") for name in source.ids.tolist()],
+            "no image",
+        ),
+    ):
+        write_proposals(tmp_path / "p.csv", rows)
+        with pytest.raises(DatasetError, match=word):
+            apply_proposals(source, tmp_path / "p.csv", tmp_path / "new")
+        assert not (tmp_path / "new" / "train.rec").exists()
+    write_proposals(tmp_path / "p.csv", [])
+    with pytest.raises(DatasetError, match="another folder"):
+        apply_proposals(source, tmp_path / "p.csv", three)

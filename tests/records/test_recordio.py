@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 from facerec.errors import RecordError
 from facerec.records.recordio import (
     MAGIC,
+    ImageRecord,
     RecordFile,
-    RecordWriter,
+    class_of,
     encode_record,
+    pack,
     read_index,
     rebuild_index,
+    record_writer,
+    unpack,
 )
 
 SHARED_FILES = [
@@ -95,21 +99,10 @@ def test_conformance_in_sequence(shared_data, name):
         assert hashlib.sha256(image).hexdigest() == record["payload_sha256"]
 
 
-@pytest.mark.parametrize("name", SHARED_FILES[:3] + SHARED_FILES[4:6])
-def test_conformance_by_index(shared_data, name):
-    folder = shared_data / "records"
-    expected = json.loads((folder / f"{name}.expected.json").read_text())
-    file, offsets = by_key(folder / f"{name}.rec")
-    assert list(offsets) == expected["index_key_order"]
-    in_sequence = dict(file.scan())
-    for record in expected["records"]:
-        assert file.read(offsets[record["key"]]) == in_sequence[record["offset"]]
-
-
 def test_our_writer_repeats_the_bytes_of_mxnet(shared_data, tmp_path):
     for name in ("magic_in_payload", "raw_framing", "popkorn_train"):
         file, offsets = by_key(shared_data / f"records/{name}.rec")
-        with RecordWriter(tmp_path / "copy.rec") as writer:
+        with record_writer(tmp_path / "copy.rec") as writer:
             for key, offset in offsets.items():
                 writer.write(file.read(offset), key)
         for suffix in (".rec", ".idx"):
@@ -139,35 +132,13 @@ def test_broken_files(shared_data, name):
 
 def test_broken_index_files(shared_data):
     folder = shared_data / "records/broken"
-    with pytest.raises(RecordError, match=r"idx_past_end\.idx, line 5, key 4: .*32300"):
-        by_key(folder / "idx_past_end.rec")
-    with pytest.raises(RecordError, match=r"idx_garbage\.idx, line 2: .*'not an index'"):
-        by_key(folder / "idx_garbage.rec")
-    for name in ("idx_past_end", "idx_garbage"):
-        expected = json.loads((folder / f"{name}.expected.json").read_text())
-        rebuilt = rebuild_index(folder / f"{name}.rec")
+    for name, words in (("idx_past_end", "key 4: .*32300"), ("idx_garbage", "two integers")):
+        with pytest.raises(RecordError, match=rf"{name}\.idx.* {words}"):
+            by_key(folder / f"{name}.rec")
         # The last record of idx_past_end is good as well, only not reached by its index.
-        assert rebuilt.offsets.tolist() == [0, 7708, 12688, 18696, 24356]
-        assert rebuilt.keys.tolist() == [0, 1, 2, 3, 4]
-        for record, offset in zip(expected["records"], rebuilt.offsets, strict=False):
-            assert record["offset"] == offset
-
-
-def test_each_bad_line_of_an_index_is_named(shared_data, tmp_path):
-    folder = shared_data / "records/broken"
-    damage = json.loads((folder / "idx_garbage.expected.json").read_text())["damage"]
-    lines = (folder / "idx_garbage.idx").read_bytes().split(b"\n")
-    size = (folder / "idx_garbage.rec").stat().st_size
-    path = tmp_path / "one.idx"
-    for number, (line, case) in enumerate(zip(lines, damage, strict=True), start=1):
-        before = lines[6] + b"\n" if "second time" in case["what"] else b"100\t0\n"
-        path.write_bytes(before + line + b"\n101\t4\n")
-        # An offset inside a record is aligned or not; only reading the record tells in general.
-        if case["what"] == "good" and number > 1:
-            assert len(read_index(path, size)) == 3
-        else:
-            with pytest.raises(RecordError, match=r"one\.idx, line 2"):
-                read_index(path, size)
+        assert rebuild_index(folder / f"{name}.rec").offsets.tolist() == [
+            0, 7708, 12688, 18696, 24356
+        ]  # fmt: skip
 
 
 # -- framing -------------------------------------------------------------------------------------
@@ -180,19 +151,12 @@ def test_each_bad_line_of_an_index_is_named(shared_data, tmp_path):
         (b"AAAA" + MAGIC + b"BB", "0a23d7ce 04000020 41414141 0a23d7ce 02000060 4242 0000"),
         (MAGIC + b"xyzw", "0a23d7ce 00000020 0a23d7ce 04000060 78797a77"),
         (b"", "0a23d7ce 00000000"),
-        (MAGIC, "0a23d7ce 00000020 0a23d7ce 00000060"),
         (MAGIC * 2, "0a23d7ce 00000020 0a23d7ce 00000040 0a23d7ce 00000060"),
-        (b"x" + MAGIC, "0a23d7ce 05000000 780a23d7ce 000000"),
     ],
 )
 def test_bytes_on_disk(tmp_path, payload, on_disk):
     assert encode_record(payload) == bytes.fromhex(on_disk)
     assert payloads(record_file(tmp_path, bytes.fromhex(on_disk))) == [payload]
-
-
-def test_padding_of_whatever_bytes_is_accepted(tmp_path):
-    content = chunk(0, b"abc")[:-1] + b"!" + chunk(0, b"abcd")
-    assert payloads(record_file(tmp_path, content)) == [b"abc", b"abcd"]
 
 
 @given(planted)
@@ -210,7 +174,7 @@ def test_writer_and_readers_round_trip(contents, random):
     keys = random.sample(range(100), len(contents))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.rec")
-        with RecordWriter(path) as writer:
+        with record_writer(path) as writer:
             offsets = [writer.write(p, key) for p, key in zip(contents, keys, strict=True)]
         file, found = by_key(path)
         assert list(file.scan()) == list(zip(offsets, contents, strict=True))
@@ -250,13 +214,10 @@ def test_any_bytes_give_payloads_or_a_record_error(content, offset):
 @pytest.mark.parametrize(
     ("content", "offset", "words"),
     [
-        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "without a beginning"),
-        (chunk(3, b"abcd"), 0, "without a beginning"),
-        (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "before the end of the split record"),
-        (chunk(1, b"abcd") + chunk(1, b"efgh"), 12, "before the end of the split record"),
-        (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "inside a record that begins at offset 0"),
-        (chunk(4, b"abcd"), 0, "flag 4 is not valid"),
-        (chunk(7, b"abcd"), 0, "flag 7 is not valid"),
+        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "flag [23].* out of place"),
+        (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "flag [01].* out of place"),
+        (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "ends after 24 bytes"),
+        (chunk(4, b"abcd"), 0, "flag 4.* out of place"),
         (chunk(0, b"abcd", length=5), 0, "claims 5 bytes, but 4 follow"),
         (chunk(0, b"abc")[:-1], 0, "claims 3 bytes, but 3 follow"),  # the padding is missing
         (chunk(0, b"abcd") + MAGIC, 12, "ends after 16 bytes"),
@@ -266,14 +227,6 @@ def test_any_bytes_give_payloads_or_a_record_error(content, offset):
 def test_grammar(tmp_path, content, offset, words):
     with pytest.raises(RecordError, match=rf"some\.rec, offset {offset}: .*{words}.*; "):
         payloads(record_file(tmp_path, content))
-
-
-def test_salvage_goes_on_at_whole_or_first_parts(tmp_path):
-    split = MAGIC + b"tail"
-    content = encode_record(b"one!") + b"rubbish." + chunk(2, b"stray part") + encode_record(split)
-    file = record_file(tmp_path, content)
-    assert payloads(file, salvage=True) == [b"one!", split]
-    assert [(d.start, d.stop) for d in file.damages] == [(12, 40)]
 
 
 # -- processes -----------------------------------------------------------------------------------
@@ -313,24 +266,25 @@ def test_index_forms(tmp_path):
         assert (index.keys.tolist(), index.offsets.tolist()) == ([3, 1], [0, 40])
         assert index.keys.dtype == index.offsets.dtype == np.int64
     for text in (b"", b"\n", b"\n\n\n\n\n"):
-        assert len(read_text_index(tmp_path, text)) == 0
+        assert len(read_text_index(tmp_path, text).keys) == 0
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"0\t0\n\n1\t8\n", "line 2: expected two integers"),
-        (b"0\t0\n1\t6\n", "line 2, key 1: no record can begin at offset 6"),
-        (b"0\t0\n1\t96\n", "line 2, key 1: no record can begin at offset 96"),
-        (b"0\t0\n1\t8\n0\t16\n", "line 3, key 0: key 0 stands in line 1 already"),
-        (b"7\t0\n5\t8\n6\t8\n", "line 3, key 6: offset 8 stands in line 2 already"),
-        (b"0\t0\n1\t9223372036854775808\n", "line 2: a number does not fit in 64 bits"),
-        (b"0\t0\n\xb2\t8\n", "line 2: expected two integers"),
-        (b"0\t0\n1\t" + b"1" * (3 << 20), "[0-9,]+ bytes are too many|line 2"),
+        (b"0\t0\n1 8\n", "two integers"),
+        (b"0\t0\n1\t6\n", "key 1: no record can begin at offset 6"),
+        (b"0\t0\n-1\t8\n", "key -1: no record can begin"),
+        (b"0\t0\n1\t96\n", "key 1: no record can begin at offset 96"),
+        (b"0\t0\n1\t8\n0\t16\n", "the key 0 stands there twice"),
+        (b"7\t0\n5\t8\n6\t8\n", "the offset 8 stands there twice"),
+        (b"0\t0\n1\t9223372036854775808\n", "two integers"),
+        (b"0\t0\n\xb2\t8\n", "two integers"),
+        (b"0\t0\n1\t" + b"1" * (3 << 20), "bytes are too many"),
     ],
 )
 def test_index_errors(tmp_path, text, words):
-    with pytest.raises(RecordError, match=rf"a\.idx[:,] ({words})"):
+    with pytest.raises(RecordError, match=rf"a\.idx.* {words}"):
         read_text_index(tmp_path, text, size=100)
 
 
@@ -350,4 +304,75 @@ def test_a_million_records_open_without_touching_them(tmp_path):
         records.read(found[5], 5)
 
 
-# -- writer --------------------------------------------------------------------------------------
+# -- image records ------------------------------------------------------------------------------
+
+WHERE = "train.rec, key 7, offset 1234"
+
+
+@pytest.mark.parametrize("name", [*SHARED_FILES[:1], *SHARED_FILES[2:], "broken/corrupt_jpeg"])
+def test_conformance_of_headers(shared_data, name):
+    expected = json.loads((shared_data / f"records/{name}.expected.json").read_text())
+    records = list(RecordFile(shared_data / f"records/{name}.rec").scan())
+    for (_, payload), case in zip(records, expected["records"], strict=True):
+        record = unpack(payload, WHERE)
+        assert (record.flag, record.id, record.id2) == (case["flag"], case["id"], case["id2"])
+        labels = record.label.tolist() if record.flag else record.label
+        assert labels == case["label"]
+        assert len(record.image) == case["payload_bytes"]
+        assert hashlib.sha256(record.image).hexdigest() == case["payload_sha256"]
+        if name != "magic_in_payload":  # which has rubbish in the scalar beside label arrays
+            assert pack(record) == payload
+
+
+float32 = st.floats(width=32, allow_nan=False)
+u64 = st.integers(0, 2**64 - 1)
+
+
+@given(st.one_of(float32, st.lists(float32, min_size=1, max_size=5)), u64, u64, st.binary())
+def test_headers_round_trip(label, id_, id2, image):
+    flag = len(label) if isinstance(label, list) else 0
+    payload = pack(ImageRecord(flag, label, id_, id2, image))
+    assert len(payload) == 24 + 4 * flag + len(image)
+    record = unpack(payload, WHERE)
+    assert (record.flag, record.id, record.id2, record.image) == (flag, id_, id2, image)
+    assert np.array_equal(record.label, np.asarray(label, dtype=np.float32))
+
+
+def test_bytes_of_the_header():
+    payload = pack(ImageRecord(0, 3.0, 5, 6, b"jpeg"))
+    assert payload == bytes.fromhex("00000000 00004040 0500000000000000 0600000000000000") + b"jpeg"
+    payload = pack(ImageRecord(2, np.array([21, 25], np.float32), 0, 0, b""))
+    assert payload == bytes.fromhex("02000000 00000000") + bytes(16) + struct.pack("<ff", 21, 25)
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (bytes(23), "23 bytes are too few"),
+        (b"\x02" + bytes(30), r"31 bytes are too few .* 2 labels \(32 bytes"),
+        (b"\xff" * 4 + bytes(40), "4,294,967,295 labels"),
+    ],
+)
+def test_short_payloads(payload, words):
+    with pytest.raises(RecordError, match=f"{WHERE}: .*{words}"):
+        unpack(payload, WHERE)
+
+
+def record_with(*labels: float) -> ImageRecord:
+    return ImageRecord(len(labels), np.array(labels, np.float32), 0, 0, b"image")
+
+
+def test_class():
+    assert class_of(ImageRecord(0, 294.0, 0, 0, b""), WHERE, num_classes=295) == 294
+    assert class_of(record_with(7), WHERE) == 7
+    assert class_of(record_with(7, 1), WHERE) == 7
+    assert class_of(record_with(4, 5, 780, 438), WHERE, label_index=2) == 780
+    assert class_of(ImageRecord(0, 2.0**24 - 1, 0, 0, b""), WHERE) == 2**24 - 1
+    assert type(class_of(record_with(7), WHERE)) is int
+
+
+@pytest.mark.parametrize("label", [float("nan"), float("inf"), -float("inf"), -1.0, 0.5, 2.0**24])
+def test_labels_that_are_no_class(label):
+    for record in (ImageRecord(0, label, 0, 0, b""), record_with(label), record_with(label, 1)):
+        with pytest.raises(RecordError, match=f"{WHERE}: label .* is not a class"):
+            class_of(record, WHERE)

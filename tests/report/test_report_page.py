@@ -8,7 +8,6 @@ import re
 
 from facerec.report.page import (
     Beside,
-    Code,
     FindingLine,
     Folded,
     Link,
@@ -33,7 +32,7 @@ def test_no_block_lets_a_name_through() -> None:
     table = Table(EVIL, [Column(EVIL, lambda row: row)], [EVIL], [EVIL], [(EVIL, 1)])
     blocks = [
         table,
-        Text(EVIL, Link(EVIL, "a.html"), Code(EVIL)),
+        Text(EVIL, Link(EVIL, "a.html")),
         Listed([EVIL]),
         Listed([EVIL], "notes"),
         Terms({EVIL: EVIL}),

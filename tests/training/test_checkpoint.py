@@ -112,14 +112,6 @@ def test_a_checkpoint_waits_for_the_one_before(tmp_path: Path, gate: Gate) -> No
         assert_is(tmp_path / f"step-{step:08d}", step)
 
 
-def test_without_a_copy_training_waits(tmp_path: Path, gate: Gate) -> None:
-    gate.open.set()
-    writer = CheckpointWriter(tmp_path, ALONE, keep=2, asynchronous=False)
-    writer.save(3, state(3), {})
-    assert gate.threads == [threading.current_thread()] and writer._copy == {}
-    assert_is(tmp_path / "step-00000003", 3)
-
-
 def test_the_last_are_kept_and_the_rest_of_a_killed_one_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +203,7 @@ def flip(path: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a shard is missing": (
         lambda path: (path / "__0_0.distcp").unlink(),
-        r"damaged, __0_0\.distcp cannot be read \(No such file or directory\)",
+        r"damaged, __0_0\.distcp",
     ),
     "a shard is cut off": (
         lambda path: os.truncate(path / "__0_0.distcp", 1000),
@@ -227,7 +219,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "the facts are cut off": (
         lambda path: os.truncate(path / "state.json", 20),
-        r"not a whole checkpoint \(JSONDecodeError",
+        r"damaged, it cannot be read \(JSONDecodeError",
     ),
 }
 

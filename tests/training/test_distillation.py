@@ -1,10 +1,8 @@
-"""The teacher's embeddings: made once, of the very pixels, and gone on with after a kill."""
+"""The teacher's embeddings: made once, of the very pixels; the loss; images without a label."""
 
 from __future__ import annotations
 
-import copy
 import json
-import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,12 +12,12 @@ import onnx
 import pytest
 import torch
 from helpers import toy_onnx
-from helpers.lives import Ranks, command, noisy_recipe
+from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.embedding.model import OnnxModel, load_model
+from facerec.embedding.model import load_model
 from facerec.errors import (
     CheckpointError,
     FacerecError,
@@ -155,51 +153,13 @@ def test_the_file_is_shared_and_not_made_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_trainer(taught(place, tmp_path))
-    monkeypatch.setattr(module._Pass, "run", None)
+    monkeypatch.setattr(module, "_look", None)
     second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
     assert first.learner.targets is not None and second.learner.targets is not None
     assert first.learner.targets.path == second.learner.targets.path
     assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
     mean_square = np.square(np.load(first.learner.targets.path).astype(float)).mean()
     assert first.learner.targets.scale == pytest.approx(mean_square**-0.5)
-
-
-# ---------------------------------------------------------------- interruptions
-
-
-def test_a_pass_that_was_stopped_goes_on_where_it_was(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_ROWS_PER_BLOCK", 16)  # 7 blocks of 8 images
-    whole = make_trainer(taught(place, tmp_path / "whole")).learner.targets
-    embed, calls = OnnxModel.embed, [0]
-
-    def stopping(self: OnnxModel, images: np.ndarray) -> np.ndarray:
-        calls[0] += 1
-        if calls[0] == limit:
-            raise KeyboardInterrupt
-        return embed(self, images)
-
-    monkeypatch.setattr(OnnxModel, "embed", stopping)
-    limit = 8  # two calls a block
-    with pytest.raises(KeyboardInterrupt):
-        make_trainer(taught(place, tmp_path / "cut"))
-    (part,) = (tmp_path / "cut").glob(".*.part")
-    assert not folder_names(tmp_path / "cut")
-    with (part / "finished.0.txt").open("a") as file:
-        file.write("6")  # a torn line counts for nothing
-    limit, calls[0] = -1, 0
-    resumed = make_trainer(taught(place, tmp_path / "cut")).learner.targets
-    assert calls[0] == 2 * 4  # three of seven blocks are kept
-    assert whole is not None and resumed is not None
-    assert whole.path.read_bytes() == resumed.path.read_bytes()
-    assert (whole.path.parent / "teacher.json").read_bytes() == (
-        resumed.path.parent / "teacher.json"
-    ).read_bytes()
-
-
-def folder_names(cache: Path) -> list[str]:
-    return [path.name for path in cache.iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize(
@@ -226,57 +186,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     assert not any("map" in name for name in names)
 
 
-RECIPE = """
-from pathlib import Path
-from dataclasses import replace
-from helpers.lives import Ranks, command, noisy_recipe
-from facerec.training import Checkpoints, Distillation, distillation
-distillation._ROWS_PER_BLOCK = 4
-recipe = replace(
-    noisy_recipe(Path("data"), epochs=12, checkpoints=Checkpoints(every_steps=3, keep=2)),
-    margin=None, distillation=Distillation(Path("teacher.onnx"), views=6),
-)
-"""
-
-
-@pytest.mark.integration
-def test_a_run_that_is_killed_while_the_teacher_looks_and_later_ends_as_if_nothing_had_happened(
-    place: Path, tmp_path: Path
-) -> None:
-    weights = []
-    for name in ("whole", "killed"):
-        work = tmp_path / name
-        work.mkdir()
-        (work / "data").symlink_to(place / "data")
-        (work / "teacher.onnx").symlink_to(place / "teacher.onnx")
-        (work / "distil.py").write_text(RECIPE)
-        moments: list[str] = []
-        if name == "killed":
-            # A list of finished blocks, then one with more of them, then a checkpoint.
-            moments = ["runs/teachers/.*/finished.0.txt"] * 2 + ["runs/distil*/checkpoints/step-*"]
-        for moment in [*moments, None]:
-            going_on = any(work.glob("runs/distil*/checkpoints/step-*"))
-            life = Ranks(1, work, command, ["distil.py", *(["--resume"] if going_on else [])])
-            if moment is None:
-                assert life.join() == [0], life.log.read_text()
-                continue
-            lines = finished(work)
-            while (life.alive() and not any(work.glob(moment))) or (
-                "finished" in moment and life.alive() and finished(work) <= lines
-            ):
-                time.sleep(0.001)
-            assert life.alive(), life.log.read_text()
-            life.kill()
-            assert ("finished" in moment) != any(work.glob("runs/teachers/[!.]*"))
-        (run,) = work.glob("runs/distil*/model.safetensors")
-        weights.append(run.read_bytes())
-    assert weights[0] == weights[1]
-
-
-def finished(work: Path) -> int:
-    return sum(p.read_text().count("\n") for p in work.glob("runs/teachers/.*/finished.0.txt"))
-
-
 # ---------------------------------------------------------------- the step
 
 
@@ -294,29 +203,6 @@ def test_a_network_learns_the_teacher_without_labels(place: Path, tmp_path: Path
     assert last["teacher_cosine"] > 0.8 > 0.5 > first["teacher_cosine"]
     torch.testing.assert_close(last["distillation"], 1 - last["teacher_cosine"])
     assert "target_cosine" not in last and last["loss"] == last["distillation"]
-
-
-def test_beside_a_margin_the_losses_add_up(place: Path, tmp_path: Path) -> None:
-    changes = {"margin": ArcFace(scale=16.0), "regularizer": SEC(weight=0.5)}
-    plain = make_trainer(replace(taught(place, tmp_path, changes), distillation=None))
-    both = make_trainer(taught(place, tmp_path, changes, weight=0.25))
-    batch = next(both.batches())
-    gradients = []
-    for trainer in (plain, both):
-        torch.manual_seed(3)  # the same dropout
-        keep = trainer.learner.optimizer.step
-        trainer.learner.optimizer.step = lambda *_, **__: None  # type: ignore[method-assign,assignment]
-        trainer.learner.recipe = replace(trainer.recipe, clip_norm=None)
-        trainer.learner.train_step(copy.copy(batch))
-        trainer.learner.optimizer.step = keep  # type: ignore[method-assign]
-        gradients.append(trainer.learner.backbone.layers[4].weight.grad)  # type: ignore[union-attr,index]
-    torch.manual_seed(3)
-    both.learner.backbone.zero_grad()
-    images = (batch.images.permute(0, 3, 1, 2).float() - 127.5) / 127.5
-    (distiller,) = [t.module for t in both.learner.terms if t.name == "distiller"]
-    distiller(both.learner.backbone(images), batch.targets).loss.backward()
-    own = both.learner.backbone.layers[4].weight.grad  # type: ignore[union-attr,index]
-    torch.testing.assert_close(gradients[0] + own, gradients[1])
 
 
 @pytest.mark.parametrize("loss", ["cosine", "mse", "relation"])

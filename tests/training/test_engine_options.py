@@ -23,7 +23,6 @@ from helpers.training_runs import (
     over_ranks,
     trained,
 )
-from torch import nn
 
 from facerec.backbones import (
     Backbone,
@@ -67,15 +66,6 @@ def test_only_drawn_classes_change(many: Path) -> None:
     assert torch.equal(changed, drawn)
 
 
-def test_a_rate_that_takes_all_classes_is_the_dense_head(many: Path) -> None:
-    # There is always room for a batch of different people.
-    sampled = trained(tiny_recipe(many, batch_size=45, head=Head(sample_rate=0.1)))
-    whole = trained(tiny_recipe(many, batch_size=45))
-    assert sampled.learner.head.classes is not None and len(sampled.learner.head.classes) == 45
-    assert whole.learner.head.classes is None
-    assert_close(weights(whole), weights(sampled))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -111,30 +101,6 @@ def test_two_ranks_with_sampled_classes_resume_bit_for_bit(many: Path, tmp_path:
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
     over_ranks(2, tmp_path / "part", recipe, "stop")
     assert_same(whole, joined(over_ranks(2, tmp_path / "part", recipe, "resume")))
-
-
-SCHEDULED = Head(sample_rate=0.3, sample_rates=((0.5, 1.0), (1.25, 0.5)))
-
-
-def test_the_sample_rate_follows_its_schedule(many: Path, tmp_path: Path) -> None:
-    recipe = tiny_recipe(many, head=SCHEDULED)  # 7 steps of 12 in an epoch of 90 images
-    whole = make_trainer(recipe)
-    visited = []
-    batches = whole.batches()
-    for _ in range(14):
-        before = whole.learner.head.weight.detach().clone()
-        whole.learner.train_step(next(batches))
-        visited.append(whole.learner.head.num_visited)
-        assert int((whole.learner.head.weight != before).any(dim=1).sum()) == visited[-1]
-    # Epochs 0 to 0.43, 0.57 to 1.14, and from 1.29 on.
-    assert visited == [13] * 4 + [45] * 5 + [22] * 5
-    for stop in (3, 6, 11):
-        folder = tmp_path / str(stop)
-        trained(recipe, steps=stop, folder=folder)
-        resumed = make_trainer(recipe, folder)
-        resumed.resume()
-        resumed.fit()
-        assert_same(weights(whole), weights(resumed))
 
 
 # ---------------------------------------------------------------- activations
@@ -224,14 +190,6 @@ def test_a_compiled_step_gives_the_same_loss(many: Path) -> None:
 
 
 @pytest.mark.integration
-def test_data_parallel_options_change_no_weight(many: Path, tmp_path: Path) -> None:
-    options = DataParallel(bucket_mb=1, static_graph=True)
-    plain = joined(over_ranks(2, tmp_path / "plain", tiny_recipe(many)))
-    other = joined(over_ranks(2, tmp_path / "other", tiny_recipe(many, data_parallel=options)))
-    assert_close(plain, other)
-
-
-@pytest.mark.integration
 def test_compressed_gradients_are_rounded(many: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(many)
     rounded = replace(recipe, data_parallel=DataParallel(compression="fp16"))
@@ -260,19 +218,3 @@ def test_prefetching_on_a_gpu_keeps_order_and_content() -> None:
         assert batch.images.device.type == "cuda"
         assert (batch.images == number).all() and (batch.labels == number).all()
     assert number == 19
-
-
-def test_fused_optimizers_compute_what_plain_ones_do() -> None:
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(5, 7, generator=generator)
-    for config in (AdamW(lr=0.01), Adam(lr=0.01, weight_decay=0.1)):
-        fused, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-        ours = config.create([{"params": [fused]}])
-        kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[type(config).__name__]
-        theirs = kind([plain], lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
-        for _ in range(3):
-            gradient = torch.randn(5, 7, generator=generator)
-            fused.grad, plain.grad = gradient.clone(), gradient.clone()
-            ours.step()
-            theirs.step()
-        torch.testing.assert_close(fused, plain)

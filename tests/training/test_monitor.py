@@ -52,14 +52,6 @@ def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path)
     assert isinstance(first["images_per_second"], float) and first["images_per_second"] > 0
 
 
-def test_steps_that_were_left_out_do_not_count_in_the_mean_loss(tmp_path: Path) -> None:
-    with make_monitor(tmp_path, log_every=4) as monitor:
-        for step, loss in enumerate((1.0, float("nan"), 3.0, 5.0), start=1):
-            monitor.record(step, figures(loss=loss), lr=0.1)
-    (line,) = lines(tmp_path)
-    assert line["loss"] == 3.0
-
-
 def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
     def line(kind: str, step: int, **more: int) -> str:
         return json.dumps({"kind": kind, "step": step, "loss": 1.5, **more})

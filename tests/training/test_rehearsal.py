@@ -16,7 +16,6 @@ from facerec.heads import (
     AdaFace,
     CosFace,
     FixedNorm,
-    InterclassFilter,
     L2Norm,
     MagFace,
     RingLoss,
@@ -48,7 +47,7 @@ def test_what_waits_is_found() -> None:
         {"margin": MagFace(), "regularizer": FixedNorm(weight=0.1)},
         {
             "regularizer": RingLoss(weight=0.1),
-            "head": Head(kernel="torch", interclass_filter=InterclassFilter()),
+            "head": Head(kernel="torch"),
         },
         {"regularizer": SEC(weight=0.1, rho=0.9, p=1, relative=True), "accumulation": 2},
         {"precision": "fp16"},
@@ -58,7 +57,6 @@ def test_what_waits_is_found() -> None:
         {"head": Head(kernel="torch", sample_rate=0.3), "optimizer": Adam(), "accumulation": 2},
         {"log_every": 1},
         {"ema": 0.99, "finetune": Finetune(freeze_steps=2, batch_norm="frozen")},
-        {"finetune": Finetune(freeze_steps=None, freeze_layers=("conv1",))},
         pytest.param(
             {"recompute": True, "backbone": Backbone("mbf", embedding_size=32, width=0.25)},
             marks=pytest.mark.integration,

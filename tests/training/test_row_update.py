@@ -15,14 +15,11 @@ from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFaceR
 from facerec.heads.margin_softmax import margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training import row_update as module
-from facerec.training.plan import LiveMemory
 from facerec.training.row_update import RowUpdate
 
 OPTIMIZERS: list[Optimizer] = [
     SGD(lr=0.1),
     SGD(lr=0.1, momentum=0.0),
-    SGD(lr=0.1, nesterov=True, weight_decay=0.0),
-    SGD(lr=0.1, nesterov=True, weight_decay=0.01),
     AdamW(lr=0.01),
     Adam(lr=0.01, weight_decay=0.1),
     RMSprop(lr=0.01, momentum=0.9),
@@ -184,24 +181,6 @@ def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
         optimizer.step()
         assert torch.equal(weight.detach(), start)
         assert not optimizer.state[weight]["momentum_buffer"].any()
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-@pytest.mark.parametrize("config", [SGD(), AdamW(), RMSprop()], ids=str)
-def test_memory_does_not_grow_with_the_classes(config: Optimizer, rate: float) -> None:
-    peaks = []
-    for classes in (4_000, 16_000):
-        head = MarginClassifier(classes, 32, ArcFace(), seed=0, chunk=200, sample_rate=rate)
-        updates = RowUpdate(config.create([{"params": [head.weight]}]), head.weight, at_once=True)
-        x, labels = torch.randn(8, 32, requires_grad=True), torch.arange(8)
-        head.draw(labels, 0)
-        state = [v for v in updates.state().values() if isinstance(v, Tensor)]
-        drawn = [] if head.classes is None else [head.classes]
-        with LiveMemory(head.weight, *head.buffers(), x, labels, *state, *drawn) as live:
-            head(x, labels, updates.gradients(last=True)).loss.backward()
-        peaks.append(live.peak - 4 * int(rate * classes))  # of which the lengths stay
-    assert abs(peaks[1] - peaks[0]) <= 64
-    assert peaks[1] < 200 * 32 * 4 * 8
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ from facerec.training import (
     DataParallel,
     Distillation,
     Recipe,
-    Shuffle,
     Validation,
 )
 from facerec.training.checkpoint import STATE_FILE
@@ -155,13 +154,12 @@ def test_differences_name_the_fields(data: Path) -> None:
 
 FREE = [
     {"accumulation": 2},
-    {"data_parallel": DataParallel(bucket_mb=3, static_graph=True)},
+    {"data_parallel": DataParallel(bucket_mb=3)},
     {"workers": 3},
     {"log_every": 7},
     {"tensorboard": True},
     {"compile": True},
     {"recompute": True},
-    {"on_nonfinite": "skip"},
     {"checkpoints": Checkpoints(every_steps=5, keep=9)},
     {"validation": Validation(benches=("lfw",), every_epochs=3)},
 ]
@@ -196,8 +194,8 @@ def test_a_recipe_of_an_earlier_release_lacks_fields_that_have_their_default(
     del stored["sampling"], stored["recompute"], stored["data"]["also"], stored["head"]
     path.write_text(json.dumps(stored))
     check_same_run(tmp_path, recipe, open_dataset(recipe.data, recipe.seed))
-    sentence = changed(tmp_path, replace(recipe, sampling=Shuffle(block=2)))
-    assert "other values of sampling.block;" in sentence
+    sentence = changed(tmp_path, replace(recipe, sampling="balanced"))
+    assert "other values of sampling;" in sentence
 
 
 @pytest.mark.parametrize(
@@ -239,16 +237,10 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
         recipe = tiny_recipe(path)
         check_same_run(run, recipe, open_dataset(recipe.data, 0))
 
-    def refused(path: Path) -> None:
-        assert changed(run, tiny_recipe(path)) == (
-            f"{path.resolve()}: record file or index are others than they were, so that this is "
-            f"not the data that {run} was started on; resume with that data, or start a new run"
-        )
-
     index = copied(data, tmp_path / "index")
     lines = (index / "train.idx").read_text().splitlines()
     (index / "train.idx").write_text("\n".join(reversed(lines)) + "\n")
-    refused(index)
+    assert "record file or index are others than they were" in changed(run, tiny_recipe(index))
 
 
 @pytest.mark.parametrize("field", ["identities", "exclude"])
@@ -273,10 +265,7 @@ def test_lists_may_have_moved_with_the_data(tmp_path: Path, data: Path, field: s
 def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)
-    assert changed(tmp_path, tiny_recipe(other)) == (
-        f"{other}: has 9 images of 3 classes, but {tmp_path} was started on 6 of 3 as its "
-        "manifest.json says; resume with the data that started it, or start a new run"
-    )
+    assert "9 images" in changed(tmp_path, tiny_recipe(other))
 
 
 # ---------------------------------------------------------------- manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +13,16 @@ from hypothesis import strategies as st
 
 from facerec.records import Data, Part
 from facerec.records.dataset import BatchRequest
-from facerec.training import Balanced, ClassBatches, Shuffle
 from facerec.training.sampler import GlobalBatchSampler
 
 LABELS = np.random.default_rng(0).integers(0, 13, 150)
 WEIGHTS = np.repeat([1.0, 0.4, 2.5], [70, 50, 30])
 ORDERS: list[dict] = [
     {},
-    {"order": Shuffle(block=7)},
     {"weights": WEIGHTS},
-    {"weights": WEIGHTS, "order": Shuffle(block=4)},
-    {"labels": LABELS, "order": Balanced()},
-    {"labels": LABELS, "order": ClassBatches(4, 3)},
+    {"labels": LABELS},
 ]
-NAMES = ["plain", "runs", "weights", "weighted runs", "balanced", "class batches"]
+NAMES = ["plain", "weights", "balanced"]
 
 
 def sampler(**options) -> GlobalBatchSampler:
@@ -108,27 +103,6 @@ def test_the_plain_order_is_a_permutation_of_philox() -> None:
             assert visits(sampler(**options), epoch).tolist() == expected.tolist()
 
 
-# Runs
-
-
-@given(st.integers(1, 9), st.integers(0, 3), st.integers(650, 900))
-def test_runs_stay_together(block: int, epoch: int, length: int) -> None:
-    run = GlobalBatchSampler(length, 1, epochs=epoch + 1, order=Shuffle(block=block), seed=3)
-    found = np.concatenate([r.indices for r in run if r.epoch == epoch])
-    assert sorted(found.tolist()) == list(range(length))
-    whole_runs, last = divmod(length, block)
-    sizes = Counter()
-    for start in range(0, length, 64 * block):
-        together = Counter((found[start : start + 64 * block] // block).tolist())
-        # All but the runs at the two ends of a buffer, which a short run may have shifted, are
-        # whole.
-        partial = [r for r, n in together.items() if n != (last if r == whole_runs else block)]
-        assert len(partial) <= 2
-        sizes.update(together)
-    assert set(sizes.values()) <= {block, last}
-    assert len(sizes) == whole_runs + (last > 0)
-
-
 # Weights
 
 
@@ -138,11 +112,10 @@ def test_runs_stay_together(block: int, epoch: int, length: int) -> None:
         min_size=1,
         max_size=4,
     ),
-    st.sampled_from([0, 3]),
     st.integers(0, 5),
 )
 def test_images_are_visited_as_often_as_they_weigh(
-    parts: list[tuple[float, int]], block: int, seed: int
+    parts: list[tuple[float, int]], seed: int
 ) -> None:
     weights = np.repeat([w for w, _ in parts], [n for _, n in parts])
     sizes = {w: int((weights == w).sum()) for w in set(weights.tolist())}
@@ -150,9 +123,7 @@ def test_images_are_visited_as_often_as_they_weigh(
     if not total:
         return
     epochs = 5
-    run = GlobalBatchSampler(
-        len(weights), 1, epochs=epochs, seed=seed, weights=weights, order=Shuffle(block=block)
-    )
+    run = GlobalBatchSampler(len(weights), 1, epochs=epochs, seed=seed, weights=weights)
     assert run.steps_per_epoch == total
     so_far = np.zeros(len(weights), np.int64)
     for epoch in range(epochs):
@@ -184,7 +155,7 @@ def in_turn(images: list[int], count: int) -> bool:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 9))
 def test_people_are_visited_equally_often(counts: list[int], seed: int) -> None:
     labels = some_labels(counts, seed)
-    run = GlobalBatchSampler(len(labels), 1, epochs=6, seed=seed, order=Balanced(), labels=labels)
+    run = GlobalBatchSampler(len(labels), 1, epochs=6, seed=seed, labels=labels)
     found = [int(r.indices[0]) for r in run]
     assert len(found) == 6 * len(labels)
     people = labels[found]
@@ -193,56 +164,6 @@ def test_people_are_visited_equally_often(counts: list[int], seed: int) -> None:
     assert np.ptp(done, axis=1).max() <= 1
     for person, count in enumerate(counts):
         assert in_turn([i for i in found if labels[i] == 2 * person], count)
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=2, max_size=8),
-    st.integers(1, 2),
-    st.integers(1, 4),
-    st.integers(0, 9),
-)
-def test_batches_of_people(counts: list[int], classes: int, per_class: int, seed: int) -> None:
-    labels = some_labels(counts, seed)
-    size = classes * per_class
-    if size > len(labels):
-        return
-    run = GlobalBatchSampler(
-        len(labels),
-        size,
-        epochs=6,
-        seed=seed,
-        order=ClassBatches(classes, per_class),
-        labels=labels,
-    )
-    batches = [r.indices.reshape(classes, per_class) for r in run]
-    assert len(batches) == 6 * (len(labels) // size)
-    shown: dict[int, list[int]] = {person: [] for person in range(len(counts))}
-    for batch in batches:
-        people = labels[batch]
-        assert (people == people[:, :1]).all() and people.min() >= 0
-        assert len(set(people[:, 0].tolist())) == classes
-        for person, images in zip((people[:, 0] // 2).tolist(), batch.tolist(), strict=True):
-            times = Counter(images)
-            assert len(times) == min(per_class, counts[person])
-            assert np.ptp(list(times.values())) <= 1
-            shown[person] += images
-    decks = len(counts) // classes  # batches to a deck
-    for first in range(0, len(batches), decks):
-        dealt = np.concatenate(batches[first : first + decks])
-        people = labels[dealt[:, 0]]
-        assert len(set(people.tolist())) == len(people)
-    if len(counts) % classes == 0:  # nobody ever waits
-        for person, images in shown.items():
-            assert in_turn(images, counts[person])
-
-
-def test_whoever_waits_is_drawn() -> None:
-    labels = np.repeat(np.arange(5), 20)
-    run = GlobalBatchSampler(100, 4, epochs=20, order=ClassBatches(2, 2), labels=labels)
-    assert np.bincount(labels[np.concatenate([r.indices for r in run])]).min() > 300  # of 400
-
-
-# What does not fit
 
 
 # In training
@@ -254,11 +175,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_trainer_follows_the_recipe(data: Path) -> None:
-    recipe = tiny_recipe(data, sampling=ClassBatches(4, 3))
-    trainer = make_trainer(recipe)
-    batch = next(trainer.batches())
-    assert [len(set(group)) for group in batch.labels.reshape(4, 3).tolist()] == [1] * 4
-    assert len(set(batch.labels.tolist())) == 4
+    trainer = make_trainer(tiny_recipe(data, sampling="balanced", batch_size=7))
+    assert len(set(next(trainer.batches()).labels.tolist())) == 7
     heavy = Data(data, also=(Part(data, weight=2.0, shared_classes=True),))
     trainer = make_trainer(replace(tiny_recipe(data), data=heavy))
     assert trainer.learner.steps_per_epoch == 3 * 56 // 12

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.gloo_pool import GlooPool
+from helpers.lives import noisy_recipe
 from helpers.thin import thinned
 from helpers.tiny_training import (
     make_trainer,
@@ -36,7 +37,6 @@ from facerec.heads import (
     SEC,
     AdaFace,
     CosFace,
-    InterclassFilter,
     L2Norm,
     RingLoss,
     SphereFace2017,
@@ -131,16 +131,13 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
             "backbone": Backbone(name="tiny_linear", embedding_size=16),
             "precision": "fp16",
         },
-        {
-            "margin": AdaFace(t_alpha=0.3),
-            "head": Head(interclass_filter=InterclassFilter(threshold=0.1)),
-        },
+        {"margin": AdaFace(t_alpha=0.3)},
         {
             "backbone": Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2),
             "recompute": True,
         },
     ],
-    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered", "vit-recomputed"],
+    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface", "vit-recomputed"],
 )
 def test_every_kind_of_state_is_resumed(
     data: Path, tmp_path: Path, changes: dict[str, object]
@@ -198,7 +195,7 @@ def test_a_signal_stops_with_what_can_be_resumed(
     kept: list[int],
 ) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    recipe = narrow_recipe(data, epochs=3)
+    recipe = noisy_recipe(data, epochs=3)
     trainer = make_trainer(recipe, tmp_path)
     original = trainer.learner.train_step
 

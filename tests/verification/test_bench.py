@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from helpers.toy_packs import make_pack
 
-from facerec.errors import DatasetError, PackError
+from facerec.errors import PackError
 from facerec.records.packs import read_pack
 from facerec.verification import Pairs, find_pack, pack_bench
-from facerec.verification.bench import infer_subjects, subjects_from_names
+from facerec.verification.bench import infer_subjects
 
 
 @pytest.fixture(autouse=True)
@@ -49,29 +49,14 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert find_pack(touch(Path("lfw.bin"))) == Path("lfw.bin")
 
 
-def test_missing_name_lists_the_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "given" / "cfp_fp.bin")
-    touch(tmp_path / "given" / "agedb_30" / "agedb_30.npz")
-    touch(tmp_path / "given" / "other" / "unreachable.bin")
-    touch(tmp_path / "given" / "shards-000.tar.index.npz")  # beside a training set
+def test_missing_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FACEREC_DATA", "/srv/faces")
-    with pytest.raises(PackError) as error:
+    with pytest.raises(PackError, match="no pack for bench 'lfw'") as error:
         find_pack("lfw", tmp_path / "given")
-    assert str(error.value) == (
-        f"no pack for bench 'lfw': looked for lfw.bin and lfw.npz in {tmp_path}/given/ and "
-        f"{tmp_path}/given/lfw/, /srv/faces/ and /srv/faces/lfw/, data/ and data/lfw/ (found "
-        "there: agedb_30, cfp_fp); put an InsightFace-style lfw.bin there, or name its folder with "
-        "--data or FACEREC_DATA"
-    )
-
-
-def test_missing_path() -> None:
-    for path in ("gone.bin", "some/folder/lfw"):
-        with pytest.raises(PackError) as error:
-            find_pack(path)
-        assert str(error.value) == (
-            f"{path}: there is no such pack; give a .bin or .npz file or a bench name"
-        )
+    for place in (f"{tmp_path}/given/lfw/", "/srv/faces/", "data/lfw/"):
+        assert place in str(error.value)
+    with pytest.raises(PackError, match=r"gone\.bin: there is no such pack"):
+        find_pack("gone.bin")
 
 
 # --- what a bench is --------------------------------------------------------------------------
@@ -129,20 +114,9 @@ def test_small_pack_has_no_folds(tmp_path: Path) -> None:
     assert pack_bench(make_pack(tmp_path / "toy.npz", folds=2, per_fold=1)).pairs.folds is None
 
 
-def test_subjects_from_names() -> None:
-    found = subjects_from_names(np.array(["b/1.jpg", "a/b/1.jpg", "b/2.jpg", "a/b/2.jpg"]))
-    assert found is not None and found.tolist() == [1, 0, 1, 0]
-    assert subjects_from_names(np.array(["b/1.jpg", "1.jpg"])) is None
-
-
 def test_persons_inferred_from_same_pairs() -> None:
     first, second = np.array([0, 1, 4, 5]), np.array([1, 2, 0, 6])
     same = np.array([True, True, False, True])
-    found = infer_subjects(first, second, same, 8)
+    found = infer_subjects(Pairs(first, second, same), 8)
     assert len(set(found[[0, 1, 2]].tolist())) == 1 and found[5] == found[6]
     assert len(set(found.tolist())) == 5
-
-
-def test_arrays_of_different_lengths() -> None:
-    with pytest.raises(DatasetError, match=r"found \(2,\) labels and \(2,\), \(3,\)"):
-        Pairs(np.zeros(2, int), np.zeros(3, int), np.ones(2, bool))

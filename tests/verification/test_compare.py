@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,23 +152,19 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
 def test_the_first_pair_that_differs_is_named() -> None:
     first, second = two()
     pairs = second.pairs
-    assert pairs.folds is not None and first.items is not None
+    assert pairs.folds is not None
     flipped, moved, shifted = pairs.issame.copy(), pairs.second.copy(), pairs.folds.copy()
     flipped[[17, 30]] ^= True
     moved[5] += 1
     shifted[9] = 4
-    cases = {
-        "pair 17 is labelled different in the first result and same in the second (2 of 200": {
-            "issame": flipped
-        },
-        f"pair 5 is with the second image {first.items[moved[5] - 1]} in the first result and "
-        f"{first.items[moved[5]]} in the second (1 of 200": {"second": moved},
-        "pair 9 is in fold 1 in the first result and 5 in the second (1 of 200": {"folds": shifted},
-    }
-    for sentence, change in cases.items():
-        with pytest.raises(MetricError) as error:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("2 of 200 pairs have another label .* the first is pair 17", {"issame": flipped}),
+        ("1 of 200 pairs have another second image .* pair 5", {"second": moved}),
+        ("1 of 200 pairs have another fold .* pair 9", {"folds": shifted}),
+    ]
+    for sentence, change in cases:
+        with pytest.raises(MetricError, match=sentence):
             compare(first, replace(second, pairs=replace(pairs, **change)))
-        assert sentence in str(error.value)
 
 
 def test_images_are_known_by_their_ids_not_their_numbers() -> None:
@@ -192,7 +189,7 @@ def test_subjects_tell_pairs_in_another_order() -> None:
     assert compare(nameless, nameless, replicates=20).mated == whole.mated
     moved = np.roll(np.arange(200), 20)  # the same labels
     pairs = replace(whole.pairs, first=whole.pairs.first[moved], second=whole.pairs.second[moved])
-    with pytest.raises(MetricError, match=r"of the first subject .* same order"):
+    with pytest.raises(MetricError, match="another first subject"):
         compare(nameless, replace(nameless, pairs=pairs), replicates=20)
 
 

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-import cv2
 import matplotlib
 import numpy as np
 import pytest
@@ -12,19 +9,11 @@ from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
-from scipy.special import ndtri
 
-from facerec.errors import FacerecError
-from facerec.report.figures import check_plot_path, draw
+from facerec.report.figures import draw
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
-from facerec.verification.plots import (
-    det_figure,
-    norm_figure,
-    plot_roc,
-    roc_figure,
-    score_figure,
-)
+from facerec.verification.plots import roc_figure, score_figure
 
 
 def make_scores(
@@ -91,8 +80,7 @@ def test_whiskers_are_the_intervals_of_the_result() -> None:
 def test_names_with_dollars_are_no_formulas() -> None:
     results = {r"$\broken$": make_result(name=r"$x^$")}
     scores = score_figure(*next(iter(results.items())))
-    for drawn in (roc_figure(results), det_figure(results), scores, norm_figure(results)):
-        assert drawn is not None
+    for drawn in (roc_figure(results), scores):
         drawn.draw_without_rendering()  # a formula would be refused here
         assert r"\broken" in " ".join(text.get_text() for text in drawn.findobj(Text))
 
@@ -100,24 +88,9 @@ def test_names_with_dollars_are_no_formulas() -> None:
 def test_separated_scores_can_be_drawn() -> None:
     result = make_scores(np.ones(20), np.full(20, -1.0))
     perfect = {"perfect": result}
-    for drawn in (roc_figure(perfect), det_figure(perfect), score_figure("perfect", result)):
+    for drawn in (roc_figure(perfect), score_figure("perfect", result)):
         drawn.draw_without_rendering()
         assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in drawn.axes)
-
-
-# --- DET --------------------------------------------------------------------------------------
-
-
-def test_det_is_the_probit_of_both_error_rates() -> None:
-    result = make_result(400)
-    ((x, y),) = curves(det_figure({"toy": result}).axes[0])
-    expected = []
-    for threshold in np.unique(result.scores)[::-1]:
-        fmr = (result.non_mated_scores >= threshold).mean()
-        fnmr = (result.mated_scores < threshold).mean()
-        if 0 < fmr < 1 and 0 < fnmr < 1:
-            expected.append((ndtri(fmr), ndtri(fnmr)))
-    np.testing.assert_allclose(np.stack([x, y], axis=1), expected, atol=1e-12)
 
 
 # --- histograms -------------------------------------------------------------------------------
@@ -151,8 +124,7 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
     ("figure", "kind"),
     [
         (roc_figure, "png"),
-        (roc_figure, "pdf"),
-        *((figure, "svg") for figure in (roc_figure, det_figure, norm_figure)),
+        (roc_figure, "svg"),
     ],
 )
 def test_equal_results_give_equal_bytes(figure: Any, kind: str) -> None:
@@ -162,23 +134,3 @@ def test_equal_results_give_equal_bytes(figure: Any, kind: str) -> None:
     assert dict(matplotlib.rcParams) == settings
     # Nothing of the moment or the machine.
     assert b"CreationDate" not in content and b"dc:date" not in content
-
-
-def test_plot_files(tmp_path: Path) -> None:
-    results = {"toy": make_result(replicates=0)}
-    plot_roc(results, tmp_path / "new" / "roc.PNG")
-    image = cv2.imread(str(tmp_path / "new" / "roc.PNG"))
-    assert image is not None and image.shape[0] >= 600 and image.std() > 5
-    plot_roc(results, tmp_path / "roc.svg")
-    assert str(ElementTree.parse(tmp_path / "roc.svg").getroot().tag).endswith("svg")
-
-
-def test_unknown_plot_format(tmp_path: Path) -> None:
-    with pytest.raises(FacerecError) as error:
-        plot_roc({"toy": make_result()}, tmp_path / "roc.jpg")
-    assert str(error.value) == (
-        f"{tmp_path / 'roc.jpg'}: a plot is a .png, .svg or .pdf file; change the suffix"
-    )
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FacerecError):
-        check_plot_path(Path("roc"))

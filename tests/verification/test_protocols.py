@@ -23,24 +23,15 @@ from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.names import same_name
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import (
-    FORMATS,
-    guess_format,
-    missing_images,
     read_pairs,
     read_scores,
 )
-from facerec.verification.protocols.two_lines import deal
+from facerec.verification.protocols.pair_lists import deal
 
 
 def folds_of(bench: Bench) -> list[int]:
     assert bench.pairs.folds is not None
     return bench.pairs.folds.tolist()
-
-
-def refusal(path: Path, format: str, images: Path | None = None) -> str:
-    with pytest.raises(DatasetError) as error:
-        read_pairs(path, format, images)
-    return str(error.value)
 
 
 # ---------------------------------------------------------------- LFW
@@ -119,7 +110,7 @@ def test_view_1_has_no_folds(tmp_path: Path) -> None:
     assert "nothing says that it is whole" in without.notes[0]
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png", "jpeg"])
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
 def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / "pairs.txt", "1\nA 1 2\nA 1 B 1\n")
     contents = {
@@ -132,7 +123,6 @@ def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str)
     assert bench.images.encoded(1) == contents["A/A_0002"]
     assert bench.images.encoded(2) == contents["B/B_0001"]
     gone = tmp_path / "faces" / f"A/A_0001.{suffix}"
-    assert missing_images(bench) == [str(gone)]
     assert bench.images.where(0) == str(gone)
     with pytest.raises(ImageError, match="cannot be read"):
         bench.images.encoded(0)
@@ -155,7 +145,6 @@ def test_accents_of_a_list_and_of_file_names_may_be_composed_otherwise(
         for i in (1, 2):
             (folder / f"{named(person, on_disk)}_{i:04d}.png").write_bytes(f"{person} {i}".encode())
     bench = read_pairs(path, "lfw")
-    assert missing_images(bench) == []
     for i, name in enumerate(bench.images.ids.tolist()):
         assert unicodedata.is_normalized("NFC", name)
         person, number = name.split("/")[1].removesuffix(".jpg").split("_")
@@ -280,8 +269,7 @@ def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
         assert folds_of(bench) == [0, 0, 0, 1, 1, 1]
         for i, name in enumerate(bench.images.ids.tolist()):
             assert bench.images.encoded(i) == contents[name]
-        assert missing_images(bench) == []
-        assert bench.name == "cfp_fp" and bench.subjects_from == "the list"
+            assert bench.name == "cfp_fp" and bench.subjects_from == "the list"
         # Frontal and profile images of one person are one subject.
         assert bench.pairs.subjects is not None and len(set(bench.pairs.subjects.tolist())) == 4
         root = tmp_path / "Data" / "Images"
@@ -316,16 +304,15 @@ AGEDB = [
 ]
 
 
-@pytest.mark.parametrize("years", [5, 10, 20, 30])
-def test_agedb(tmp_path: Path, years: int) -> None:
-    path = make_agedb(tmp_path / f"04_FINAL_protocol_{years}_years.mat", AGEDB)
+def test_agedb(tmp_path: Path) -> None:
+    path = make_agedb(tmp_path / "04_FINAL_protocol_30_years.mat", AGEDB)
     bench = read_pairs(path, "agedb")
     assert named_pairs(bench) == [
         (f"{first}.jpg", f"{second}.jpg", label == 1)
         for pairs in AGEDB
         for first, second, label in pairs
     ]
-    assert folds_of(bench) == [0, 0, 1, 1] and bench.name == f"agedb_{years}"
+    assert folds_of(bench) == [0, 0, 1, 1] and bench.name == "agedb_30"
     assert bench.subjects_from == "image names" and bench.notes == ()
     # The indices that FaceX-Zoo's parser uses.
     splits = loadmat(path)["splits"]
@@ -336,14 +323,14 @@ def test_agedb(tmp_path: Path, years: int) -> None:
             assert labels[i] == label
 
 
-# SciPy's reader leaves its memory where these bytes are turned over, which ends its process.
-@pytest.mark.parametrize("at", [440, 481, 512])
-def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path, at: int) -> None:
+# SciPy's reader leaves its memory where this byte is turned over, which ends its process.
+def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path) -> None:
     path = make_agedb(tmp_path / "a.mat", AGEDB)
     content = bytearray(path.read_bytes())
-    content[at] ^= 255
+    content[440] ^= 255
     path.write_bytes(content)
-    assert "get the file again" in refusal(path, "agedb")
+    with pytest.raises(FacerecError, match=r"a\.mat: .*(ended by signal|get the file again)"):
+        read_pairs(path, "agedb")
 
 
 # ---------------------------------------------------------------- RFW
@@ -455,61 +442,26 @@ def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- parquet
 
 
-def frame_of(cells: list[Any], labels: list[Any]) -> pd.DataFrame:
-    return pd.DataFrame({"image1": cells[0::2], "image2": cells[1::2], "label": labels})
-
-
-def read_table(
-    monkeypatch: pytest.MonkeyPatch, path: Path, frames: dict[str, pd.DataFrame]
-) -> Bench:
-    """Read tables that need no package for parquet."""
-    for name in frames:
-        (path.parent / name).write_bytes(b"PAR1")
+def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = (b"\xff\xd8\xff" + bytes([i]) for i in range(3))
+    with_path = {"bytes": b, "path": "b.jpg"}
+    names = [f"lfw-0000{i}-of-00002.parquet" for i in (0, 1)]
+    frames = {
+        names[0]: pd.DataFrame({"image1": [a, b], "image2": [with_path, c], "label": [1, 0]}),
+        names[1]: pd.DataFrame({"image1": [a], "image2": [a], "label": [True]}),
+    }
+    for name in names:
+        (tmp_path / name).write_bytes(b"PAR1")
     monkeypatch.setattr(pd, "read_parquet", lambda file: frames[Path(file).name])
-    return read_pairs(path, "parquet")
-
-
-PICTURES = [b"\xff\xd8\xff" + bytes([i]) for i in range(3)]
-
-
-def test_parquet_with_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, c = PICTURES
-    frame = frame_of([a, b, b, c, a, a], [1, 0, True])
-    bench = read_table(monkeypatch, tmp_path / "lfw.parquet", {"lfw.parquet": frame})
-    assert bench.images.ids.tolist() == ["0", "1", "3"]
-    assert [bench.images.encoded(i) for i in range(3)] == PICTURES
+    bench = read_pairs(tmp_path / names[1], "parquet")
+    assert bench.images.ids.tolist() == ["0", "1", "2"]
+    assert [bench.images.encoded(i) for i in range(3)] == [a, b, c]
     assert bench.pairs.first.tolist() == [0, 1, 0] and bench.pairs.second.tolist() == [1, 2, 0]
     assert bench.pairs.issame.tolist() == [True, False, True]
     assert bench.name == "lfw" and bench.subjects_from == "same pairs"
-    assert missing_images(bench) == []
-
-
-@pytest.mark.parametrize("label", ["label", "target"])
-def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str) -> None:
-    a, b, c = (
-        {"bytes": content, "path": name}
-        for content, name in zip(PICTURES, ["A/1.jpg", "A/2.jpg", "B/1.jpg"], strict=True)
-    )
-    frame = frame_of([a, b, b, c], [1, 0]).rename(columns={"label": label})
-    bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
-    assert named_pairs(bench) == [("A/1.jpg", "A/2.jpg", True), ("A/2.jpg", "B/1.jpg", False)]
-    assert bench.subjects_from == "image names"
-    # A path that stands for two images names neither.
-    for path in ("A/1.jpg", "A/./1.jpg"):
-        c["path"] = path
-        bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
-        assert bench.images.ids.tolist() == ["0", "1", "3"]
 
 
 # ---------------------------------------------------------------- all forms
-
-
-def test_unknown_formats_and_certain_suffixes(tmp_path: Path) -> None:
-    assert "there is no format 'ytf' of pair lists; choose one of lfw" in refusal(tmp_path, "ytf")
-    assert guess_format("a/lfw.bin") == "bin" and guess_format("lfw.npz") == "npz"
-    assert guess_format("x.parquet") == "parquet" and guess_format("04_30_years.mat") == "agedb"
-    assert guess_format("pairs.txt") is None and guess_format("Protocol") is None
-    assert all(format.description for format in FORMATS.values())
 
 
 SEEDS = {
@@ -635,85 +587,81 @@ def test_bobs_own_files(
 @pytest.mark.parametrize(
     ("format", "text", "words"),
     [
-        ("lfw", "", ("the list is empty",)),
-        ("lfw", "10\t300\n", ("a header and no pairs",)),
-        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\n", ("2 folds of 1 same", "there are 3")),
-        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\nA 3 4\n", ("fold 2", "from line 4", "2 and 0")),
-        ("lfw", "2\nA 1 2\nA 1 B 2\nA 1 C 2\nC 1 B 2\n", ("line 1", "1 and 3")),
-        ("lfw", "A 1 2\nA 1\n", ("line 2", "2 fields")),
-        ("lfw", "A\t1\t٢\n", ("line 1", "no whole number")),
-        ("lfw", "A 1 2\nA 1 A 2\n", ("line 2", "names 'A' twice")),
-        ("lfw", "..\t1\t2\n", ("line 1", "no path inside")),
-        ("lfw", "A\t1\t2\nB\0\t1\t2\n", ("line 2", "NUL")),
-        ("lfw", "x" * 300 + "\t1\t2\n", ("too long",)),
-        ("lfw", "x" * 2_000_000, ("2,000,000 characters",)),
-        ("calfw", "a_1.jpg 1\na_2.jpg 1\nb_1.jpg 1\n", ("line 3", "one line of two")),
-        ("calfw", "a_1.jpg 1\na_2.jpg x\n", ("line 2", "a_2.jpg x")),
-        ("calfw", "a_1.jpg 1\nb_2.jpg 0\n", ("lines 1 and 2",)),
-        ("rfw", "m.a\t1\t2\n", ("cannot fill ten folds",)),
-        ("flat", "a b 1\nc d 2\n", ("line 2", "'2'")),
-        ("flat", "a b 1\na b\n", ("line 2", "'a b'")),
-        ("flat", "a,b,1\na,,0\n", ("line 2", "'a,,0'")),
-        ("flat", "1 a 0\n0 b 1\n", ("the first and the last field",)),
-        ("flat", "a /etc/passwd 1\n", ("line 1", "/etc/passwd")),
-        ("flat", "a,b,label\n", ("no pairs",)),
-        ("agedb", "MATLAB 7.3 MAT-file", ("no sound MATLAB file",)),
-        ("cfp-fp", "", ("CFP's Protocol",)),
+        ("lfw", "", "list is empty"),
+        ("lfw", "10\t300\n", "300 same .* in each of 10 folds, but there are 0"),
+        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\n", "each of 2 folds, but there are 2 and 1"),
+        ("lfw", "2\t1\nA 1 2\nA 1 B 2\nA 1 2\nA 3 4\n", "not as many in each"),
+        ("lfw", "2\nA 1 2\nA 1 B 2\nA 1 C 2\nC 1 B 2\n", "each of 1 folds, .* 1 and 3"),
+        ("lfw", "A 1 2\nA 1\n", "line 2: 'A 1' where 'name i j'"),
+        ("lfw", "A\t1\t٢\n", "line 1: '٢' where a whole number"),
+        ("lfw", "A 1 2\nA 1 A 2\n", "line 2: 'A 1 A 2'"),
+        ("lfw", "..\t1\t2\n", "line 1: .* no path inside"),
+        ("lfw", "A\t1\t2\nB\0\t1\t2\n", "line 2: .* no path inside"),
+        ("lfw", "x" * 300 + "\t1\t2\n", "too long"),
+        ("calfw", "a_1.jpg 1\na_2.jpg 1\nb_1.jpg 1\n", "line 3: .* one line of two"),
+        ("calfw", "a_1.jpg 1\na_2.jpg x\n", "line 2: 'a_2.jpg x'"),
+        ("calfw", "a_1.jpg 1\nb_2.jpg 0\n", "lines 1 and 2"),
+        ("rfw", "m.a\t1\t2\n", "cannot fill ten folds"),
+        ("flat", "a b 1\nc d 2\n", "line 2: '2'"),
+        ("flat", "a b 1\na b\n", "line 2: 'a b'"),
+        ("flat", "a,b,1\na,,0\n", "line 2: 'a,,0'"),
+        ("flat", "1 a 0\n0 b 1\n", "the first and the last field"),
+        ("flat", "a /etc/passwd 1\n", "line 1: '/etc/passwd'"),
+        ("flat", "a,b,label\n", "no pairs"),
+        ("agedb", "MATLAB 7.3 MAT-file", "no sound MATLAB file"),
+        ("ytf", "", "there is no format 'ytf' of pair lists; choose one of lfw"),
     ],
 )
-def test_mistakes_in_lists(tmp_path: Path, format: str, text: str, words: tuple[str, ...]) -> None:
-    path = tmp_path if format == "cfp-fp" else write(tmp_path / "Asian_pairs.txt", text)
-    found = refusal(path, format)
-    assert str(path) in found and all(word in found for word in words)
-    assert len(found) < 600
+def test_mistakes_in_lists(tmp_path: Path, format: str, text: str, words: str) -> None:
+    path = write(tmp_path / "Asian_pairs.txt", text)
+    with pytest.raises(DatasetError, match=f"^{path}.*{words}|{words}") as error:
+        read_pairs(path, format)
+    assert len(str(error.value)) < 600
 
 
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("Split/FP/01/same.txt", "1,9\n", ("line 1", "a list that has 8")),
-        ("Split/FP/01/same.txt", "1,2\n0,2\n", ("line 2", "'0'")),
-        ("Split/FP/05/diff.txt", "1,2", ("01, 02",)),
-        ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", ("line 2", "2 path")),
-        ("Pair_list_F.txt", "1 ../../../../x/1/f/1.jpg\n", ("a list that has 1",)),
+        ("Split/FP/01/same.txt", "1,9\n", "same.txt, line 1: '9' where a number up to 8"),
+        ("Split/FP/01/same.txt", "1,2\n0,2\n", "line 2: '0'"),
+        ("Split/FP/05/diff.txt", "1,2", "folders 01, 02"),
+        ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", "line 2: .* '2 folder"),
     ],
 )
-def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: tuple[str, ...]) -> None:
+def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: str) -> None:
     make_cfp(tmp_path)
     write(tmp_path / "Protocol" / file, text)
-    found = refusal(tmp_path, "cfp-fp")
-    assert all(word in found for word in words)
+    with pytest.raises(DatasetError, match=words):
+        read_pairs(tmp_path, "cfp-fp")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ("no scores",)),
-        ("label,score\n", ("no scores",)),
-        ("label,score\n1,.5\n0,abc\n", ("line 3", "'abc'")),
-        ("label,score\n1,1_0\n", ("line 2", "'1_0'")),
-        ("label,score\n1,.5\nmaybe,.5\n", ("line 3", "'maybe'")),
-        ("label,score\n1,.5\n0\n", ("line 3", "2 fields")),
-        ("label,score\n1,.5\n0,.5,7\n", ("line 3", "2 fields")),
-        ("label,score\n1,.5\n\n0,.5\n", ("line 3",)),
-        ("label,score,fold\n1,.5,0\n0,.5,x\n", ("line 3", "fold 'x'")),
-        ("score\n.5\n", ("line 1", "label")),
-        ("label,score,score\n1,2,3\n", ("line 1", "twice")),
-        ("a b c\n", ("line 1", "'a b c'")),
-        (b"label,score\n1,.5\n\xff,.5\n", ("line 3", "UTF-8")),
-        ("bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n", ("line 3", "empty")),
+        ("", "list is empty"),
+        ("label,score\n", "no scores"),
+        ("label,score\n1,.5\n0,abc\n", "line 3: .*'abc'"),
+        ("label,score\n1,1_0\n", "line 2: .*'1_0'"),
+        ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe'"),
+        ("label,score\n1,.5\n0\n", "line 3: 1 fields"),
+        ("1 .5\n0 .5 7\n", "line 2: .* 2 fields"),
+        ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x'"),
+        ("label,score,fold\n1,.5,3\n0,.5,3\n", "all pairs are in fold 3"),
+        ("score,x\n.5,1\n", "line 1: .* label"),
+        ("label,score,score\n1,2,3\n", "line 1: .* twice"),
+        ("a b c\n", "line 1: 'a b c'"),
+        (b"label,score\n1,.5\n\xff,.5\n", "line 3: .*UTF-8"),
+        ("bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n", "line 3: .* empty"),
         (
             "bio_ref_subject_id,probe_subject_id,label,score\na,a,1,1\na,b,1,1\n",
-            ("line 3", "contradicts"),
+            "line 3: .* contradicts",
         ),
     ],
 )
-def test_mistakes_in_scores(tmp_path: Path, text: str | bytes, words: tuple[str, ...]) -> None:
+def test_mistakes_in_scores(tmp_path: Path, text: str | bytes, words: str) -> None:
     path = table(tmp_path, text)
-    with pytest.raises(DatasetError) as error:
+    with pytest.raises(DatasetError, match=f"^{path}.*{words}"):
         read_scores(path)
-    found = str(error.value)
-    assert found.startswith(str(path)) and all(word in found for word in words)
 
 
 # ---------------------------------------------------------------- names and missing values

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
 from facerec.backbones import Preprocessing
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.errors import MetricError, ModelError
 from facerec.records.images import MemoryImages
-from facerec.report.estimate import Estimate
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.preprocessing import (
     SCALINGS,
+    Trials,
     _rank,
     _resampled,
     _separation,
-    flags,
     likely,
     sample,
     try_preprocessing,
@@ -70,32 +70,31 @@ def red_bench(folds: bool = True) -> Bench:
     return Bench("red", MemoryImages("red", ids, content), pairs)
 
 
+def table(trials: Trials) -> pd.DataFrame:
+    return trials.figures.pivot(index="way", columns="figure", values="value").loc[
+        trials.figures.way.unique()
+    ]
+
+
 def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     model = red_model(tmp_path)
     seen: list[tuple[str, int, int]] = []
     bench = red_bench()
     found = try_preprocessing(model, bench, replicates=200, progress=lambda *now: seen.append(now))
-    best = found.rows[0]
-    assert best.preprocessing.channels == "rgb" and best.behind == Estimate(0)
-    assert [row.d_prime for row in found.rows] == sorted(
-        (row.d_prime for row in found.rows), reverse=True
-    )
-    for row in found.rows:
-        if row.preprocessing.channels == "bgr":
-            assert row.worse and flags(row.preprocessing) not in found.verdict.partition(".")[0]
+    ways = table(found)
+    assert ways["d′"].is_monotonic_decreasing and ways["d′ behind the best"].iloc[0] == 0
+    best = f"--channels rgb --mean {ways.index[0].split()[3]}"
+    assert found.verdict.startswith(f"best: {best}") and "bgr" not in found.verdict.split(". ")[0]
     # A factor changes no cosine, so the two scalings around 127.5 cannot be told apart.
-    scores = {row.preprocessing: row for row in found.rows}
-    one, other = (scores[Preprocessing("rgb", 127.5, std)] for std in (127.5, 128.0))
-    assert one.d_prime == pytest.approx(other.d_prime, rel=1e-4)
-    assert one.worse == other.worse
-    assert found.assumed == Preprocessing() and len(found.rows) == 8
+    one, other = (
+        ways[ways.index.str.contains(f"rgb --mean 127.5 --std {std}")] for std in ("127.5", "128")
+    )
+    assert one["d′"].item() == pytest.approx(other["d′"].item(), rel=1e-4)
+    assert len(ways) == 8 and ways.index.str.endswith("(assumed)").sum() == 1
     total = 8 * len(sample(bench)[1])
     assert found.pairs == 60 and seen[-1] == ("trying ways of preprocessing", total, total)
     assert "subjects" in found.basis
-    document = json.loads(json.dumps(found.to_json()))
-    assert document["trials"][0]["flags"] == flags(best.preprocessing)
-    assert best.accuracy.value is not None
-    assert best.accuracy.events == round(best.accuracy.value * 60)
+    assert len(json.loads(json.dumps(found.to_json()))["figures"]) == 24
 
 
 def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
@@ -151,16 +150,15 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     candidates = [Preprocessing("rgb", 0, std) for std in (1, 2, 3)]
     chosen = np.arange(2 * PERSONS)
     found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), 200, 0)
-    assert [row.worse for row in found.rows] == [False, False, True]
-    assert "do not tell it from" in found.verdict and "assumed" in found.verdict
+    assert "do not tell it from" in found.verdict and "all others are worse" in found.verdict
     # A small difference that is certain is negligible; a large one is not.
     rows = np.array(
         [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
     )
     near = _rank(bench, chosen, candidates, rows.astype(np.float32), 200, 0)
-    assert [row.preprocessing.std for row in near.rows] == [2, 1, 3]
-    assert [row.worse for row in near.rows] == [False, False, True]
-    low = near.rows[1].behind.low
-    assert low is not None and low > 0
-    with pytest.raises(MetricError, match="some of each"):
+    assert "best: --channels rgb --mean 0 --std 2; these pairs do not tell it" in near.verdict
+    assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
+    behind = near.figures[near.figures.figure == "d′ behind the best"]
+    assert behind.low.iloc[1] > 0
+    with pytest.raises(MetricError, match="two same and two different"):
         _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), 9, 0)

@@ -10,10 +10,9 @@ weight 0. Give `data=ImageData(path=…)` and a real trunk for figures that say 
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, FaceTransform, MarginHead, Range
-from facerec.heads import ArcFace, CosFace, SphereFace
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.studies._generated import protocol, searched, sec
+from facerec.comparison import Arm, Comparison, FaceTransform, MarginHead, Range
+from facerec.heads import SEC, ArcFace, CosFace, SphereFace
+from facerec.recipes._arms import faces, small, with_penalties
 
 scale = Range("loss.margin.scale", 8.0, 64.0, "log")
 margins = {
@@ -26,9 +25,14 @@ losses = [
     for name, (margin, range_of_margin) in margins.items()
 ]
 
-recipe = searched(
+recipe = Comparison(
     "sec_on_margins",
     "Does SEC help SphereFace, CosFace and ArcFace under equal conditions?",
-    with_penalties(losses, sec),
-    protocol=replace(protocol, transform=FaceTransform(size=28, shrink=4)),
+    with_penalties(
+        losses, ("SEC", SEC(weight=0.1), Range("regularizer.weight", 0.0, 10.0, "log_with_zero"))
+    ),
+    data=faces,
+    protocol=replace(small, transform=FaceTransform(size=28, shrink=4)),
+    trials=6,
+    repetitions=6,
 )

@@ -8,25 +8,32 @@ the plain linear layer, each with SEC with itself, in trials of the same setting
 """
 
 from dataclasses import replace
+from typing import Any
 
 from facerec.comparison import Arm
 from facerec.heads import SEC
-from facerec.recipes._arms import with_layer, with_penalties
+from facerec.recipes._arms import with_penalties
 from facerec.recipes.papers._protocols import paper, reality_check, weight
 from facerec.recipes.papers.sec import n_pair, triplet
 
 
 def family(base: Arm) -> tuple[Arm, ...]:
     """Return a loss with every last layer, and with SEC where that leaves norms free."""
+    layers: dict[str, dict[str, Any]] = {
+        "L2-layer": {"last_layer": "l2"},
+        "layer-norm": {"last_layer": "layer_norm"},
+        "BN-gamma-1": {"embedding_bn": "frozen_gamma"},
+        "BN": {"embedding_bn": "affine"},
+        "weight-norm": {"weight_norm": True},
+    }
     l2, layer_norm, *free = (
-        with_layer(replace(base, against=base.name), f"{base.name}-{kind}", reality_check, **layer)
-        for kind, layer in {
-            "L2-layer": {"last_layer": "l2"},
-            "layer-norm": {"last_layer": "layer_norm"},
-            "BN-gamma-1": {"embedding_bn": "frozen_gamma"},
-            "BN": {"embedding_bn": "affine"},
-            "weight-norm": {"weight_norm": True},
-        }.items()
+        replace(
+            base,
+            name=f"{base.name}-{kind}",
+            against=base.name,
+            protocol=replace(reality_check, trunk=replace(reality_check.trunk, **layer)),
+        )
+        for kind, layer in layers.items()
     )
     return (l2, layer_norm, *with_penalties((base, *free), ("SEC", SEC(weight=1.0), weight)))
 

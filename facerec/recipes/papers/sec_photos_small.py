@@ -12,7 +12,6 @@ the Reality Check's protocol: days on a GPU.
 from dataclasses import replace
 
 from facerec.comparison import CropTransform
-from facerec.comparison.transforms import Crop
 from facerec.heads import SEC
 from facerec.recipes._arms import with_penalties
 from facerec.recipes.papers._protocols import cars196, lite0, paper, reality_check
@@ -32,7 +31,13 @@ recipe = paper(
         reality_check,
         trunk=replace(lite0, image_size=64),
         transform=CropTransform(
-            resize=72, size=64, crop=Crop(0.5, 1.0, "area"), mean=(127.0,) * 3, std=(128.0,) * 3
+            resize=72,
+            size=64,
+            smallest=0.5,
+            largest=1.0,
+            uniform="area",
+            mean=(127.0,) * 3,
+            std=(128.0,) * 3,
         ),
         optimizer=Adam(lr=1e-4),
         steps_per_epoch=100,

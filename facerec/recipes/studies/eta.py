@@ -11,26 +11,30 @@ validation scores of the report; the test scores then say what it gains.
 from dataclasses import replace
 from pathlib import Path
 
-from facerec.comparison import ImageData, MarginHead
-from facerec.heads import SphereFace
-from facerec.recipes._arms import arms, sec_at, with_penalties
-from facerec.recipes.studies._generated import arcface, cosface, fixed, protocol
+from facerec.comparison import Arm, Comparison, ImageData, MarginHead
+from facerec.heads import ArcFace, CosFace, SphereFace
+from facerec.recipes._arms import sec_at, small, with_penalties
 
-sphereface = MarginHead(SphereFace(scale=32.0))
+margins = {
+    "SphereFace": SphereFace(scale=32.0),
+    "CosFace": CosFace(scale=32.0, margin=0.2),
+    "ArcFace": ArcFace(scale=32.0, margin=0.3),
+}
 
-recipe = fixed(
+recipe = Comparison(
     "eta",
     "Which weight should SEC have on faces?",
     with_penalties(
-        arms(SphereFace=sphereface, CosFace=cosface, ArcFace=arcface),
+        [Arm(name, MarginHead(margin), search=()) for name, margin in margins.items()],
         *sec_at(0.01, 0.1, 1.0, 10.0),
     ),
     data=ImageData(path=Path("data/cfp")),
     protocol=replace(
-        protocol,
-        trunk=replace(protocol.trunk, embedding_bn="frozen_gamma"),
+        small,
+        trunk=replace(small.trunk, embedding_bn="frozen_gamma"),
         steps_per_epoch=40,
         epochs=10,
         patience=10,
     ),
+    repetitions=6,
 )

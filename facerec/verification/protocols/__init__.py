@@ -1,4 +1,4 @@
-"""Pair lists and score files as they lie on subjects's disks → benches and scored pairs."""
+"""Pair lists and score files as they lie on disks → benches and scored pairs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from facerec.errors import DatasetError
-from facerec.records.images import FolderImages, find_file, is_file
 from facerec.verification.bench import Bench, pack_bench
-from facerec.verification.protocols.agedb import read_agedb
-from facerec.verification.protocols.cfp import read_cfp
-from facerec.verification.protocols.flat import read_flat
-from facerec.verification.protocols.lfw import read_lfw, read_rfw
-from facerec.verification.protocols.lists import ListedImages
-from facerec.verification.protocols.parquet import read_parquet
+from facerec.verification.protocols.pair_lists import (
+    read_agedb,
+    read_cfp,
+    read_flat,
+    read_lfw,
+    read_parquet,
+    read_rfw,
+    read_two_lines,
+)
 from facerec.verification.protocols.scores import ScoredPairs, read_scores
-from facerec.verification.protocols.two_lines import read_two_lines
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "ScoredPairs",
-    "guess_format",
-    "missing_images",
-    "read_pairs",
-    "read_scores",
-]
+__all__ = ["FORMATS", "Format", "ScoredPairs", "guess_format", "read_pairs", "read_scores"]
 
 
 class Format(NamedTuple):
@@ -67,7 +60,7 @@ def read_pairs(path: str | Path, format: str, images: str | Path | None = None) 
     The format is a key of `FORMATS`; CFP, and RFW with several races, is a folder of lists. Image
     paths are relative to the folder of images, by default that of the list, or where the data set's
     own tree has them (CFP, RFW); packs and parquet hold their images. Whether images are there is
-    not looked at before one is read; see `missing_images`.
+    not looked at before one is read.
 
     Raises:
         DatasetError: the format is unknown, or the list is missing or malformed; the sentence
@@ -86,13 +79,3 @@ def guess_format(path: str | Path) -> str | None:
     """Return the format that a file's suffix makes certain, else None."""
     suffixes = {".bin": "bin", ".npz": "npz", ".parquet": "parquet", ".mat": "agedb"}
     return suffixes.get(Path(path).suffix.lower())
-
-
-def missing_images(bench: Bench) -> list[str]:
-    """Return the paths of all images of a bench that are not there; a pack lacks none."""
-    images = bench.images
-    folder = images.folder if isinstance(images, ListedImages) else images
-    if not isinstance(folder, FolderImages):
-        return []
-    paths = (find_file(folder.root, str(name)) for name in folder.ids)
-    return [str(path) for path in paths if not is_file(path)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,10 +23,8 @@ from facerec.records.images import (
     is_file,
     text_array,
 )
-from facerec.report.words import counted
 from facerec.verification.bench import Bench, Pairs, find_subjects
 
-MAX_LINE = 1 << 20
 MAX_NAME = 1024
 """Bytes of an image name."""
 MAX_COMPONENT = 255
@@ -48,18 +45,21 @@ Line = tuple[int, str]
 
 
 class ListedImages(ImageSource):
-    """Images that a protocol names, in a copy that may keep them under other paths.
+    """Images that a list names, in a folder that may keep them under other paths.
 
-    Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the protocol's
-    own names, unique, so that attributes and embeddings fit every copy.
+    Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the list's own
+    names, unique, so that attributes and embeddings fit every copy.
     """
 
     upright = True
 
-    def __init__(self, ids: Sequence[str], folder: FolderImages) -> None:
-        self.ids = text_array(ids, str(folder.root))
-        self.folder = folder
-        check_unique(self.ids, str(folder.root))
+    def __init__(self, root: Path, ids: Sequence[str], paths: Sequence[str]) -> None:
+        suffix = _suffix_there(root, paths)
+        if suffix is not None:
+            paths = [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]
+        self.ids = text_array(ids, str(root))
+        check_unique(self.ids, str(root))
+        self.folder = FolderImages(root, paths)
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of image ``i``."""
@@ -70,13 +70,17 @@ class ListedImages(ImageSource):
         return self.folder.where(i)
 
 
-class PairTable:
-    """Pairs of named images, collected one after the other."""
+class PairList:
+    """Pairs of named images, collected one after the other, on their way to a bench.
+
+    Attributes:
+        names: every image with its number, in the order in which they occur.
+        notes: what a reader must know, one sentence each.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        """Every image by its first name, with its number, in the order in which they occur."""
-        self._numbers: dict[str, int] = {}
+        self.notes: list[str] = []
         self._pairs: list[tuple[int, int, bool]] = []
 
     def __len__(self) -> int:
@@ -90,65 +94,67 @@ class PairTable:
         """
         self._pairs.append((self._number(first, where), self._number(second, where), same))
 
-    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the numbers on both sides and the labels, ``(n,)`` each."""
-        table = np.array(self._pairs, dtype=np.int64).reshape(-1, 3)
-        return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(bool)
+    def bench(
+        self,
+        name: str,
+        images: Path | ImageSource,
+        source: Mapping[str, Any],
+        *,
+        folds: NDArray[np.int64] | None,
+        subject_of: Callable[[str], str] | None,
+        named_by: str = "the list",
+        path_of: Callable[[str], str] = str,
+    ) -> Bench:
+        """Return the pairs as a bench.
+
+        Args:
+            name: of the bench.
+            images: the folder of images, or the images in the order of the names.
+            source: see `file_source`.
+            folds: of each pair, ``(n,)``.
+            subject_of: the subject of an image; without it same pairs tell who is who. Where it
+                contradicts a label they do, too.
+            named_by: where the subjects come from.
+            path_of: where an image lies in the folder.
+
+        Raises:
+            DatasetError: there are no pairs, or no such folder.
+        """
+        if not self._pairs:
+            raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
+        ids = list(self.names)
+        if isinstance(images, Path):
+            images = ListedImages(images, ids, list(map(path_of, ids)))
+        table = np.array(self._pairs, np.int64)
+        first, second = table[:, 0].copy(), table[:, 1].copy()
+        pairs, named_by, doubts = find_subjects(
+            Pairs(first, second, table[:, 2].astype(bool), folds=folds),
+            len(ids),
+            subject_of and list(map(subject_of, ids)),
+            named_by,
+        )
+        return Bench(
+            name=name,
+            images=images,
+            pairs=pairs,
+            subjects_from=named_by,
+            notes=(*self.notes, *doubts),
+            source=source,
+        )
 
     def _number(self, name: str, where: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            check_relative(name, where)
-            # Ids also become one array as wide as the longest.
-            content = name.encode("utf-8", "surrogatepass")
-            longest = max(map(len, content.split(b"/")))
-            if len(content) > MAX_NAME or longest > MAX_COMPONENT:
-                raise DatasetError(
-                    f"{where}: {name[:60]!r}… is too long for the name of a file; check that this "
-                    "is the right list"
-                )
-            # "./a.jpg" is "a.jpg". It keeps its first name, since other files may have that too.
-            path = same_name(str(PurePosixPath(name)))
-            number = self._numbers.setdefault(path, len(self.names))
-            if number == len(self.names):
-                self.names[name] = number
-            self._numbers[name] = number
-        return number
-
-
-def make_bench(
-    name: str,
-    table: PairTable,
-    images: ImageSource,
-    *,
-    folds: NDArray[np.int64] | None,
-    subject_names: Sequence[str] | None,
-    named_by: str,
-    source: dict[str, Any],
-    notes: Iterable[str] = (),
-) -> Bench:
-    """Make a bench, with subjects by name where that agrees with every label.
-
-    Images and names of subjects are in the order of the table; without names same pairs tell who is
-    who.
-
-    Raises:
-        DatasetError: there are no pairs.
-    """
-    first, second, same = table.columns()
-    if not len(table):
-        raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
-    subjects, named_by, doubts = find_subjects(
-        first, second, same, len(images), subject_names, named_by
-    )
-    return Bench(
-        name=name,
-        images=images,
-        pairs=Pairs(first, second, same, subjects, folds),
-        subjects_from=named_by,
-        notes=(*notes, *doubts),
-        source=source,
-    )
+        if name in self.names:
+            return self.names[name]
+        check_relative(name, where)
+        # Ids also become one array as wide as the longest.
+        content = name.encode()
+        if len(content) > MAX_NAME or max(map(len, content.split(b"/"))) > MAX_COMPONENT:
+            raise DatasetError(
+                f"{where}: {name[:60]!r}… is too long for the name of a file; check that this is "
+                "the right list"
+            )
+        # "./a.jpg" is "a.jpg".
+        return self.names.setdefault(same_name(str(PurePosixPath(name))), len(self.names))
 
 
 def read_content(path: Path) -> bytes:
@@ -165,12 +171,15 @@ def read_content(path: Path) -> bytes:
         ) from problem
 
 
-def decode_text(path: Path, content: bytes) -> str:
-    """Decode UTF-8, or UTF-16 with its mark, which is not part of the text; names are composed.
+def read_lines(path: Path) -> list[Line]:
+    """Return the lines of a list that are not blank, without outer blanks; names are composed.
+
+    The text is UTF-8, or UTF-16 with its mark; line ends are LF or CRLF.
 
     Raises:
-        DatasetError: it is neither, or holds NUL; the sentence names the line.
+        DatasetError: the file cannot be read, is no text, or is empty.
     """
+    content = read_content(path)
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         text = same_name(content.decode("utf-16" if wide else "utf-8-sig"))
@@ -180,41 +189,19 @@ def decode_text(path: Path, content: bytes) -> str:
             f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
             "is the right file, or save it as UTF-8"
         ) from problem
-    if (nul := text.find("\0")) >= 0:
-        raise DatasetError(
-            f"{path}, line {text.count(chr(10), 0, nul) + 1}: a NUL byte, this is no text; check "
-            "that this is the right file"
-        )
-    return text
-
-
-def read_lines(path: Path) -> tuple[list[Line], list[str]]:
-    """Return the lines of a list that are not blank, without outer blanks, and notes.
-
-    Line ends are LF or CRLF. Blank lines inside are passed over with a note; they do not end the
-    list.
-
-    Raises:
-        DatasetError: the file cannot be read, is no text, or is empty.
-    """
     # Not splitlines(): names may hold the other characters that it takes for line ends.
-    texts = [text.strip() for text in decode_text(path, read_content(path)).split("\n")]
-    while texts and not texts[-1]:
-        texts.pop()
-    if not texts:
+    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1)]
+    lines = [line for line in lines if line[1]]
+    if not lines:
         raise DatasetError(f"{path}: the list is empty; check the file")
-    blank = [number for number, text in enumerate(texts, start=1) if not text]
-    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
-    if len(texts[longest]) > MAX_LINE:
-        raise DatasetError(
-            f"{path}, line {longest + 1}: {len(texts[longest]):,} characters are no line of a "
-            "list; check that this is the right file"
-        )
-    notes = []
-    if blank:
-        lines = counted(len(blank), "blank line")
-        notes.append(f"{path}: {lines} inside the list, the first is line {blank[0]}")
-    return [(number, text) for number, text in enumerate(texts, start=1) if text], notes
+    return lines
+
+
+def malformed(where: str, text: object, expected: str) -> DatasetError:
+    """Return the error of a text that stands ``where`` something else is ``expected``."""
+    return DatasetError(
+        f"{where}: {str(text)[:60]!r} where {expected} belongs; mend the line or check the format"
+    )
 
 
 def parse_number(text: str, where: str, least: int = 0) -> int:
@@ -224,28 +211,8 @@ def parse_number(text: str, where: str, least: int = 0) -> int:
         DatasetError: naming ``where`` it was found.
     """
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise DatasetError(
-            f"{where}: {text[:60]!r} is no whole number from {least}; mend the line or check the "
-            "format"
-        )
+        raise malformed(where, text, f"a whole number from {least}")
     return int(text)
-
-
-def folder_images(
-    root: Path, ids: Sequence[str], paths: Sequence[str] | None = None
-) -> ListedImages:
-    """Find images below ``root``, by the suffix of the list or by that of an aligned copy.
-
-    They lie under their ids, the protocol's names, or else under ``paths``.
-
-    Raises:
-        DatasetError: there is no such folder.
-    """
-    paths = paths or ids
-    suffix = _suffix_there(root, paths)
-    if suffix is not None:
-        paths = [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]
-    return ListedImages(ids, FolderImages(root, paths))
 
 
 def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
@@ -260,19 +227,9 @@ def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
     return None
 
 
-def file_source(path: Path, format: str, files: Sequence[Path] | None = None) -> dict[str, Any]:
-    """Say where a bench comes from.
-
-    Of several ``files``, ``sha256`` is that of their list as ``sha256sum`` prints it inside the
-    folder ``path``, in the order of the names.
-    """
-    if files is None:
+def file_source(path: Path, format: str, files: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return where a bench comes from: one file with its SHA-256, or several in a folder."""
+    if not files:
         return {"path": str(path), "sha256": sha256(path), "format": format}
     sums = {file.relative_to(path).as_posix(): sha256(file) for file in sorted(files)}
-    text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
-    return {
-        "path": str(path),
-        "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "format": format,
-        "files": sums,
-    }
+    return {"path": str(path), "format": format, "files": sums}

@@ -6,13 +6,11 @@ SciPy reads outside its memory on some damaged files, which ends the process tha
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from facerec.embedding.trial import run_apart
 from facerec.errors import DatasetError
 from facerec.verification.protocols.lists import read_content
 
@@ -20,7 +18,9 @@ MAX_MAT_BYTES = 64 << 20
 """Largest file that is read; lists of images have a few megabytes at most."""
 
 _PROGRAM = """
-import io, json, sys
+import io, json, os
+# Every thread would take of the memory that the process may have.
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 import numpy as np
 from scipy.io import loadmat
 from scipy.io.matlab import mat_struct
@@ -61,25 +61,14 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
             f"{path}: {len(content):,} bytes are more than a list of images may have "
             f"({MAX_MAT_BYTES:,}); check that this is the right file"
         )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _PROGRAM, *names],
-            input=content,
-            capture_output=True,
-            timeout=300,
-            check=True,
-            # Every thread would take of the memory that the process may have.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        )
-        return dict(json.loads(done.stdout))
-    except (subprocess.SubprocessError, ValueError, RecursionError) as problem:
-        lines = (getattr(problem, "stderr", None) or b"").decode(errors="replace").split("\n")
-        said = next((line for line in reversed(lines) if line.strip()), "")
+    run = run_apart(str(path), "SciPy", _PROGRAM, content, *names)
+    if run.returncode:
+        said = run.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise DatasetError(
             f"{path}: no sound MATLAB file of version 4 to 7 that holds {', '.join(names)} "
-            f"({said[:200] or 'its reader ended without a word'}); get the file again, or save it "
-            "by MATLAB's save -v7"
-        ) from problem
+            f"({said[:200]}); get the file again, or save it by MATLAB's save -v7"
+        )
+    return dict(json.loads(run.stdout))
 
 
 def many(value: Any) -> list[Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +15,9 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import is_missing, same_name
 from facerec.statistics.rates import sort_scores
+from facerec.tables import Table
 from facerec.verification.bench import Pairs
-from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
+from facerec.verification.protocols.lists import LABELS, file_source, read_lines
 
 REFERENCE, PROBE = "bio_ref_subject_id", "probe_subject_id"
 
@@ -29,13 +28,10 @@ TEXT_COLUMNS = {
 }
 """Columns of files without a header by their number: ±1, bob's four and bob's five."""
 
-SURPLUS = "*"
-"""A column after the last, so that fields too many are seen."""
 SOURCE = "label_source"
 
 SIDES = (("bio_ref_{}", "probe_{}"), ("bio_ref_{}", "bio_probe_{}"), ("{}_1", "{}_2"))
 """Names of two columns that say something of the two sides of a pair: bob's, then plain ones."""
-
 
 DISTANCES = "minus the distance given in the file"
 
@@ -91,9 +87,9 @@ def read_scores(
 ) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
-    With a header, separated by comma, semicolon or TAB: ``score`` with ``label`` (0 or 1, or a
-    word of `LABELS`) or with the subjects of both sides, whose equality is the label; ``fold`` if
-    it is there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
+    With a header, as `facerec.tables` reads it: ``score`` with ``label`` (0 or 1, or a word of
+    `LABELS`) or with the subjects of both sides, whose equality is the label; ``fold`` if it is
+    there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
     ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
     a group may also have one column, for pairs within a group. Without a header, separated by
     blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
@@ -104,37 +100,64 @@ def read_scores(
     Raises:
         DatasetError: another form; the sentence names the line.
     """
-    table = _Table(Path(path), same_name(subject.lower()), groups)
+    path = Path(path)
+    first = read_lines(path)[0][1]
+    mark = next((mark for mark in ",;\t" if mark in first), None)
+    names = [name.strip(' "').lower() for name in first.split(mark)]
+    header = mark is not None and "score" in names
+    columns = names if header else TEXT_COLUMNS.get(len(_fields(first)), ())
+    if not columns:
+        raise DatasetError(
+            f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor two, "
+            "four or five fields; write a header, such as label,score"
+        )
+    sides = _sides(columns, same_name(subject.lower()) if header else "subject_id")
+    if "label" not in columns and sides is None:
+        raise DatasetError(
+            f"{path}, line 1: the columns are {', '.join(names)[:200]}; beside score there must be "
+            f"label, or {' and '.join(side.format(subject) for side in SIDES[0])}"
+        )
+    grouped = {
+        name: found
+        for name in groups
+        for column in [same_name(name.lower())]
+        if (found := _sides(columns, column) or ((column, column) if column in columns else None))
+    }
+    wanted = {"score", "label", "fold", SOURCE, *(sides or ())}
+    wanted |= {column for both in grouped.values() for column in both}
+    table = _Columns(path, [name for name in columns if name in wanted], columns, header)
     scores = table.values("score", _number, "the score {!r} is no number").astype(np.float64)
-    table.refuse_other_fields(np.isnan(scores))
     if distances:
         scores = 0.0 - scores  # no −0 for two equal images
-    subjects, names = None, None
-    if table.subjects is not None:
-        subjects, names = table.numbered(*table.subjects)
+    subjects, people, folds = None, None, None
+    if sides is not None:
+        of_sides = [
+            table.values(side, lambda text: text or None, "a subject id is empty") for side in sides
+        ]
+        people, index = np.unique(np.concatenate(of_sides), return_inverse=True)
+        one, other = index.reshape(2, -1).astype(np.int64)
+        subjects = one, other
         issame = subjects[0] == subjects[1]
-    if "label" in table.columns:
-        labels = table.values("label", _label, "{!r} where a label, 0 or 1, belongs").astype(bool)
-        if subjects is not None and (wrong := np.flatnonzero(labels != issame)).size:
-            table.refuse(wrong[0], "the label contradicts the two subject ids")
+    if "label" in columns:
+        odd = "{!r} where a label, 0 or 1, belongs"
+        labels = table.values("label", lambda text: LABELS.get(text.lower()), odd).astype(bool)
+        if subjects is not None and (labels != issame).any():
+            table.refuse(int(np.argmax(labels != issame)), "the label contradicts the subject ids")
         issame = labels
-    folds = None
-    if "fold" in table.columns:
-        numbers = table.values("fold", _fold, "the fold {!r} is no whole number").astype(np.int64)
-        if np.unique(numbers).size < 2:
+    if "fold" in columns:
+        numbers = table.values("fold", _fold, "the fold {!r} is no whole number")
+        folds = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        if not folds.any():
             raise DatasetError(
                 f"{path}: all pairs are in fold {numbers[0]}; accuracy needs two folds or more, so "
                 "number more of them or take out the column fold"
             )
-        folds = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
     sources: dict[str, int] = {}
-    if table.groups and SOURCE in table.columns:
+    if grouped and SOURCE in columns:
         empty = f"{SOURCE} is empty; write there where the groups come from"
-        found, counts = np.unique(
-            table.values(SOURCE, lambda text: text or None, empty).astype(np.str_),
-            return_counts=True,
-        )
-        sources = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        told = table.values(SOURCE, lambda text: text or None, empty)
+        places, counts = np.unique(told, return_counts=True)
+        sources = dict(zip(places.tolist(), counts.tolist(), strict=True))
     return ScoredPairs(
         scores,
         issame,
@@ -142,12 +165,12 @@ def read_scores(
         subjects=subjects,
         groups={
             name: (table.values(first, _recorded), table.values(second, _recorded))
-            for name, (first, second) in table.groups.items()
+            for name, (first, second) in grouped.items()
         },
-        names=names,
+        names=people,
         label_sources=sources,
-        notes=_notes(Path(path), scores, issame, distances),
-        source={**file_source(Path(path), table.format), "distances": distances},
+        notes=_notes(path, scores, issame, distances),
+        source={**file_source(path, "csv" if header else "text"), "distances": distances},
     )
 
 
@@ -173,81 +196,35 @@ def _notes(
     return tuple(notes)
 
 
-class _Table:
-    """A score file as columns of distinct texts, and what its first line says."""
+class _Columns:
+    """Some columns of a score file, as texts, with the lines that they are from."""
 
-    def __init__(self, path: Path, subject: str, groups: Sequence[str]) -> None:
-        import pandas as pd
-
-        self.path, text = path, decode_text(path, read_content(path)).rstrip("\r\n")
-        first = text.partition("\n")[0].strip()
-        self._separator = next((mark for mark in ",;\t" if mark in first), "")
-        fields = [name.strip().lower() for name in self._split(first)]
-        self._header = int("score" in fields)
-        self._lines = text.split("\n")[self._header :]
-        self.format = "csv" if self._header else "text"
-        self.columns = tuple(fields) if self._header else TEXT_COLUMNS.get(len(fields), ())
-        if not first or not self._lines:
+    def __init__(
+        self, path: Path, wanted: Sequence[str], columns: Sequence[str], header: bool
+    ) -> None:
+        self._path = path
+        if header:
+            table = Table(path)
+            rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
+        else:
+            places, rows = [columns.index(name) for name in wanted], []
+            for line, text in read_lines(path):
+                fields = _fields(text)
+                if len(fields) != len(columns):
+                    raise DatasetError(
+                        f"{path}, line {line}: {text[:60]!r} does not have {len(columns)} fields "
+                        "as the first line has; mend the line"
+                    )
+                rows.append((line, tuple(fields[place] for place in places)))
+        if not rows:
             raise DatasetError(f"{path}: there are no scores in it; check the file")
-        if not self.columns:
-            raise DatasetError(
-                f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor "
-                "two, four or five fields; write a header, such as label,score"
-            )
-        if len({*self.columns, SURPLUS}) <= len(self.columns):
-            raise DatasetError(
-                f"{path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
-            )
-        self.subjects = _sides(self.columns, subject if self._header else "subject_id")
-        if "label" not in self.columns and self.subjects is None:
-            raise DatasetError(
-                f"{path}, line 1: the columns are {', '.join(fields)[:200]}; beside score there "
-                f"must be label, or {' and '.join(side.format(subject) for side in SIDES[0])}"
-            )
-        self.groups = {
-            name: sides
-            for name in groups
-            for column in [same_name(name.lower())]
-            if (sides := _sides(self.columns, column) or _both(self.columns, column))
-        }
-        try:
-            self._frame = pd.read_csv(
-                io.StringIO("\n".join(self._lines)),
-                sep=self._separator or r"\s+",
-                names=[*self.columns, SURPLUS],
-                index_col=False,
-                dtype="category",
-                keep_default_na=False,
-                na_filter=False,
-                skip_blank_lines=False,
-                quoting=csv.QUOTE_MINIMAL if self._separator else csv.QUOTE_NONE,
-            )
-        except ValueError as problem:
-            said = " ".join(str(problem).split())[:200]
-            raise DatasetError(
-                f"{path}: the scores cannot be read ({said}); check the file"
-            ) from problem
-        if len(self._frame) != len(self._lines):
-            raise DatasetError(
-                f"{path}: {len(self._lines):,} lines hold {len(self._frame):,} rows, so a field "
-                "has a line end in it; write the file without"
-            )
+        lines, fields_of = zip(*rows, strict=True)
+        self._lines: Sequence[int] = lines
+        self._texts = dict(zip(wanted, zip(*fields_of, strict=True), strict=True))
 
-    def refuse(self, row: int, problem: str) -> NoReturn:
+    def refuse(self, row: int, problem: str) -> None:
         """Refuse a row."""
-        line = row + 1 + self._header
-        raise DatasetError(f"{self.path}, line {line}: {problem}; mend the line")
-
-    def refuse_other_fields(self, suspects: NDArray[np.bool_]) -> None:
-        """Refuse a row with too few fields, of which the score is missing, or with too many."""
-        suspects = suspects | (self._frame[SURPLUS] != "").to_numpy()
-        for row in np.flatnonzero(suspects).tolist():
-            if len(self._split(self._lines[row])) != len(self.columns):
-                self.refuse(
-                    row,
-                    f"{self._lines[row].strip()[:60]!r} does not have {len(self.columns)} fields "
-                    "as the first line has",
-                )
+        raise DatasetError(f"{self._path}, line {self._lines[row]}: {problem}; mend the line")
 
     def values(self, name: str, parse: Callable[[str], Any], but: str = "") -> NDArray[Any]:
         """Return what each row of a column means, ``(n,)``; ``but`` says so of a text that is odd.
@@ -255,37 +232,17 @@ class _Table:
         Raises:
             DatasetError: ``parse`` returns None of a text; the sentence names the line.
         """
-        column = self._frame[name]
-        texts = [str(text).strip() for text in column.cat.categories]
-        meanings, codes = [parse(text) for text in texts], column.cat.codes.to_numpy()
-        odd = [code for code, meaning in enumerate(meanings) if meaning is None]
-        if odd:
-            row = int(np.flatnonzero(np.isin(codes, odd))[0])
-            self.refuse(row, but.format(texts[codes[row]][:60]))
-        return np.array(meanings)[codes]
+        meanings = {text: parse(text) for text in {*self._texts[name]}}
+        values = [meanings[text] for text in self._texts[name]]
+        if None in meanings.values():
+            row = values.index(None)
+            self.refuse(row, but.format(self._texts[name][row][:60]))
+        return np.array(values)
 
-    def numbered(
-        self, first: str, second: str
-    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
-        """Number the subjects of both columns together, in the order of their names."""
-        empty = "a subject id is empty"
-        sides = [
-            self.values(side, lambda text: text or None, empty).astype(np.str_)
-            for side in (first, second)
-        ]
-        names, numbers = np.unique(np.concatenate(sides), return_inverse=True)
-        one, other = np.split(numbers.reshape(-1).astype(np.int64), 2)
-        return (one, other), names
 
-    def _split(self, text: str) -> list[str]:
-        """Split a line; a line that cannot be split is one field."""
-        if not self._separator:
-            return text.split()
-        try:
-            lines = csv.reader([text.strip(" \r")], delimiter=self._separator, strict=True)
-            return next(lines, [])
-        except csv.Error:
-            return [text]
+def _fields(text: str) -> list[str]:
+    """Split a line of a file without a header."""
+    return re.sub("[,;]", " ", text).split()
 
 
 def _number(text: str) -> float | None:
@@ -295,10 +252,6 @@ def _number(text: str) -> float | None:
         return float(text if text.isascii() and "_" not in text else "?")
     except ValueError:
         return math.nan if is_missing(text) else None
-
-
-def _label(text: str) -> bool | None:
-    return LABELS.get(text.lower())
 
 
 def _fold(text: str) -> int | None:
@@ -316,7 +269,3 @@ def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
         if {first.format(name), second.format(name)} <= {*columns}:
             return first.format(name), second.format(name)
     return None
-
-
-def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
-    return (name, name) if name in columns else None

@@ -63,9 +63,8 @@ def _by_group(
 ) -> Iterator[dict[str, object]]:
     """Yield FMR and FNMR within and between groups."""
     groups = result.groups
-    if groups is None or table.group_false_matches is None:
+    if groups is None:
         return
-    assert table.group_false_non_matches is not None
     for first, name in enumerate(groups.names):
         for second, other in enumerate(groups.names[first:], start=first):
             cell, within = (first, second), first == second

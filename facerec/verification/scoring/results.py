@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.curves import RocCurve, roc_from_counts
 from facerec.statistics.operating_points import OperatingPoint
-from facerec.verification.scoring.bins import BIN_EDGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,24 +32,17 @@ class ErrorTable:
     """Images of each subject, ``(G,)``."""
     missed: NDArray[np.int64]
     """False non-matches of each subject, ``(G,)``."""
-    involved_by_kind: NDArray[np.int64]
-    """False matches in which each subject takes part, ``(kinds, G)``, by which groupings the
-    other image has a group in."""
+    involved: NDArray[np.int64]
+    """False matches in which each subject takes part, ``(G,)``; twice their number in all."""
     by_pair: csr_array | None
     """False matches between subjects, ``(G, G)``: each counted once, above the diagonal (E + Eᵀ
     is the symmetric matrix); None if there are more than ``pair_limit`` false matches."""
-    group_false_matches: NDArray[np.int64] | None
+    group_false_matches: NDArray[np.int64]
     """False matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
-    group_false_non_matches: NDArray[np.int64] | None
+    group_false_non_matches: NDArray[np.int64]
     """False non-matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
-    within: csr_array | None = None
-    """Those of ``subjects`` that are within a group, however many; None unless asked
-    for."""
-
-    @property
-    def involved(self) -> NDArray[np.int64]:
-        """False matches in which each subject takes part, ``(G,)``; twice their number in all."""
-        return self.involved_by_kind.sum(axis=0)
+    within: csr_array | None
+    """Those between subjects of one group, however many; None unless each subject is in one."""
 
     @property
     def fmr(self) -> float:
@@ -177,67 +168,6 @@ class AllPairs:
     groups: Groups | None
     mated_scores: NDArray[np.float32] | None
     """All mated scores, ascending; None if they are too many."""
-    mated_histogram: NDArray[np.int64]
-    """Mated scores in each bin of `BIN_EDGES`."""
-    non_mated_histogram: NDArray[np.int64] | None
-    """Non-mated scores in each bin of `BIN_EDGES`; None if no FPR target was given."""
-    groupings: tuple[NDArray[Any], ...] = ()
-    """Names or numbers of the groups of each grouping, ascending."""
-    cells: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))
-    """Group of each of ``groups`` in each grouping, ``(K, C)``; −1 for none."""
-
-    def by(self, grouping: int) -> AllPairs:
-        """Return what one grouping of several gives: its groups, without images of none.
-
-        Counts are summed over the cells of all groupings, no score is computed anew. Points,
-        curves and lost pairs stay those of all images.
-        """
-        assert self.groups is not None and self.groups.of_subject is not None
-        cells, names = self.cells[grouping], self.groupings[grouping]
-        group = cells[self.groups.of_subject]
-        kept = np.flatnonzero(group >= 0)
-        images = self.images_per_subject[kept]
-        kinds = np.unique(self.cells >= 0, axis=1)[grouping]
-        mated, non_mated = pair_counts(images)
-
-        def table(whole: ErrorTable) -> ErrorTable:
-            assert whole.group_false_matches is not None and whole.within is not None
-            assert whole.group_false_non_matches is not None
-            false_matches = _coarser(whole.group_false_matches, cells, names.size)
-            missed = whole.missed[kept]
-            counts = None if whole.by_pair is None else whole.by_pair[kept][:, kept]
-            return replace(
-                whole,
-                false_matches=int(np.triu(false_matches).sum()),
-                non_mated=non_mated,
-                false_non_matches=int(missed.sum()),
-                mated=mated,
-                images=images,
-                missed=missed,
-                involved_by_kind=whole.involved_by_kind[kinds][:, kept],
-                by_pair=counts,
-                group_false_matches=false_matches,
-                group_false_non_matches=_coarser(whole.group_false_non_matches, cells, names.size),
-                within=_within(whole.within[kept][:, kept], group[kept]),
-            )
-
-        subject, group_of = (np.repeat(of, images) for of in (np.arange(kept.size), group[kept]))
-        return replace(
-            self,
-            images=int(images.sum()),
-            mated=mated,
-            non_mated=non_mated,
-            subjects=self.subjects[kept],
-            images_per_subject=images,
-            tables=tuple(map(table, self.tables)),
-            groups=Groups.count([str(name) for name in names], subject, group_of),
-        )
-
-    def roc(self) -> RocCurve | None:
-        """Return the ROC at the lower edges of the bins, where it is exact; None without one."""
-        if self.non_mated_histogram is None:
-            return None
-        return roc_from_counts(BIN_EDGES, self.mated_histogram, self.non_mated_histogram)
 
 
 def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
@@ -260,21 +190,7 @@ def check_pairs(images: NDArray[np.integer], failures: int) -> None:
 
 def symmetric(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return counts of unordered pairs of groups from those by (first, second), ``(D²,)``."""
-    square = ordered.reshape(math.isqrt(ordered.size), -1)
+    square = ordered.reshape([math.isqrt(ordered.size)] * 2)
     both = square + square.T
     np.fill_diagonal(both, square.diagonal())
     return both
-
-
-def _coarser(counts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Sum up counts between cells, symmetric ``(C, C)``, to those between groups ``(D, D)``."""
-    member = (cells[:, None] == np.arange(size)).astype(np.int64)
-    return symmetric((member.T @ np.triu(counts) @ member).reshape(-1))
-
-
-def _within(counts: csr_array, group: NDArray[np.int64]) -> csr_array:
-    """Keep the counts of pairs of subjects of one group."""
-    entries = counts.tocoo()
-    rows, columns = entries.coords
-    same = group[rows] == group[columns]
-    return coo_array((entries.data[same], (rows[same], columns[same])), counts.shape).tocsr()

@@ -1,4 +1,4 @@
-"""The scores of all pairs, computed tile by tile and handed to kernels."""
+"""The images that are compared, and their scores, computed tile by tile and handed to kernels."""
 
 from __future__ import annotations
 
@@ -10,24 +10,56 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from facerec.devices import exact_products
-from facerec.heads.collectives import all_reduce_, rank, world_size
+from facerec.errors import MetricError
 from facerec.progress import Progress
-from facerec.verification.scoring.sample import Sample
+from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
+from facerec.verification.unit_rows import real_matrix, row_norms, unit_rows
 
 K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
 """What takes what it needs from one tile after another: scores of two spans with each other."""
 
 
-class ScoreTiles:
-    """Products of float32 rows, ``(R, D)`` by ``(C, D)``, tile by tile; ranks share the tiles.
+class Sample:
+    """The usable images, sorted by subject, with the group of each, ``(N,)``, if there is one."""
 
-    This rank visits the spans of rows and columns ``(T, 2, 2)`` in their order; the first ``near``
-    tiles hold mated pairs. No tile has more rows or columns than ``size``.
+    def __init__(
+        self, vectors: ArrayLike, subjects: ArrayLike, groups: ArrayLike | None = None
+    ) -> None:
+        raw, names = real_matrix(vectors, "embeddings"), np.asarray(subjects)
+        codes = np.zeros(len(raw), np.int64) if groups is None else np.asarray(groups)
+        if not names.shape == codes.shape == (len(raw),):
+            raise MetricError(
+                f"there are {len(raw)} embeddings but subjects of shape {names.shape} and groups "
+                f"of shape {codes.shape}; give one an image"
+            )
+        norms = row_norms(raw)
+        usable = ~np.isnan(norms)
+        self.failures = np.flatnonzero(~usable)
+        _, everyone = np.unique(names, return_counts=True)
+        self.labels, subject, self.images = np.unique(
+            names[usable], return_inverse=True, return_counts=True
+        )
+        self.mated, self.non_mated = pair_counts(self.images)
+        self.lost = pair_counts(everyone)[0] - self.mated, pair_counts(everyone)[1] - self.non_mated
+        check_pairs(self.images, len(self.failures))
+        texts, group = np.unique(codes[usable], return_inverse=True)
+        self.groups: Groups | None = None
+        if groups is not None:
+            self.groups = Groups.count([str(text) for text in texts], subject, group)
+        order = np.argsort(subject, kind="stable")
+        self.subject, self.group = subject[order].astype(np.int32), group[order]
+        self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
+
+
+class ScoreTiles:
+    """Products of float32 rows, ``(R, D)`` by ``(C, D)``, tile by tile.
+
+    The spans of rows and columns ``(T, 2, 2)`` are visited in their order; the first ``near`` tiles
+    hold mated pairs. No tile has more rows or columns than ``size``.
     """
 
     def __init__(
@@ -37,15 +69,14 @@ class ScoreTiles:
         spans: NDArray[np.int64],
         near: int,
         size: int,
-        process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
         self._rows, self._columns, self.device = rows, columns, rows.device
         self._spans, self._near, self.size = spans, near, size
-        self._process_group, self._progress = process_group, progress
+        self._progress = progress
 
     def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
-        """Hand every tile of this rank to one of the kernels that ``make`` makes, one a thread."""
+        """Hand every tile to one of the kernels that ``make`` makes, one a thread."""
         spans = self._spans[: self._near] if near_only else self._spans
         turn, lock, stop = iter(spans.tolist()), threading.Lock(), threading.Event()
         done = 0
@@ -81,53 +112,23 @@ class ScoreTiles:
                     stop.set()  # else leaving the pool waits until all tiles are done
                 return [future.result() for future in futures]
 
-    def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Sum up the counts of all kernels on all ranks."""
-        summed = torch.from_numpy(np.sum(counts, axis=0)).to(self.device)
-        return all_reduce_(summed, self._process_group).cpu().numpy()
-
-    def gather(self, values: list[Any]) -> list[Any]:
-        """Return what the kernels of all ranks have, in the order of ranks."""
-        ranks = world_size(self._process_group)
-        if ranks == 1:
-            return values
-        gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, values, group=self._process_group)
-        return [value for of_rank in gathered for value in of_rank]
-
-    def agreed(self, value: Any) -> Any:
-        """Return the value that the first rank has."""
-        return self.gather([value])[0]
-
 
 class Tiles(ScoreTiles):
-    """The score matrix on and above its diagonal, in square tiles that are dealt to ranks."""
+    """The score matrix on and above its diagonal, in square tiles."""
 
     def __init__(
-        self,
-        sample: Sample,
-        device: torch.device,
-        size: int,
-        process_group: dist.ProcessGroup | None,
-        progress: Progress | None,
+        self, sample: Sample, device: torch.device, size: int, progress: Progress | None
     ) -> None:
         self.subject = sample.subject
         self.unit = torch.from_numpy(sample.unit).to(device)
-        blocks = np.array(
-            [
-                (start, min(start + size, span.stop))
-                for span in sample.spans()
-                for start in range(span.start, span.stop, size)
-            ]
-        )
+        blocks = _blocks(len(sample.subject), size)
         first, second = np.triu_indices(len(blocks))
         near = self.subject[blocks[first, 1] - 1] == self.subject[blocks[second, 0]]
         near |= first == second
-        # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
-        order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
+        # Tiles with mated pairs come first, so that those alone can be visited.
+        order = np.argsort(~near, kind="stable")
         spans = np.stack([blocks[first], blocks[second]], axis=1)[order]
-        mated = int(near[order].sum())
-        super().__init__(self.unit, self.unit, spans, mated, size, process_group, progress)
+        super().__init__(self.unit, self.unit, spans, int(near.sum()), size, progress)
 
     def mated(
         self, rows: slice, columns: slice
@@ -149,10 +150,7 @@ class Tiles(ScoreTiles):
 
 
 class CrossTiles(ScoreTiles):
-    """The products of every row ``(R, D)`` with every row ``(C, D)``, computed in float32.
-
-    Tiles have at most ``size`` rows and columns: by default 1024 on the CPU, 8192 elsewhere.
-    """
+    """The products of every row ``(R, D)`` with every row ``(C, D)``, computed in float32."""
 
     def __init__(
         self,
@@ -162,17 +160,26 @@ class CrossTiles(ScoreTiles):
         size: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        size = size or (1024 if device.type == "cpu" else 8192)
-        first, second = (
-            [(start, min(start + size, len(side))) for start in range(0, len(side), size)]
-            for side in (rows, columns)
-        )
-        spans = np.array([(span, other) for span in first for other in second], np.int64)
+        size = size or tile_size(device)
+        sides = _blocks(len(rows), size), _blocks(len(columns), size)
+        spans = [(span, other) for span in sides[0].tolist() for other in sides[1].tolist()]
         left, right = (
             torch.from_numpy(np.ascontiguousarray(side, np.float32)).to(device)
             for side in (rows, columns)
         )
-        super().__init__(left, right, spans.reshape(-1, 2, 2), 0, size, None, progress)
+        every = np.array(spans, np.int64).reshape(-1, 2, 2)
+        super().__init__(left, right, every, 0, size, progress)
+
+
+def tile_size(device: torch.device) -> int:
+    """Return the rows and columns of a tile."""
+    return 1024 if device.type == "cpu" else 8192
+
+
+def _blocks(count: int, size: int) -> NDArray[np.int64]:
+    """Return the spans that so many rows are cut into, ``(B, 2)``."""
+    starts = np.arange(0, count, size)
+    return np.stack([starts, np.minimum(starts + size, count)], axis=1)
 
 
 def images_of(
@@ -182,3 +189,9 @@ def images_of(
     width = columns.stop - columns.start
     row = positions // width  # np.divmod takes ten times as long
     return row + rows.start, positions - row * width + columns.start
+
+
+def total(kernels: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Return the sum of the counts that all kernels have under a name."""
+    counts: NDArray[np.int64] = sum(getattr(kernel, name) for kernel in kernels)
+    return counts

@@ -1,0 +1,458 @@
+"""The pair lists of LFW, RFW, CFP, AgeDB, CALFW and CPLFW, flat lists and tables of pairs."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.embedding.parquet import reading_parquet
+from facerec.errors import DatasetError
+from facerec.records.images import MemoryImages, text_array
+from facerec.report.words import counted
+from facerec.verification.bench import Bench, contiguous_folds, folders_of
+from facerec.verification.protocols.lists import (
+    LABELS,
+    Line,
+    PairList,
+    file_source,
+    malformed,
+    parse_number,
+    read_lines,
+)
+from facerec.verification.protocols.matlab import many, read_mat
+
+HEADERS = ("label", "target", "issame", "is_same", "decision")
+"""Names of the label's column in flat lists, none of which is a label itself."""
+
+SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})$")
+
+Row = tuple[str, str, bool, str]
+"""Path of the first and the second image, whether they show one subject, and where it stands."""
+
+
+def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
+    """Read ``pairs.txt`` (View 2), or a list of View 1 with or without its count.
+
+    View 2 begins with ``folds TAB n`` and has n same and n different pairs in every fold; View 1
+    begins with n, or copies of it with nothing, and has no folds.
+
+    Raises:
+        DatasetError: another grammar, or counts that are not those of the header.
+    """
+    lines, table = read_lines(path), PairList()
+    header = lines[0][1].split()
+    if len(header) > 2 or not all(re.fullmatch(r"[0-9]{1,9}", field) for field in header):
+        header = []
+        table.notes.append("the list begins without a count, so nothing says that it is whole")
+    rows = list(_lfw_rows(path, lines[1:] if header else lines))
+    for row in rows:
+        table.add(*row)
+    folds = None
+    if header:
+        count, size = (int(field) for field in ["1", *header][-2:])
+        same = np.array([row[2] for row in rows], bool)
+        whole = same.size == 2 * count * size > 0
+        if not whole or (same.reshape(count, -1).sum(axis=1) != size).any():
+            raise DatasetError(
+                f"{path}: its header asks for {size:,} same and {size:,} different pairs in each "
+                f"of {count:,} folds, but there are {int(same.sum()):,} and "
+                f"{int((~same).sum()):,} in all, or not as many in each; get the whole list"
+            )
+        folds = np.repeat(np.arange(count), 2 * size) if count > 1 else None
+    return table.bench(
+        format if len(header) == 2 else path.stem,
+        path.parent if images is None else images,
+        file_source(path, format),
+        folds=folds,
+        subject_of=lambda name: name.partition("/")[0],
+    )
+
+
+def read_rfw(path: Path, images: Path | None) -> Bench:
+    """Read one list of RFW, or the folder ``txts`` with those of several races.
+
+    Lists are ``{race}_pairs.txt`` or ``{race}/{race}_pairs.txt``, without a header and with ten
+    contiguous folds each. Image ids begin with the race. Subjects who occur under two races are
+    dropped, with their pairs. The folder of images holds ``{race}/{subject}/``, or of a single list
+    also ``{subject}/``; by default it is ``data`` beside ``txts``.
+
+    Raises:
+        DatasetError: no list, or another grammar.
+    """
+    files = [path]
+    if path.is_dir():
+        files = sorted([*path.glob("*_pairs.txt"), *path.glob("*/*_pairs.txt")])
+    if not files:
+        raise DatasetError(f"{path}: no file *_pairs.txt in it; name the folder of RFW's lists")
+    lists = {file: list(_lfw_rows(file, read_lines(file))) for file in files}
+    race_of = {file: file.stem.removesuffix("_pairs") for file in files}
+    races: dict[str, set[str]] = {}
+    for file, rows in lists.items():
+        for subject in {_folder(image) for row in rows for image in row[:2]}:
+            races.setdefault(subject, set()).add(race_of[file])
+    dropped = {subject for subject, occurs_in in races.items() if len(occurs_in) > 1}
+    table, folds = PairList(), []
+    for file, rows in lists.items():
+        numbers = contiguous_folds(len(rows))
+        if numbers is None:
+            raise DatasetError(f"{file}: {len(rows)} pairs cannot fill ten folds; check the list")
+        for fold, (first, second, same, where) in zip(numbers.tolist(), rows, strict=True):
+            if not dropped & {_folder(first), _folder(second)}:
+                race = race_of[file]
+                table.add(f"{race}/{first}", f"{race}/{second}", same, where)
+                folds.append(fold)
+    if dropped:
+        count = sum(map(len, lists.values())) - len(table)
+        table.notes.append(
+            f"{counted(len(dropped), 'subject')} under two races, dropped with "
+            f"{counted(count, 'pair')}: {', '.join(sorted(dropped))}"
+        )
+    if images is None:
+        near = (folder.parent / "data" for folder in (path, *path.parents[:2]))
+        root = next(filter(Path.is_dir, near), path if path.is_dir() else path.parent)
+    else:
+        root = images
+    alone = len(files) == 1 and not (root / race_of[files[0]]).is_dir()
+    return table.bench(
+        "rfw" if len(files) > 1 else files[0].stem,
+        root,
+        file_source(path, "rfw", files if path.is_dir() else ()),
+        folds=np.array(folds, dtype=np.int64),
+        subject_of=_folder,
+        path_of=lambda name: name.partition("/")[2] if alone else name,
+    )
+
+
+def _lfw_rows(path: Path, lines: list[Line]) -> list[Row]:
+    """Return lines ``name i j`` and ``name1 i name2 j``, whose fields TAB or else blanks separate.
+
+    Raises:
+        DatasetError: a line with other fields, or of two subjects who are the same.
+    """
+    rows = []
+    for line, text in lines:
+        where = f"{path}, line {line}"
+        fields = [field.strip() for field in text.split("\t")] if "\t" in text else text.split()
+        if len(fields) not in (3, 4) or (len(fields) == 4 and fields[0] == fields[2]):
+            raise malformed(where, text, "'name i j', or 'name1 i name2 j' of two subjects,")
+        same = len(fields) == 3
+        first, i, second, j = [*fields[:2], fields[0], fields[2]] if same else fields
+        for name in (first, second):
+            if not name or "/" in name or "\\" in name:
+                raise malformed(where, name, "the name of a subject")
+        numbers = (parse_number(number, where) for number in (i, j))
+        one, other = (
+            f"{name}/{name}_{number:04d}.jpg"
+            for name, number in zip((first, second), numbers, strict=True)
+        )
+        rows.append((one, other, same, where))
+    return rows
+
+
+def _folder(image: str) -> str:
+    return PurePosixPath(image).parent.name
+
+
+def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
+    """Read two lines a pair, ``image label`` each, where 0 is different and anything else same.
+
+    CALFW and CPLFW list all same pairs first; these are dealt out again to ten folds, 300 same and
+    then 300 different pairs each.
+
+    Source: JDAI-CV/FaceX-Zoo, ``test_protocol/lfw/pairs_parser.py``.
+
+    Raises:
+        DatasetError: an odd number of lines, or another grammar.
+    """
+    lines = read_lines(path)
+    if len(lines) % 2:
+        raise DatasetError(
+            f"{path}, line {lines[-1][0]}: the last pair has one line of two; get the whole list"
+        )
+    sides = []
+    for line, text in lines:
+        match = re.fullmatch(r"(.*\S)\s+([+-]?[0-9]{1,9})", text)
+        if match is None:
+            raise malformed(f"{path}, line {line}", text, "'image label', that a whole number,")
+        sides.append((match[1], int(match[2]) != 0, line))
+    pairs = list(zip(sides[::2], sides[1::2], strict=True))
+    for (_, same, line), (_, other, next_line) in pairs:
+        if same != other:
+            raise DatasetError(
+                f"{path}, lines {line} and {next_line}: one says that the pair is same, the other "
+                "that it is different; lines may be missing before them, get the whole list"
+            )
+    order, folds = deal(np.array([first[1] for first, _ in pairs]))
+    table = PairList()
+    for pair in order.tolist():
+        (first, same, line), (second, _, _) = pairs[pair]
+        table.add(first, second, same, f"{path}, line {line}")
+    return table.bench(
+        format,
+        path.parent if images is None else images,
+        file_source(path, format),
+        folds=folds,
+        # Ann_Lee of Ann_Lee_0001.jpg.
+        subject_of=lambda name: re.sub(r"_[0-9]+$", "", PurePosixPath(name).stem),
+        named_by="image names",
+    )
+
+
+def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64] | None]:
+    """Return an order in which ten contiguous folds have both classes, and the fold of every pair.
+
+    Where all same pairs come first, fold k gets the k-th tenth of these, then the k-th tenth of the
+    others; any other order stays. All are ``(n,)``; folds are None if pairs are too few.
+    """
+    count = int(same.sum())
+    order = np.arange(len(same))
+    if not (same[:count].all() and 0 < count < len(same)):
+        return order, contiguous_folds(len(same))
+    class_folds = contiguous_folds(count), contiguous_folds(len(same) - count)
+    if class_folds[0] is None or class_folds[1] is None:
+        return order, None
+    folds = np.concatenate([class_folds[0], class_folds[1]])
+    order = np.argsort(folds, kind="stable")
+    return order, folds[order]
+
+
+def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
+    """Read ``Protocol/Split/{FF,FP}/{01…}/{same,diff}.txt`` with the image lists beside them.
+
+    Lines ``i,j`` count from 1 into ``Pair_list_F.txt``, in FP on the second side into
+    ``Pair_list_P.txt``. An image id is ``subject/view/file``, wherever a copy keeps it. ``path`` is
+    the folder ``Protocol`` or the one that holds it, ``images`` that of the subjects' folders or
+    one level above them; by default ``Data/Images`` beside ``Protocol``.
+
+    Raises:
+        DatasetError: files are missing or have another grammar.
+    """
+    protocol = path / "Protocol" if (path / "Protocol").is_dir() else path
+    folders = sorted((protocol / "Split" / split).glob("[0-9]*"))
+    if not folders or [folder.name for folder in folders] != [
+        f"{number:02d}" for number in range(1, len(folders) + 1)
+    ]:
+        raise DatasetError(
+            f"{protocol / 'Split' / split}: folders 01, 02, … with same.txt and diff.txt belong "
+            f"here, found {', '.join(folder.name for folder in folders) or 'none'}; name the "
+            "folder that holds CFP's Protocol"
+        )
+    lists = [protocol / f"Pair_list_{view}.txt" for view in ("F", split[1])]
+    listed = [_cfp_images(file) for file in lists]
+    table, folds, files = PairList(), [], {*lists}
+    for fold, folder in enumerate(folders):
+        for name, same in (("same.txt", True), ("diff.txt", False)):
+            files.add(folder / name)
+            for line, text in read_lines(folder / name):
+                where, fields = f"{folder / name}, line {line}", text.split(",")
+                if len(fields) != 2:
+                    raise malformed(where, text, "'i,j'")
+                pair = []
+                for field, ids in zip(fields, listed, strict=True):
+                    if (number := parse_number(field.strip(), where, least=1)) > len(ids):
+                        raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
+                    pair.append(ids[number - 1])
+                table.add(pair[0], pair[1], same, where)
+                folds.append(fold)
+    root = protocol.parent / "Data" / "Images" if images is None else images
+    # Copies with train and test have the subjects one folder deeper.
+    level = {
+        subject: found.parent.name
+        for subject in dict.fromkeys(name.partition("/")[0] for name in table.names)
+        if not (root / subject).is_dir()
+        for found in sorted(root.glob(f"*/{glob.escape(subject)}"))[:1]
+    }
+    if level:
+        deeper = ", ".join(sorted({*level.values()}))
+        table.notes.append(f"{root}: {len(level):,} subjects lie one folder deeper, in {deeper}")
+    return table.bench(
+        f"cfp_{split.lower()}",
+        root,
+        file_source(protocol, f"cfp-{split.lower()}", [*files]),
+        folds=np.array(folds, dtype=np.int64) if len(folders) > 1 else None,
+        subject_of=lambda name: name.partition("/")[0],
+        path_of=lambda name: str(PurePosixPath(level.get(name.partition("/")[0], ""), name)),
+    )
+
+
+def _cfp_images(path: Path) -> list[str]:
+    """Return the ids ``subject/view/file`` of lines ``n path``, in their order."""
+    ids = []
+    for number, (line, text) in enumerate(read_lines(path), start=1):
+        fields = text.replace("\\", "/").split(maxsplit=1)
+        parts = PurePosixPath(fields[-1]).parts[-3:]
+        if len(fields) != 2 or fields[0] != str(number) or len(parts) < 3:
+            raise malformed(f"{path}, line {line}", text, f"'{number} folder/subject/view/file'")
+        ids.append("/".join(parts))
+    return ids
+
+
+def read_agedb(path: Path, images: Path | None) -> Bench:
+    """Read ``04_FINAL_protocol_30_years.mat`` or its sisters; images are ``{name}.jpg``.
+
+    ``splits{k}`` is a structure of a cell array, two rows of structures that begin with the name
+    of the image, and of labels 1 or -1.
+
+    Source: JDAI-CV/FaceX-Zoo, ``test_protocol/lfw/pairs_parser.py``.
+
+    Raises:
+        DatasetError: the file has another structure.
+    """
+    splits, table, folds = many(read_mat(path, ["splits"])["splits"]), PairList(), []
+    try:
+        for fold, split in enumerate(splits):
+            sides, labels = list(split.values())[:2]
+            pairs = zip(*map(many, many(sides)), many(labels), strict=True)
+            for number, (first, second, label) in enumerate(pairs, start=1):
+                names = [f"{next(iter(side.values()))}.jpg" for side in (first, second)]
+                same = {1: True, -1: False}[label]
+                table.add(names[0], names[1], same, f"{path}, split {fold + 1}, pair {number}")
+                folds.append(fold)
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as problem:
+        raise DatasetError(
+            f"{path}: this is no protocol file of AgeDB ({type(problem).__name__}: {problem}); it "
+            "needs the cell array 'splits' of structures, with pairs of names and labels 1 or -1"
+        ) from problem
+    years = re.search(r"(\d+)_?years", path.stem)
+    return table.bench(
+        f"agedb_{years[1]}" if years else path.stem,
+        path.parent if images is None else images,
+        file_source(path, "agedb"),
+        folds=np.array(folds, dtype=np.int64) if len(splits) > 1 else None,
+        subject_of=_agedb_subject,
+        named_by="image names",
+    )
+
+
+def _agedb_subject(image: str) -> str:
+    """Return ``MariaCallas`` of ``0_MariaCallas_35_f.jpg``."""
+    words = image.removesuffix(".jpg").split("_")
+    return next((word for word in words if not word.isdecimal()), image)
+
+
+def read_flat(path: Path, images: Path | None) -> Bench:
+    """Read two image paths and a label a line, with ten contiguous folds in the order of lines.
+
+    The label is the first or the last field: the one that is a word of `LABELS` in all lines. Names
+    may hold blanks where TAB, comma or semicolon separates, and then may be quoted. A first line
+    with a word of `HEADERS` in that place is a header, and so is one with ``same`` above labels
+    that are numbers. Where no name has a slash, backslashes are taken for slashes.
+
+    Raises:
+        DatasetError: a line with other fields, or no place that holds labels only.
+    """
+    rows = _flat_rows(path, read_lines(path))
+    for at in (2, 0):
+        name, below = rows[0][1][at].lower(), [fields[at] for _, fields in rows[1:]]
+        if name in HEADERS or (name == "same" and below and not any(map(str.isalpha, below))):
+            rows = rows[1:]
+            break
+    else:
+        counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (2, 0)}
+        at = max(counts, key=lambda at: counts[at])
+        if counts[0] == counts[2] == len(rows):
+            raise DatasetError(
+                f"{path}: the first and the last field are labels in all lines; give the images "
+                "names that are no labels, or write a header such as image1,image2,label"
+            )
+    slashes = any("/" in field for _, fields in rows for field in fields)
+    table = PairList()
+    for line, fields in rows:
+        where, label = f"{path}, line {line}", fields.pop(at)
+        if label.lower() not in LABELS:
+            raise malformed(where, label, "a label, 0 or 1,")
+        first, second = fields if slashes else (name.replace("\\", "/") for name in fields)
+        table.add(first, second, LABELS[label.lower()], where)
+    # Only a folder for each subject says who is who.
+    foldered = folders_of(text_array(list(table.names), str(path))) is not None
+    return table.bench(
+        path.stem,
+        path.parent if images is None else images,
+        file_source(path, "flat"),
+        folds=contiguous_folds(len(table)),
+        subject_of=(lambda name: str(PurePosixPath(name).parent)) if foldered else None,
+        named_by="image names",
+    )
+
+
+def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
+    """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks."""
+
+    def split(text: str, mark: str | None) -> list[str]:
+        if mark is None:
+            return text.split()
+        try:
+            # Spreadsheets end lines with separators where another column was once.
+            fields = next(csv.reader([text.rstrip(mark)], delimiter=mark, strict=True))
+        except csv.Error:
+            return []
+        return [field.strip() for field in fields]
+
+    mark = next((mark for mark in "\t,;" if len(split(lines[0][1], mark)) == 3), None)
+    if "\t" in lines[0][1]:
+        mark = "\t"
+    rows = [(line, split(text, mark)) for line, text in lines]
+    for (line, fields), (_, text) in zip(rows, lines, strict=True):
+        if len(fields) != 3 or not all(fields):
+            expected = "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks,"
+            raise malformed(f"{path}, line {line}", text, expected)
+    return rows
+
+
+def read_parquet(path: Path, images: Path | None) -> Bench:
+    """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
+
+    Of a split in several files any one stands for all. The columns ``image1`` and ``image2`` hold
+    bytes, alone or with their path; ids number the distinct images.
+
+    Raises:
+        DatasetError: the table lacks the columns, or a cell has another content.
+        MissingExtraError: pyarrow is not installed.
+    """
+    import pandas as pd
+
+    if images is not None:
+        raise DatasetError(f"{path}: the table holds its images; leave the folder of images out")
+    files, shard = [path], SHARD.search(path.stem)
+    if shard:
+        numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))
+        files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
+    numbered: dict[bytes, int] = {}
+    table = PairList()
+    for file in files:
+        with reading_parquet(file):
+            frame = pd.read_parquet(file)
+        columns = ["image1", "image2", "target" if "target" in frame else "label"]
+        if not {*columns} <= {*frame}:
+            raise DatasetError(
+                f"{file}: the columns image1, image2 and label are needed, found "
+                f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
+            )
+        rows = zip(*(frame[name].tolist() for name in columns), strict=True)
+        for row, (first, second, label) in enumerate(rows):
+            where = f"{file}, row {row}"
+            contents = [_encoded(cell, where) for cell in (first, second)]
+            if str(label).lower() not in LABELS:
+                raise malformed(where, label, "a label, 0 or 1,")
+            one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
+            table.add(one, other, LABELS[str(label).lower()], where)
+    return table.bench(
+        SHARD.sub("", path.stem),
+        MemoryImages(path, list(table.names), list(numbered)),
+        file_source(path.parent if shard else path, "parquet", files if shard else ()),
+        folds=contiguous_folds(len(table)),
+        subject_of=None,
+    )
+
+
+def _encoded(cell: Any, where: str) -> bytes:
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if not isinstance(content, bytes) or not content:
+        raise malformed(where, type(content).__name__, "an encoded image")
+    return content

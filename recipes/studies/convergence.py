@@ -1,3 +1,0 @@
-"""Door to `facerec/recipes/studies/convergence.py`."""
-
-from facerec.recipes.studies.convergence import recipe as recipe

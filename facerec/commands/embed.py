@@ -22,7 +22,7 @@ from facerec.embedding.align import Aligner, parse_align
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
 from facerec.progress import section
-from facerec.records.images import FolderImages, ImageSource, PackImages, turned_note
+from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:

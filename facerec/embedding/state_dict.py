@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.embedding.onnx_file import first_line
-from facerec.errors import ModelError
+from facerec.errors import ModelError, message_line
 from facerec.files import open_file
 
 _DEPTH = 8
@@ -56,7 +55,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     # torch names no errors, and a damaged pickle ends in nearly all that Python has. What it says
     # of weights_only is advice to load the file in a way that may run code.
     except Exception as error:
-        reason = first_line(error)
+        reason = message_line(error)
         if "eights_only" in str(error).replace(" ", "_"):
             reason = "its pickle is damaged or asks for more than tensors"
         raise ModelError(

@@ -464,7 +464,7 @@ def make_ijb(root: Path) -> Path:
         (["--fpr", "1e-3", "2"], "target '2' is not a rate between 0 and 1; write it as 1e-3"),
         (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
-        (["--channels", "bgr"], "runs/newest/model.safetensors: the model was trained with"),
+        (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: this is no whole pickle"),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
         (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),

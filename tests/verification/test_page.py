@@ -70,7 +70,7 @@ def report(
     results: dict[str, VerificationResult], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder = tmp_path_factory.mktemp("place") / "new" / "report"
-    comparison = compare(results["one"], results["two"], replicates=30)
+    comparison = compare(results["one"], results["two"])
     path = write_report(
         folder,
         results,
@@ -83,7 +83,7 @@ def report(
 
 @pytest.fixture
 def small() -> dict[str, VerificationResult]:
-    return {"x": make_result(60, replicates=0)}
+    return {"x": make_result(60)}
 
 
 @pytest.fixture

@@ -143,10 +143,9 @@ def _lfw_rows(path: Path, lines: list[Line]) -> list[Row]:
         for name in (first, second):
             if not name or "/" in name or "\\" in name:
                 raise malformed(where, name, "the name of a subject")
-        numbers = (parse_number(number, where) for number in (i, j))
         one, other = (
-            f"{name}/{name}_{number:04d}.jpg"
-            for name, number in zip((first, second), numbers, strict=True)
+            f"{name}/{name}_{parse_number(number, where):04d}.jpg"
+            for name, number in ((first, i), (second, j))
         )
         rows.append((one, other, same, where))
     return rows

@@ -47,8 +47,8 @@ _TERMS = {
     "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
     "Interval over seeds, over classes, over both": "Student's t over seeds: another training on "
     "these test classes. Leaving out one test class at a time: other test classes with these "
-    "trainings. Over both: the two variances added. References are held fixed. Figures of a k-means "
-    "(NMI, F1) are no means over queries, so their intervals are over seeds alone.",
+    "trainings. Over both: the two variances added. References are held fixed. Figures of a "
+    "k-means (NMI, F1) are no means over queries, so their intervals are over seeds alone.",
 }
 
 

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from facerec.errors import DatasetError
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss
-from facerec.heads.norm_regularizer import NormRegularizer, combination_warnings, create_regularizer
+from facerec.heads.norm_regularizer import (
+    NormPenalty,
+    NormRegularizer,
+    combination_warnings,
+    create_regularizer,
+)
 from facerec.heads.output import LossOutput
 from facerec.records.dataset import FaceDataset
 from facerec.training.distillation import TeacherTargets, distillation_warnings
@@ -166,10 +171,8 @@ class NormTerm(Term):
     name = "regularizer"
     module: NormRegularizer
 
-    def __init__(self, recipe: Recipe) -> None:
-        assert recipe.regularizer is not None
-        scale = 1.0 if recipe.margin is None else recipe.margin.scale
-        self.module = create_regularizer(recipe.regularizer, scale=scale)
+    def __init__(self, penalty: NormPenalty, scale: float = 1.0) -> None:
+        self.module = create_regularizer(penalty, scale=scale)
         self._progress = 0.0
         self._mean_norm: Tensor | None = None
 
@@ -178,7 +181,8 @@ class NormTerm(Term):
         cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
     ) -> NormTerm | None:
         """Make the penalty, scaled as the margin's logits are."""
-        return None if recipe.regularizer is None else cls(recipe)
+        scale = 1.0 if recipe.margin is None else recipe.margin.scale
+        return None if recipe.regularizer is None else cls(recipe.regularizer, scale)
 
     @property
     def couples_samples(self) -> bool:

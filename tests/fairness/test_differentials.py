@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facerec.statistics.bootstrap import VertexBootstrap
 from helpers.examples import examples
 from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings

@@ -7,6 +7,7 @@ record files, such as mxnet's, do not know it.
 from __future__ import annotations
 
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
-from facerec.files import atomic_folder, atomic_path, full_disk_sentence, staged_folder
+from facerec.files import atomic_folder, atomic_path, staged_folder
 from facerec.libraries import cv2
 from facerec.processes import process_pool
 from facerec.progress import Progress
@@ -501,18 +502,12 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
 
 
 def _replace_index(path: Path, index: RecordIndex) -> list[str]:
-    old, new = (path.with_suffix(f".idx{end}") for end in (".old", ".new"))
-    kept = path.exists()
+    old, kept = path.with_suffix(".idx.old"), path.exists()
     if kept and old.exists():
         raise RecordError(
             f"{old}: an older index is kept here already; move it away, then run this again"
         )
-    # The old index moves only once the new one is safe on the disk.
-    write_index(new, index)
-    try:
-        if kept:
-            path.rename(old)
-        new.rename(path)
-    except OSError as problem:
-        raise RecordError(full_disk_sentence(path, problem)) from problem
+    if kept:
+        shutil.copy2(path, old)
+    write_index(path, index)
     return [f"{old}: the index as it was"] * kept + [f"{path}: {len(index.keys):,} records"]

@@ -6,10 +6,11 @@ record files, such as mxnet's, do not know it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -148,14 +149,14 @@ def make_records(
     def items() -> Iterator[tuple[int, str, bytes]]:
         nonlocal scaled
         check = partial(_tried, partial(_checked, images=images, size=size, resize=resize))
-        results = _in_order(check, len(images), processes)
-        for i, (data, changed) in kept(range(len(images)), results):
-            scaled += changed
-            label, name = int(images.labels[i]), images.name(i)
-            filled.add(label)
-            if suffix_kind(name) in _STORED_AS_PNG:
-                name += image_suffix(data)
-            yield label, name, data
+        with contextlib.closing(_in_order(check, len(images), processes)) as results:
+            for i, (data, changed) in kept(range(len(images)), results):
+                scaled += changed
+                label, name = int(images.labels[i]), images.name(i)
+                filled.add(label)
+                if suffix_kind(name) in _STORED_AS_PNG:
+                    name += image_suffix(data)
+                yield label, name, data
 
     written = _write_set(out, items(), images.names_of_classes(), (size, size))
     notes = [*images.notes, *turned_note(images, str(images.root))]
@@ -400,7 +401,9 @@ def _resize(data: bytes, where: str, size: int) -> bytes:
     return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
 
 
-def _in_order(work: Work, count: int, processes: int) -> Iterator[Checked | FacerecError]:
+def _in_order(
+    work: Work, count: int, processes: int
+) -> Generator[Checked | FacerecError, None, None]:
     """Yield ``work(i)`` in order, computed by several processes."""
     if processes == 1:
         yield from map(work, range(count))

@@ -179,8 +179,9 @@ class RecordImages(LabelledImages):
         Raises:
             RecordError: the record is damaged, or its label is no class.
         """
-        record = self.read(i)
-        return record.image, class_of(record, self.where(i), self._limit, self.label_index)
+        where = self.where(i)
+        record = unpack(self.file.read(self.offsets.item(i), self.keys.item(i)), where)
+        return record.image, class_of(record, where, self._limit, self.label_index)
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
         """Return the offsets in the record file."""

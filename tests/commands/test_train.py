@@ -466,7 +466,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
         (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),
         (
             ["arc.py", "--data.path", "empty"],
-            "empty: has no identity folders with images (it is empty); images are",
+            "empty: it holds no images",
         ),
         (
             ["arc.py", "--batch-size", "100"],

@@ -73,25 +73,6 @@ def test_an_engine_gets_the_checked_bytes(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("size", ["n", 2])
-def test_only_the_files_own_batches_are_taken(name: str, layout: str, size: Any) -> None:
-    engine = opened(name, parsed(layout=layout, batch=size))
-    right = (2, 3, 112, 112) if layout == "NCHW" else (2, 112, 112, 3)
-    other = (2, 112, 112, 3) if layout == "NCHW" else (2, 3, 112, 112)
-    assert engine.run(np.zeros(right, np.float32)).shape == (2, 8)
-    wrong = [np.zeros(other, np.float32), np.zeros(right), np.zeros(right, np.uint8)]
-    wrong += [np.zeros(shape, np.float32) for shape in (right[1:], (2, 3, 112, 113))]
-    if size == 2:
-        wrong.append(np.zeros((3, *right[1:]), np.float32))
-    for batch in wrong:
-        with pytest.raises(
-            ModelError, match=rf"the input is float32 of shape \({str(size).upper()}, "
-        ):
-            engine.run(batch)
-
-
 def test_unknown_engines_devices_and_precisions() -> None:
     file = parsed()
     for options, sentence in [

@@ -114,15 +114,6 @@ def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceR
 
 
 @pytest.mark.parametrize(
-    ("rows", "flip"), [([], True), (ROWS[:3], False), (ROWS[3:], True)], ids=["none", "no", "yes"]
-)
-def test_the_models_thresholds_say_whether_mirror_images_are_added(rows: Any, flip: bool) -> None:
-    known = with_thresholds(rows, flip=None)
-    assert known.flip is flip and ("mirror images added" in repr(known)) is flip
-    assert with_thresholds(rows, flip=not flip).flip is not flip
-
-
-@pytest.mark.parametrize(
     ("images", "sentence"),
     [
         (faces(1)[0, :, :, 0], r"found uint8 \(112, 112\)"),

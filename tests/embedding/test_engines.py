@@ -15,7 +15,6 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from helpers.toy_onnx import expected, faces, tiles  # noqa: E402
-from onnx import TensorProto  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402
@@ -40,23 +39,6 @@ def opened(name: Any, file: OnnxFile, **options: Any) -> Engine:
 
 def parsed(**options: Any) -> OnnxFile:
     return parse_onnx(tiles(**options).SerializeToString(), "x.onnx")
-
-
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
-@pytest.mark.parametrize("batch", ["n", 3])
-def test_an_engine_computes_the_file(name: str, layout: str, dtype: str, batch: Any) -> None:
-    kind = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8}[dtype]
-    engine = opened(name, parsed(layout=layout, dtype=kind, batch=batch))
-    for count in (1, 2, 3, 7) if batch == "n" else (3, 3):
-        images = faces(count, seed=count)
-        x = images if layout == "NHWC" else images.transpose(0, 3, 1, 2)
-        found = engine.run(np.ascontiguousarray(x, dtype))
-        assert found.dtype == np.float32 and found.shape == (count, 8)
-        wanted = expected(images, UNSCALED)
-        np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-    assert engine.device == "cpu"
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])

@@ -185,5 +185,3 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     # The table keeps its columns.
     (row,) = (line for line in card.splitlines() if "lfw.json" in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 8
-
-

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facerec.statistics.bootstrap import VertexBootstrap
 from helpers.examples import examples
 from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
@@ -29,7 +30,6 @@ from facerec.fairness.differentials import (
 from facerec.fairness.pair_counts import resample
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.report.estimate import Estimate
-from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.clustered import Bound
 from facerec.verification.evaluation import score_pairs
 

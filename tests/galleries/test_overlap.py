@@ -121,13 +121,13 @@ def test_images_named_are_those_that_resemble_most() -> None:
 
 
 def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from facerec.galleries import search
-    from facerec.verification.scoring.tiles import CrossTiles
+    from facerec.verification.scoring import tiles
 
     a, b = two_sets(5, (40, 50), 15, named=(True, False))
     whole = find_overlap(a, b)
-    small = lambda *args, **options: CrossTiles(*args, size=7, **options)  # noqa: E731
-    monkeypatch.setattr(search, "CrossTiles", small)
+    cross = tiles.CrossTiles
+    small = lambda *args, **options: cross(*args, size=7, **options)  # noqa: E731
+    monkeypatch.setattr(tiles, "CrossTiles", small)
     tiled = find_overlap(a, b)
     assert [(m.subject, m.other) for m in whole.matches] == [
         (m.subject, m.other) for m in tiled.matches

@@ -188,21 +188,6 @@ def test_the_joint_bootstrap_is_that_of_brute_force(impostors: Any) -> None:
     assert {"max/geomean FMR", "max/geomean FNMR", "accuracy", "TPR@FPR=1e-1"} < compared
 
 
-def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
-    faces = people()
-    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
-    found = compare(faces, [run])
-    assert "accuracy" not in {change.figure for change in found.changes}
-    for target in TARGETS:
-        change = find(found, f"TPR@FPR={target}")
-        for side, value in ((run.baseline, change.baseline), (run.treated, change.treated)):
-            scores = score_pairs(side.vectors, *(sides := np.triu_indices(72, 1)))
-            same = faces.subject[sides[0]] == faces.subject[sides[1]]
-            assert value == pytest.approx(tpr_at_fpr(scores[same], scores[~same], target).tpr)
-        assert change.interval is not None
-        assert change.interval.low <= change.interval.high
-
-
 @settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 2**31), groups=st.integers(2, 4), tied=st.booleans())
 def test_weighted_figures_are_those_of_repeated_persons(seed: int, groups: int, tied: bool) -> None:

@@ -100,23 +100,6 @@ def test_ratios_by_their_definitions(values: list[float]) -> None:
     assert max_minus_min(values) == max(values) - min(values)
 
 
-@few
-@given(rates, st.floats(0.01, 100), st.randoms(use_true_random=False))
-def test_neither_scale_nor_order_changes_ratios(
-    values: list[float], factor: float, random: Any
-) -> None:
-    shuffled = random.sample(values, len(values))
-    for formula, ratio in MEASURES.values():
-        scale = factor if formula is max_minus_min else 1
-        found = formula(factor * np.array(shuffled))
-        assert found == pytest.approx(scale * formula(values), rel=1e-9, abs=1e-12)
-        # All replicates at once are as one by one.
-        both = formula(np.array([values, shuffled]))
-        assert both.tolist() == pytest.approx([float(formula(values))] * 2, rel=1e-9, abs=1e-12)
-        parity = formula(np.full(len(values), values[0]))
-        assert parity == pytest.approx(float(ratio), abs=1e-12)
-
-
 # --- replicates -----------------------------------------------------------------------------
 
 

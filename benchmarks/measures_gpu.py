@@ -436,7 +436,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {learner.compile_mode}, "
+                f"{timing.steps} steps, compile {learner.compiled}, "
                 f"head by {learner.head.kernel}{finite}",
             ),
             Row(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,12 +51,10 @@ def train_recipe(
     name: str,
     options: Options,
     console: Console | None,
-    arguments: Sequence[str] = (),
 ) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    The run has this name unless ``options`` has one; no console prints nothing. Of ``arguments`` of
-    a command line the command is made that goes on with a run which was stopped.
+    The run has this name unless ``options`` has one; no console prints nothing.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
@@ -73,7 +68,7 @@ def train_recipe(
         # What holds on to the process group is gone before the group is.
         with launched(options.device) as processes:
             speaker = console if processes.is_main else None
-            folder, stopped = _train(recipe, name, options, speaker, processes, arguments)
+            folder, stopped = _train(recipe, name, options, speaker, processes)
     except SystemExit as stop:
         if stop.code:
             raise
@@ -89,7 +84,6 @@ def _train(
     options: Options,
     console: Console | None,
     processes: Processes,
-    arguments: Sequence[str],
 ) -> tuple[Path | None, bool]:
     """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
     from facerec.training import checkpoint
@@ -125,7 +119,7 @@ def _train(
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
                 "precision": learner.precision,
-                "compile": learner.compile_mode,
+                "compile": str(learner.compiled),
             }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
         return folder, going_on
@@ -159,9 +153,8 @@ def _train(
                 print_notes([*dataset.notes, *trainer.warnings, *filter(None, [missing])], console)
             trainer.fit(options.max_steps)
     except (KeyboardInterrupt, SystemExit) as stop:
-        if console is not None:
-            why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
-            _tell_stop(console, why, begun, trainer, processes, arguments)
+        why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
+        _tell_stop(console, why, begun, trainer)
         raise
     shares = processes.gather_objects(trainer.skipped)
     if not trainer.interrupted:
@@ -173,35 +166,25 @@ def _train(
     # A resumed run may have had more steps behind it already.
     if options.max_steps is not None and learner.step >= options.max_steps:
         why = "--max-steps"
-    if console is not None:
-        _tell_stop(console, why, folder, trainer, processes, arguments)
+    _tell_stop(console, why, folder, trainer)
     return None, asked == SIGINT
 
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
     """Yield what is about to be trained, as the settings really are."""
-    import torch
-
     learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
     count = sum(p.numel() for p in learner.backbone.parameters())
-    penalty = recipe.regularizer or "none"
+    people = words.counted(dataset.num_classes, "class")
+    if dataset.identities is not None:
+        people = words.counted(dataset.identities, "identity", "identities")
     yield "run", str(folder) + (f" (resumed at step {learner.step})" if learner.step else "")
-    also = len(recipe.data.also)
-    further = f" and {words.counted(also, 'further set')}" if also else ""
-    known = words.counted(dataset.identities or 0, "identity", "identities")
-    people = words.counted(dataset.num_classes, "class") if dataset.identities is None else known
-    yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}{further}"
+    yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from learner.start.rows() if learner.start else ()
     yield "margin", str(recipe.margin or "none")
-    yield "norm penalty", str(penalty)
-    if learner.targets is not None and recipe.distillation is not None:
-        teacher, of = recipe.distillation, learner.targets.shape
-        yield (
-            "teacher",
-            f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
-            f"{words.counted(of[1], 'picture')} an image, {learner.targets.path.parent}",
-        )
+    yield "norm penalty", str(recipe.regularizer or "none")
+    if learner.targets is not None:
+        yield "teacher", f"{recipe.distillation}, {learner.targets.path.parent}"
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     for name in ("sampling", "head", "finetune", "ema"):
         if (value := getattr(recipe, name)) != getattr(Recipe(), name):
@@ -210,54 +193,29 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         "steps",
         f"{learner.total_steps:,} of {recipe.batch_size} images, "
         f"{words.counted(recipe.epochs, 'epoch')}, "
-        f"{learner.precision}{', compiled' if learner.compile_mode else ''}",
+        f"{learner.precision}{', compiled' if learner.compiled else ''}",
     )
-    threads = torch.get_num_threads()
-    yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
+    yield "processes", f"{processes.world_size} on {processes.device}"
 
 
 def _tell_stop(
-    console: Console,
-    why: str,
-    folder: Path | None,
-    trainer: Trainer | None,
-    processes: Processes,
-    arguments: Sequence[str],
+    console: Console | None, why: str, folder: Path | None, trainer: Trainer | None
 ) -> None:
-    """Say what is saved of a run that was stopped, and the command that goes on with it."""
+    """Say what is saved of a run that was stopped, and how to go on with it."""
     from facerec.training import checkpoint
 
+    if console is None:
+        return
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
-    step = 0 if last is None else int(last.name.rpartition("-")[2])
-    at, saved = "before any step", f"the state of step {step} is saved"
-    if trainer is not None and (reached := trainer.learner.step):
-        at = f"at step {reached} of {trainer.learner.total_steps}"
-        saved = "the state is saved" if reached == step else saved
-    if last is None:
-        saved = "nothing is saved"
-    if folder is None or not (folder / "recipe.json").is_file():
-        then = "the same command starts again"
-    elif not arguments:
-        then = f"the run is {folder}"
-    else:
-        then = f"go on with: {_going_on(shlex.join(arguments), why, folder, processes)}"
+    at, saved, then = "before any step", "nothing is saved", "the same command starts again"
+    if trainer is not None and trainer.learner.step:
+        at = f"at step {trainer.learner.step} of {trainer.learner.total_steps}"
+    if last is not None:
+        saved = f"the state of step {int(last.name.rpartition('-')[2])} is saved"
+    if folder is not None and (folder / "recipe.json").is_file():
+        less = " without --max-steps" if why == "--max-steps" else ""
+        then = f"go on with the same command{less} and --name {folder.name} --resume"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
-
-
-def _going_on(arguments: str, why: str, folder: Path, processes: Processes) -> str:
-    """Return the command that goes on with a run which one with these arguments has started."""
-    program, script = "facerec train", shlex.quote(sys.argv[0])
-    if script.endswith(".py"):
-        program = f"python {script}"
-    if Path(script).name == "__main__.py":
-        program = "python -m facerec train"
-    if processes.world_size > 1:
-        program = f"torchrun --standalone --nproc-per-node {processes.on_this_machine} {script}"
-    arguments = arguments.replace(" --resume", "")
-    if why == "--max-steps":
-        arguments = re.sub(r" --max[-_]steps[ =]\S+", "", arguments)
-    named = "" if re.search(r" --name[ =]", arguments) else f" --name {shlex.quote(folder.name)}"
-    return f"{program} {arguments}{named} --resume"
 
 
 def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
@@ -275,8 +233,7 @@ def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> No
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    words_given = list(sys.argv[1:] if argv is None else argv)
-    name, given, arguments = recipe_argument("train", words_given)
+    name, given, arguments = recipe_argument("train", argv)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
@@ -291,6 +248,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
         torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """
-        train_recipe(recipe, name, options, Console(), words_given)
+        train_recipe(recipe, name, options, Console())
 
     run_command(train, arguments)

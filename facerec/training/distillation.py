@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -38,7 +39,7 @@ from facerec.records.augment import Augmentation
 from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
 from facerec.training.distributed import Processes
 
-FORMAT = 1
+FORMAT = 2
 ARRAY_FILE = "embeddings.npy"
 NOTE_FILE = "teacher.json"
 """Written last: an embedding file without it is not whole."""
@@ -208,7 +209,7 @@ def teacher_targets(
         "images": len(dataset),
         "image_size": list(dataset.image_size),
         "views": config.views,
-        "augmentation": _changes(dataset.augmentation) if config.views else None,
+        "augmentation": to_dict(dataset.augmentation) if config.views else None,
         **({"mixup": config.mixup} if config.mixup else {}),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -257,23 +258,13 @@ def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
     return digest.hexdigest()
 
 
-def _changes(augmentation: Augmentation) -> dict[str, Any]:
-    """Return its fields but for an affine change that never happens, which older files lack."""
-    changes: dict[str, Any] = to_dict(augmentation)
-    if not augmentation.affine:
-        del changes["affine"]
-    return changes
-
-
 def _open_teacher(
     config: Distillation, dataset: FaceDataset, processes: Processes
 ) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
     asked = {} if config.preprocessing is None else asdict(config.preprocessing)
     device = str(processes.device)
-    if Path(config.teacher).suffix == ".onnx" and not (
-        processes.device.type == "cuda" and _has_cuda_engine()
-    ):
+    if Path(config.teacher).suffix == ".onnx" and not _computes_on(processes.device):
         device = "cpu"
     teacher = load_model(config.teacher, device=device, **asked)
     if teacher.image_size != dataset.image_size:
@@ -287,12 +278,12 @@ def _open_teacher(
     return teacher
 
 
-def _has_cuda_engine() -> bool:
+def _computes_on(device: torch.device) -> bool:
     """Tell whether the onnxruntime that is installed can compute on a GPU."""
-    try:
-        import onnxruntime
-    except ImportError:
+    if device.type != "cuda" or importlib.util.find_spec("onnxruntime") is None:
         return False
+    import onnxruntime
+
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 

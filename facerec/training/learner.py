@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
-from facerec.training.network import CUDA_GRAPHS, FromPixels, compile_mode, compiled
+from facerec.training.network import FromPixels
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
@@ -114,9 +114,13 @@ class Learner:
         micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
-        self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
+        self.compiled = recipe.compile is True or (
+            recipe.compile == "auto" and self.device.type == "cuda" and not recipe.recompute
+        )
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
-        self.model = compiled(self._plain_model, self.compile_mode)
+        self.model: nn.Module = self._plain_model
+        if self.compiled:
+            self.model = cast(nn.Module, torch.compile(self.model))
         # torch refuses to average the gradients of what is frozen for good.
         if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             self.model = data_parallel(self.model, recipe.data_parallel)
@@ -206,8 +210,6 @@ class Learner:
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)
         self.freezing.begin(self.step)
-        if self.compile_mode in CUDA_GRAPHS:
-            torch.compiler.cudagraph_mark_step_begin()
         images = batch.images.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         targets = None

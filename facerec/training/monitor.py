@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,9 +37,6 @@ mean length of the class centres; ``skipped`` counts the images of all ranks tha
 _SECONDS = 10.0
 """Between two lines of a log file."""
 
-_WIDE = 120
-"""Columns of a terminal that has room for all figures and a bar beside steps and times."""
-
 
 class LateFigures:
     """Scalars on their way from the device to the host, see `HostCopy`.
@@ -60,16 +56,6 @@ class LateFigures:
     def read(self) -> list[float]:
         """Return the values, waiting for their step if need be."""
         return [float(value) for value in self._copy.read().tolist()]
-
-
-@dataclass(frozen=True)
-class _Late:
-    """The figures of a step on their way to the host, and what is known of it already."""
-
-    step: int
-    names: tuple[str, ...]
-    figures: LateFigures
-    rest: dict[str, float]
 
 
 class Monitor:
@@ -104,16 +90,14 @@ class Monitor:
         losses: Sequence[float] = (),
         console: Console | None = None,
     ) -> None:
-        self.recipe, self.steps_per_epoch, self.total_steps = recipe, steps_per_epoch, total_steps
         self.active = processes.is_main
-        self.console = console if self.active else None
         self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
+        self.recipe, self.console = recipe, console if self.active else None
+        self.total_steps, self.steps_per_epoch = total_steps, steps_per_epoch
         self.last: dict[str, float] = {}
-        """The figures last read, with lr, norm_cv and images_per_second."""
-        self._printed_at = -math.inf
         self._losses = [torch.tensor(loss, device=processes.device) for loss in losses]
-        self._late: _Late | None = None
-        self._logged_at, self._logged_step = time.perf_counter(), start
+        self._late: tuple[int, list[str], LateFigures, dict[str, float]] | None = None
+        self._logged_step, self._logged_at, self._printed_at = start, time.perf_counter(), -math.inf
         self._validated = validated
         self._display: Progress | None = None
         self._task: Any = None
@@ -125,32 +109,17 @@ class Monitor:
         self._logged_at = time.perf_counter()
         if self.console is not None and self.console.is_terminal:
             # Imported here because a step needs none of it.
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
+            from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            wide = self.console.width >= _WIDE
             self._display = Progress(
-                TextColumn("epoch {task.fields[epoch]}"),
-                *([BarColumn()] if wide else []),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
                 TextColumn("ETA"),
                 TimeRemainingColumn(),
                 console=self.console,
             )
             self._task = self._display.add_task(
-                "",
-                total=self.total_steps,
-                completed=self._logged_step,
-                epoch=f"{self._logged_step // self.steps_per_epoch + 1}",
-                text="",
+                "", total=self.total_steps, completed=self._logged_step
             )
             self._display.start()
         return self
@@ -180,47 +149,43 @@ class Monitor:
         self._tell()
         self._losses.append(figures["loss"])
         if self._display is not None:
-            self._display.update(
-                self._task, completed=step, epoch=f"{(step - 1) // self.steps_per_epoch + 1}"
-            )
+            self._display.update(self._task, completed=step)
         if step % self.recipe.log_every and step % self.steps_per_epoch:
             return
-        loss = torch.stack(self._losses).mean()
+        figures = figures | {"loss": torch.stack(self._losses).mean()}
         self._losses.clear()
         now = time.perf_counter()
         images = (step - self._logged_step) * self.recipe.batch_size
         rest = {"lr": lr, "images_per_second": images / max(now - self._logged_at, 1e-9)}
         self._logged_at, self._logged_step = now, step
-        named = {**figures, "loss": loss}
-        self._late = _Late(step, tuple(named), LateFigures(*named.values()), rest)
-        if self._late.figures.here:
+        self._late = step, list(figures), LateFigures(*figures.values()), rest
+        if self._late[2].here:
             self._tell()
 
     @property
     def losses(self) -> list[float]:
-        """The finite losses of the steps since the last line, for those who go on from here."""
+        """The losses of the steps since the last line, for those who go on from here."""
         self._tell()
-        return [loss for loss in map(float, self._losses) if math.isfinite(loss)]
+        return [float(loss) for loss in self._losses]
 
     def _tell(self) -> None:
         """Show and write the figures that wait for it, if any do."""
-        late, self._late = self._late, None
-        if late is None:
+        if self._late is None:
             return
-        values = dict(zip(late.names, late.figures.read(), strict=True))
+        (step, names, figures, rest), self._late = self._late, None
+        values = dict(zip(names, figures.read(), strict=True))
         skipped = int(values.pop("skipped", 0))
         deviation = math.sqrt(max(values["norm_variance"], 0.0))
         cv = deviation / max(values["norm_mean"], 1e-12)
-        self.last = values | late.rest | {"norm_cv": cv}
-        self._write("train", late.step, **self.last, skipped=skipped)
+        self.last = values | rest | {"norm_cv": cv}
+        self._write("train", step, **self.last, skipped=skipped)
         if self._display is not None:
-            short = self._display.console.width < _WIDE
-            self._display.update(self._task, text=_line(self.last, short))
+            self._display.update(self._task, description=self._line())
         elif (
             time.perf_counter() - self._printed_at >= _SECONDS
-            and late.step % self.steps_per_epoch  # else the epoch's line tells the same
+            and step % self.steps_per_epoch  # else the epoch's line tells the same
         ):
-            self._print(f"step {late.step:,}/{self.total_steps:,}")
+            self._print(f"step {step:,}/{self.total_steps:,}")
 
     def end_epoch(self, epoch: int) -> None:
         """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
@@ -228,10 +193,17 @@ class Monitor:
         if self.last:
             self._print(f"epoch {epoch}/{self.recipe.epochs}")
 
+    def _line(self) -> str:
+        last = self.last
+        return (
+            f"loss {last['loss']:.3f}  {last['images_per_second']:.0f} img/s  lr {last['lr']:.4g}  "
+            f"‖f‖ {last['norm_mean']:.2f}  CV {last['norm_cv']:.3f}"
+        )
+
     def _print(self, beginning: str) -> None:
         """Print the figures last read."""
         if self.console is not None:
-            self.console.print(f"{beginning}  {_line(self.last)}", highlight=False)
+            self.console.print(f"{beginning}  {self._line()}", highlight=False)
             self._printed_at = time.perf_counter()
 
     def validation(self, step: int, epoch: int, results: dict[str, VerificationResult]) -> None:
@@ -248,15 +220,16 @@ class Monitor:
                 self._board.add_scalar(f"accuracy/{name}", accuracy.mean, step)
             if self.console is not None:
                 mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
-                self.console.print(
-                    f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)",
-                    highlight=False,
-                )
+                text = f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)"
+                self.console.print(text, highlight=False)
         self._logged_at = time.perf_counter()  # validation is no training time
 
     def _write(self, kind: str, step: int, **values: Any) -> None:
         if self.path is not None:
-            line = json.dumps({"kind": kind, "step": step, **_finite(values)}, allow_nan=False)
+            # JSON knows neither NaN nor infinities.
+            bad = [k for k, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
+            known = values | dict.fromkeys(bad)
+            line = json.dumps({"kind": kind, "step": step, **known}, allow_nan=False)
             try:
                 with open_file(self.path, "a", encoding="utf-8") as file:
                     file.write(line + "\n")
@@ -266,22 +239,6 @@ class Monitor:
         if self._board is not None and kind == "train":
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinities, which JSON does not know, by null."""
-    bad = {n for n, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
-    return {name: None if name in bad else value for name, value in values.items()}
-
-
-def _line(values: dict[str, float], short: bool = False) -> str:
-    beginning = f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s"
-    if short:
-        return beginning
-    return (
-        f"{beginning}  lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  "
-        f"CV {values['norm_cv']:.3f}"
-    )
 
 
 def _forget_after(path: Path, step: int, validated: int) -> None:

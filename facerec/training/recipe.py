@@ -16,7 +16,6 @@ from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
-from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
 
@@ -105,10 +104,9 @@ class Recipe(Checked):
     """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
     a gradient scaler. Penalties are float32; heads have a field of their own."""
     data_parallel: DataParallel = field(default_factory=DataParallel)
-    compile: Compile = "auto"
+    compile: bool | Literal["auto"] = "auto"
     """torch.compile normalisation and backbone: faster steps after a minute or so of compiling.
-    auto does so on a GPU, but for recomputed activations; reduce-overhead adds CUDA graphs, for
-    small batches, and max-autotune tries more kernels, too."""
+    auto does so on a GPU, but for recomputed activations."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
@@ -169,14 +167,8 @@ class Recipe(Checked):
                     "sampling balanced goes from identity to identity, so images of data.also "
                     "without a label would not be seen; choose shuffle"
                 )
-        if self.recompute and self.compile not in (False, "auto"):
+        if self.recompute and self.compile is True:
             raise RecipeError("recompute and compile do not go together; choose one of them")
-        if self.compile in CUDA_GRAPHS and self.accumulation > 1:
-            # A graph's memory, gradients in it, is written again by the next micro-batch.
-            raise RecipeError(
-                f"compile {self.compile} and accumulation above 1 do not go together: CUDA graphs "
-                "would overwrite the gradients that add up; choose one of them"
-            )
         if self.batch_size % self.accumulation:
             raise RecipeError(
                 f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -342,10 +343,9 @@ def _hardware(processes: Processes) -> dict[str, Any]:
         "system": platform.platform(),
         "cores": os.cpu_count(),
     }
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [x for x in cpuinfo.read_text(errors="replace").splitlines() if "model name" in x]
-        facts["cpu"] = names[0].split(":", 1)[1].strip() if names else None
+    with contextlib.suppress(OSError):
+        names = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
+        facts["cpu"] = names and names[1].strip()
     if processes.device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(processes.device)
         facts["cuda"] = torch.version.cuda

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -26,7 +25,7 @@ from torch import nn
 
 from facerec.embedding.torch_model import save_model
 from facerec.environment import available_cores
-from facerec.errors import CheckpointError, RecipeError, TrainingError
+from facerec.errors import CheckpointError, RecipeError, TrainingError, message_line
 from facerec.files import write_json
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, Skipped
@@ -271,16 +270,10 @@ class Trainer:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            how = re.search(r"killed by signal: (\w+( \w+)*)", str(error))
-            likely = (
-                "shared memory (/dev/shm) is full, or a file was cut short while it was read"
-                if how and how[1].startswith("Bus error")
-                else "the memory may be too small for so many workers"
-            )
             raise TrainingError(
-                f"step {self.learner.step}: a loader process died "
-                f"({how[1] if how else 'no signal'}); {likely}; "
-                "go on with --resume, and if it dies again with fewer --workers"
+                f"step {self.learner.step}: a loader process died ({message_line(error)}); the "
+                "memory, or the shared memory (/dev/shm), may be too small for so many workers; go "
+                "on with --resume, and if it dies again with fewer --workers"
             ) from error
 
     def _write_skipped(self) -> None:

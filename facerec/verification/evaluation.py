@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import FPR_TARGETS, REPLICATES, Compat
+from facerec.defaults import FPR_TARGETS, Compat
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
@@ -35,7 +35,6 @@ from facerec.statistics.rates import (
     Rate,
     StepEqualErrorRate,
     parse_rate,
-    sort_scores,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.uncertainty import Uncertainty, mean_interval
@@ -238,14 +237,9 @@ def score_pairs(
     normalised; sums run in float64.
 
     Raises:
-        MetricError: not a matrix of real numbers, or a pair names a row that it lacks.
+        MetricError: not a matrix of real numbers.
     """
     matrix = real_matrix(vectors, "embeddings")
-    rows = np.concatenate([first, second])
-    if rows.size and not 0 <= rows.min() <= rows.max() < len(matrix):
-        raise MetricError(
-            f"pairs name the embeddings {rows.min()} to {rows.max()}, but there are {len(matrix)}"
-        )
     scores = np.empty(len(first), np.float32)
     for start in range(0, len(scores), _CHUNK):
         chunk = slice(start, start + _CHUNK)
@@ -266,8 +260,6 @@ def evaluate(
     name: str,
     fpr: Sequence[Rate] = FPR_TARGETS,
     reasons: Mapping[int, str] | None = None,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     notes: Sequence[str] = (),
     subjects_from: str | None = None,
     items: NDArray[np.str_] | None = None,
@@ -284,9 +276,6 @@ def evaluate(
         name: of the bench.
         fpr: targets; text is taken exactly.
         reasons: pair → why it has no score, for the list of failures.
-        replicates: resamplings of the subjects behind the intervals of TPR@FPR and its threshold;
-            with 0 they rest on order statistics with effective numbers of comparisons.
-        seed: of the resampling.
         notes: remarks on the bench, to be passed on.
         subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
@@ -296,8 +285,6 @@ def evaluate(
     """
     values = np.asarray(scores)
     same = pairs.issame
-    if values.shape != same.shape:
-        raise MetricError(f"{name}: {len(same)} pairs but scores of shape {values.shape}")
     if values.dtype.kind == "f" and values.dtype.itemsize < 4:
         values = values.astype(np.float32)
     valid = ~np.isnan(values)
@@ -311,8 +298,8 @@ def evaluate(
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
-    figures = sort_scores(values[valid & same], values[valid & ~same])
-    uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
+    uncertainty = Uncertainty(pairs, values, subjects_from)
+    figures = uncertainty.scored.figures
     folds = None
     if pairs.folds is not None:
         emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
@@ -336,7 +323,7 @@ def evaluate(
             for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
         ),
         auc=Estimate(figures.auc(), uncertainty.auc()),
-        eer=Estimate(eer.rate, uncertainty.eer(eer)),
+        eer=Estimate(eer.rate, uncertainty.eer()),
         eer_step=figures.eer_step(),
         d_prime=figures.d_prime(),
         norms=None,
@@ -355,8 +342,6 @@ def evaluate_embeddings(
     *,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Compat | None = None,
-    replicates: int = REPLICATES,
-    seed: int = 0,
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
@@ -366,15 +351,9 @@ def evaluate_embeddings(
     as that project computes it; all else is as in `evaluate`.
 
     Raises:
-        MetricError: another number of embeddings than images, an impossible target, or a class
-            without any score.
+        MetricError: an impossible target, or a class without any score.
     """
     vectors, pairs = embeddings.vectors, bench.pairs
-    if len(vectors) != len(bench.images):
-        raise MetricError(
-            f"{bench.name}: {len(vectors)} embeddings for {len(bench.images)} images; make them "
-            "again for this bench"
-        )
     subjects_from, notes = bench.subjects_from, bench.notes
     # An embeddings file of such a bench holds what the pairs tell, and nothing more.
     named = embeddings.note.get("source", {}).get("subjects_from") != INFERRED
@@ -391,8 +370,6 @@ def evaluate_embeddings(
         name=bench.name,
         fpr=fpr,
         reasons={pair: _why(embeddings, pairs, pair) for pair in missing},
-        replicates=replicates,
-        seed=seed,
         notes=notes,
         subjects_from=subjects_from,
         items=bench.images.ids,
@@ -424,7 +401,6 @@ def evaluate_bench(
     flip: bool = True,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Compat | None = None,
-    replicates: int = REPLICATES,
     align: Aligner | None = None,
     batch_size: int = 64,
     progress: Progress | None = None,
@@ -451,25 +427,17 @@ def evaluate_bench(
         on_error=on_error,
         progress=progress,
     )
-    result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat, replicates=replicates)
+    result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat)
     return replace(result, model=model.describe())
 
 
 def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
     """Pick the embeddings of ``wanted`` images, ids ``(m,)``, in their order.
 
-    Embeddings without ids are taken as they are if their number is right.
-
     Raises:
         MetricError: one of the images has no embedding.
     """
-    if embeddings.ids is None:
-        if len(embeddings.vectors) == len(wanted):
-            return embeddings
-        raise MetricError(
-            f"{name}: {len(embeddings.vectors)} embeddings without ids for {len(wanted)} "
-            "images; make them again with facerec embed"
-        )
+    assert embeddings.ids is not None  # readers of files see to that
     rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted))
     absent = np.flatnonzero(rows < 0)
     if absent.size:

@@ -7,8 +7,6 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from facerec.embedding import load_model
 from facerec.errors import RecipeError
 from facerec.fairness.rows import ETA2, p_of
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
-from facerec.report.estimate import Estimate
 
 P = p_of(ETA2)
 GROUPS = {"group": ("good", "poor"), "control": CONTROL}
@@ -105,23 +102,21 @@ def test_the_demo_goes_from_nothing_to_a_page(
     assert f"default-src 'none'; img-src data:; style-src 'sha256-{digest}';" in policy
     assert page.all("script") == [] and re.search(r"https?:|@import|url\(|style=", text) is None
     kinds = [image["src"].partition(";")[0] for image in page.all("img")]
-    assert kinds == ["data:image/svg+xml"] * 5 + ["data:image/jpeg"]
-    places = [text.index(mark) for mark in ('"verdict"', '"findings"', "<img ", "<table>")]
+    assert kinds == ["data:image/svg+xml"] * 3 + ["data:image/jpeg"]
+    places = [text.index(mark) for mark in ('"verdict"', '"findings"', "<table>", "<img ")]
     assert places == sorted(places)
     table = page.rows("Verification of people that neither model has seen")
-    assert table[0][:4] == ["arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1"]
+    assert table[0][:4] == ["arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-2"]
     arms = ("ArcFace", "ArcFace + SEC")
     assert [row[:2] for row in table[1:]] == [[arm, pack] for arm in arms for pack in PACKS]
     for row in table[1:]:
         assert re.fullmatch(r"\d+\.\d\d % ± \d+\.\d\d", row[2])
-        # 60 different pairs resolve one error in ten, not one in a hundred.
-        assert "/60" in row[3] and "[" in row[3]
-        assert "not resolvable" in row[4]
-        assert float(row[5]) > 0 and float(row[6]) > 0
+        assert "not resolvable" in row[3]  # by 60 different pairs
+        assert float(row[4]) > 0 and float(row[5]) > 0
     settings = {row[0]: row[1] for row in page.rows("Settings")}
     assert settings["penalty of ArcFace"] == "none"
     assert settings["penalty of ArcFace + SEC"].startswith("SEC(weight=0.5")
-    assert settings["batch_size"] == "16" and "width=0.125" in settings["backbone"]
+    assert "width=0.125" in settings["backbone"]
     assert "8 people × 6 images" in " ".join(page.text.split())
 
     # What is exported computes what the run does.
@@ -151,29 +146,9 @@ def test_the_demo_goes_from_nothing_to_a_page(
 
     # The terminal says the same.
     for row in table[1:]:
-        assert row[2] in printed and row[5] in printed
+        assert row[2] in printed and row[4] in printed
     assert "The audit detects the planted difference in" in printed
     assert f"report: {out / 'report.html'}" in printed
-
-
-@pytest.mark.parametrize(
-    ("detected", "sentence"),
-    [
-        ("group", "the planted difference in every model and none between the control groups."),
-        ("", "the planted difference in no model and none between the control groups."),
-        ("control", "in no model and one between the control groups in every model, a false alarm"),
-    ],
-)
-def test_the_verdict_follows_the_audits(detected: str, sentence: str) -> None:
-    audits = [
-        module.NormAudit(arm, grouping, "x.html", Estimate(0.1, total=80), 0.01 if hit else 0.2)
-        for arm in ("a", "b")
-        for grouping in module.GROUPINGS
-        for hit in [grouping == detected]
-    ]
-    packs: Any = {"lfw": SimpleNamespace(accuracy=SimpleNamespace(kfold=SimpleNamespace(mean=0.9)))}
-    said = module._verdict({"a": packs, "b": packs}, audits)
-    assert sentence in said and "chance gives 50 %" in said
 
 
 def test_a_missing_recipe_is_a_sentence_before_anything_is_drawn(workplace: Path) -> None:

@@ -87,13 +87,6 @@ def test_every_command_has_help_that_names_it(
     assert words.count("(default: ") + words.count("(required)") >= 3
 
 
-def test_arguments_reach_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "train", "gone.py") == 2
-    assert capsys.readouterr().err.startswith("error: gone.py: no such recipe file")
-
-
 def test_every_command_but_the_demo_has_a_door() -> None:
     names = {path: path.stem for path in TOOLS.glob("*.py")}
     assert {name.replace("_", "-") for name in names.values()} == COMMANDS.keys() - {"demo"}
@@ -152,11 +145,6 @@ def greet(name: str = "you", times: int = 1) -> None:
         raise ValueError("a fault of the program")
 
 
-def test_run_command_passes_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    run_command(greet, ["--name", "Ada", "--times", "2"])
-    assert capsys.readouterr().out.strip() == "hello Ada hello Ada"
-
-
 def count(number: Count = 1, share: Share | None = None, seed: int = 0, factor: float = 1) -> None:
     """Count."""
 
@@ -213,11 +201,6 @@ def test_a_lack_of_rights_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         run_command(greet, ["--name", "stranger", "--debug"])
     assert "PermissionError" in capsys.readouterr().err
-
-
-def test_a_fault_of_the_program_is_not_dressed_up() -> None:
-    with pytest.raises(ValueError, match="a fault of the program"):
-        run_command(greet, ["--name", "bug"])
 
 
 @pytest.mark.parametrize(

@@ -47,27 +47,6 @@ def test_its_formula_and_its_way_through_json(workplace: Path) -> None:
         from_dict(Recipe, {"margin": {**to_dict(margin), "margin": 1e15}}, "recipe")
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["in the recipe", "in a file beside it"])
-def test_help_and_mistakes_show_its_fields(
-    workplace: Path, capsys: pytest.CaptureFixture[str], beside: bool
-) -> None:
-    own, recipe = BLOCKS["linear.py"].split("recipe = ")
-    head = own.split("@dataclass")[0]
-    own = f"from __future__ import annotations\nfrom typing import Literal\n{own}"
-    own = own.replace("margin: float", "margin: Literal[0.4, 0.3]")
-    imported = f"{head}from own import LinearMargin"
-    (workplace / "own.py").write_text(own)
-    (workplace / "mine.py").write_text(f"{imported if beside else own}\nrecipe = {recipe}")
-    for flag, stream, words in (
-        ("--help", "out", "--margin.margin {0.4,0.3}"),
-        ("--margin.margin=x", "err", "--margin.margin"),
-        ("--margin.margine=1", "err", "--margin.margine"),
-    ):
-        with pytest.raises(SystemExit):
-            train(["mine.py", flag])
-        assert words in getattr(capsys.readouterr(), stream)
-
-
 def test_what_is_no_margin_is_refused(workplace: Path) -> None:
     class Bare(OwnMargin):
         pass

@@ -204,9 +204,8 @@ def test_a_compiled_step_equals_the_plain_one(device: torch.device, on_gpu: None
     [
         {"precision": "bf16", "head": Head(precision="bf16")},
         {"precision": "bf16", "ema": 0.9},
-        {"precision": "bf16", "compile": "reduce-overhead"},
     ],
-    ids=["bf16", "with a moving average", "CUDA graphs"],
+    ids=["bf16", "with a moving average"],
 )
 def test_compiled_steps_in_bf16_follow_plain_ones(
     device: torch.device, on_gpu: None, changes: dict[str, Any]

@@ -129,64 +129,11 @@ def test_several_centres_a_class_equal_dense(pool, ranks, margin):
         assert_equal_to_dense(pool, ranks, margin, SEC(0.5), classes, torch.float64, 1e-9, 3)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("margin", MARGINS[-5:], ids=str)
-def test_sharded_equals_dense_in_float32(pool, ranks, margin):
-    assert_equal_to_dense(pool, ranks, margin, SEC(0.5), 10, torch.float32, 1e-6)
-
-
 @pytest.mark.parametrize("penalty", PENALTIES, ids=str)
 def test_penalties_equal_one_process(pool, penalty):
     for ranks in (2, 3):
         # Buffers are float32, whatever the embeddings.
         assert_equal_to_dense(pool, ranks, ArcFace(), penalty, 7, torch.float64, 1e-6)
-
-
-def unequal(group, config, sizes):
-    """Run the regulariser on batches of different sizes, one of which may be empty."""
-    rank = group.rank() if group else None
-    regularizer = create_regularizer(config, group)
-    result = []
-    for step in range(3):
-        generator = torch.Generator().manual_seed(step)
-        x = torch.randn(sum(sizes), 5, generator=generator)
-        x = x if group is None else x.split(sizes)[rank]
-        x = x.clone().requires_grad_()
-        output = regularizer(x)
-        output.loss.backward()
-        figures = [output.figures[name] for name in ("penalty", "variance")]
-        result.append((output.loss.detach(), *figures, x.grad))
-    return result, regularizer.center
-
-
-@pytest.mark.parametrize("sizes", [(5, 3, 1), (4, 4, 0)])
-@pytest.mark.parametrize("config", [SEC(2.0), SEC(2.0, rho=0.2, p=1)], ids=str)
-def test_unequal_batches_of_the_penalty(pool, config, sizes):
-    dense, center = unequal(None, config, sizes)
-    ranks = pool.run(3, unequal, config, sizes)
-    for step, (loss, penalty, variance, gradient) in enumerate(dense):
-        each = [result[step] for result, _ in ranks]
-        # DistributedDataParallel averages over ranks.
-        assert torch.allclose(sum(e[0] for e in each) / 3, loss, atol=1e-6)
-        assert torch.allclose(torch.cat([e[3] for e in each]) / 3, gradient, atol=1e-6)
-        assert torch.allclose(each[0][1], penalty, atol=1e-6)
-        assert torch.allclose(each[0][2], variance, atol=1e-6)
-    assert torch.allclose(ranks[0][1], center, atol=1e-6)
-    assert all(torch.equal(other, ranks[0][1]) for _, other in ranks)
-
-
-def centers(group, classes):
-    head = MarginClassifier(classes, 4, ArcFace(), seed=2, group=group)
-    return head.weight.detach(), head.class_offset, head.num_local
-
-
-@pytest.mark.parametrize("classes", [1, 4, 10, 5000])
-def test_initial_shards_are_the_rows_of_the_dense_centres(pool, classes):
-    (dense, *_), shards = centers(None, classes), pool.run(3, centers, classes)
-    assert torch.equal(torch.cat([weight for weight, *_ in shards]), dense)
-    assert len(dense.unique(dim=0)) == classes
-    for weight, offset, count in shards:
-        assert torch.equal(weight, dense[offset : offset + count])
 
 
 def refusal(group, rows, labels):

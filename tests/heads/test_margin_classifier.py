@@ -64,19 +64,6 @@ def test_loss_equals_a_loop(margin):
     assert output.figures["center_norm"].item() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    "margin", [m for m in MARGINS if getattr(m, "gradient", "exact") == "exact"], ids=str
-)
-def test_gradient_equals_finite_differences(margin):
-    head = classifier(margin).double()
-    x, labels = batch(dtype=torch.float64)
-
-    def loss(x, weight):
-        return torch.func.functional_call(head, {"weight": weight}, (x, labels)).loss
-
-    assert torch.autograd.gradcheck(loss, (x, head.weight))
-
-
 def test_no_margin_equals_softmax_bit_for_bit():
     x, labels = batch()
     results = []
@@ -113,14 +100,6 @@ def test_parallel_and_antiparallel_embeddings_train(margin, dtype):
     # The gradient of the zero embedding is bounded, but too large for float16.
     rows = x.grad[:4] if dtype == torch.float16 else x.grad
     assert rows.isfinite().all()
-
-
-def test_autocast_does_not_reach_the_logits():
-    head = classifier(ArcFace())
-    x, labels = batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = head(x, labels).loss
-    assert torch.equal(inside, head(x, labels).loss)
 
 
 @pytest.mark.parametrize("label", [-1, 5, 10**9])
@@ -223,20 +202,6 @@ def test_adaface_averages_change_in_training_only_and_once_a_step():
     assert torch.equal(*shown)
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-2)
     assert classifier(ArcFace()).norm_average is None
-
-
-def test_adaface_averages_of_micro_batches_are_those_of_the_batch():
-    whole, parts = (classifier(AdaFace(t_alpha=0.6)).double() for _ in range(2))
-    for seed in range(3):
-        x, labels = batch(rows=12, seed=seed, dtype=torch.float64)
-        whole(x, labels)
-        for rows in (slice(0, 4), slice(4, 8), slice(8, 12)):
-            parts(x[rows], labels[rows])
-        whole.advance()
-        parts.advance()
-        assert torch.allclose(
-            whole.norm_average.average, parts.norm_average.average, rtol=1e-12, atol=0
-        )
 
 
 def test_a_lost_step_or_a_single_image_does_not_spoil_the_averages():

@@ -77,16 +77,6 @@ def test_one_scale_free_weight_presses_alike_on_all_scales(p):
         assert share(size, scale) == pytest.approx(share(1.0, 1.0) * size**p / scale, rel=1e-6)
 
 
-def test_statistics_for_logging():
-    x = embeddings()
-    norms = torch.tensor(norms_of(x))
-    output = create_regularizer(SEC(1.0))(x)
-    assert output.figures["mean_norm"].item() == pytest.approx(norms.mean().item())
-    assert output.figures["variance"].item() == pytest.approx(norms.var(correction=0).item())
-    assert output.figures["penalty"].item() == pytest.approx(output.figures["variance"].item())
-    assert output.figures["min_norm"].item() == pytest.approx(norms.min().item())
-
-
 def test_moving_average_takes_in_the_current_batch():
     module = create_regularizer(SEC(1.0, rho=0.1))
     center = None
@@ -111,19 +101,6 @@ def test_eval_mode_and_update_false_leave_the_state():
     assert module(embeddings(seed=2)).figures["penalty"] == shown.figures["penalty"]
     assert shown.figures["center"].item() == pytest.approx(before["center"].item())
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
-
-
-@pytest.mark.parametrize("config", [SEC(1.0, rho=0.1), RingLoss(0.5)], ids=str)
-def test_saved_and_loaded_state_continues_alike(config):
-    first, second = create_regularizer(config), create_regularizer(config)
-    for seed in range(3):
-        first(embeddings(seed=seed, dtype=torch.float32))
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert first.state_dict()["initialized"]
-    x = embeddings(seed=9, dtype=torch.float32)
-    assert torch.equal(first(x).loss, second(x).loss)
-    for left, right in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +133,6 @@ def test_micro_batches_equal_the_big_batch(config):
     assert torch.equal(whole.center, parts.center)
 
 
-def test_which_penalties_couple_samples():
-    assert SEC(1.0).couples_samples
-    assert L2Norm(1.0, relative=True).couples_samples
-    assert not L2Norm(1.0).couples_samples
-    assert not FixedNorm(1.0).couples_samples
-    assert not RingLoss(1.0).couples_samples
-
-
 def test_linear_schedule():
     x = embeddings()
     module = create_regularizer(SEC(2.0, schedule="linear"))
@@ -194,20 +163,6 @@ def test_zero_embedding_has_zero_gradient():
     assert output.figures["min_norm"] == 0
     assert torch.equal(x.grad[3], torch.zeros(5))
     assert x.grad.isfinite().all()
-
-
-def test_learned_radius_under_sgd_is_a_moving_average():
-    rate, weight = 0.05, 0.7
-    ring = create_regularizer(RingLoss(weight))
-    average = create_regularizer(SEC(1.0, rho=2 * rate * weight))
-    optimizer = torch.optim.SGD(ring.parameters(), lr=rate)
-    for step in range(50):
-        x = embeddings(seed=step, dtype=torch.float32)
-        optimizer.zero_grad()
-        ring(x).loss.backward()
-        optimizer.step()
-        average(x)
-        assert ring.radius.item() == pytest.approx(average.center.item(), rel=1e-6)
 
 
 def test_warnings_name_the_doubtful_combinations():

@@ -62,24 +62,6 @@ def test_loss_and_gradients_equal_a_loop(margin, chunk):
     assert output.figures["center_norm"].item() == pytest.approx(1)
 
 
-def test_gradient_equals_finite_differences():
-    head = classifier(ArcFace(scale=8.0))
-    x, labels = batch()
-
-    def loss(x, weight):
-        return torch.func.functional_call(head, {"weight": weight}, (x, labels)).loss
-
-    assert torch.autograd.gradcheck(loss, (x, head.weight))
-
-
-def test_one_centre_a_class_is_what_it_was_bit_for_bit():
-    x, labels = batch()
-    plain = MarginClassifier(5, 8, ArcFace(), seed=3)
-    one = MarginClassifier(5, 8, ArcFace(), seed=3, centers_per_class=1)
-    assert torch.equal(plain.weight, one.weight)
-    assert torch.equal(plain(x.float(), labels).loss, one(x.float(), labels).loss)
-
-
 def test_whole_classes_are_sampled():
     head = classifier(ArcFace(scale=8.0), classes=20, sample_rate=0.5)
     x, labels = batch(classes=20)

@@ -112,30 +112,6 @@ def test_a_checkpoint_waits_for_the_one_before(tmp_path: Path, gate: Gate) -> No
         assert_is(tmp_path / f"step-{step:08d}", step)
 
 
-def test_the_last_are_kept_and_the_rest_of_a_killed_one_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    half = tmp_path / ".step-00000007.tmp"
-    half.mkdir()
-    (half / "__0_0.distcp").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_text("mine")
-    remove = shutil.rmtree
-    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
-        for step in (1, 2):
-            writer.save(step, state(step), {})
-        writer.wait()
-        assert names(tmp_path) == ["notes.txt", "step-00000001", "step-00000002"]
-        # Killed while it deletes the oldest: what is left of that is out of sight.
-        monkeypatch.setattr(shutil, "rmtree", lambda *arguments, **options: None)
-        writer.save(3, state(3), {})
-        writer.wait()
-        assert names(tmp_path)[0] == ".step-00000001.tmp"
-        assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-00000002", "step-00000003"]
-        monkeypatch.setattr(shutil, "rmtree", remove)
-        writer.save(4, state(4), {})
-    assert names(tmp_path) == ["notes.txt", "step-00000003", "step-00000004"]
-
-
 # ---------------------------------------------------------------- faults
 
 

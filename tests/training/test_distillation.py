@@ -26,7 +26,6 @@ from facerec.errors import (
 )
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
-from facerec.records.layout import write_image_records
 from facerec.training import Distillation, Recipe
 from facerec.training import distillation as module
 from facerec.training.run import check_same_run, write_manifest, write_recipe
@@ -80,24 +79,6 @@ def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
     assert {view for _, view in seen} == set(range(views or 2))
 
 
-def test_fixed_views_are_those_of_every_seed_and_go_round(place: Path) -> None:
-    first, second = (
-        open_dataset(Data(place / "data", augmentation=Augmentation(photometric=1.0)), seed)
-        for seed in (0, 1)
-    )
-    first.views = second.views = 3
-    indices = np.array([5, 9])
-    batches = [first.__getitems__(BatchRequest(epoch, indices)) for epoch in range(4)]
-    assert torch.equal(batches[0].images, batches[3].images)
-    assert not torch.equal(batches[0].images, batches[1].images)
-    other = second.__getitems__(BatchRequest(1, indices))
-    assert torch.equal(other.images, batches[1].images)
-    # An image that comes twice in an epoch shows two of its views.
-    repeated = first.__getitems__(BatchRequest(1, np.array([5, 5]), np.array([0, 1])))
-    assert repeated.views is not None and repeated.views.tolist() == [1, 2]
-    assert torch.equal(repeated.images[1], batches[2].images[0])
-
-
 def test_blended_views_lie_between_two_images(place: Path) -> None:
     dataset = open_dataset(Data(place / "data", augmentation=Augmentation(flip=0.0)), 0)
     plain = np.stack([dataset[i][0] for i in range(IMAGES)]).astype(float)
@@ -121,32 +102,6 @@ def test_blended_views_lie_between_two_images(place: Path) -> None:
     dataset.mixup = 0.0
     again = dataset.__getitems__(BatchRequest(3, indices)).images.numpy()
     assert np.array_equal(again, plain)
-
-
-@pytest.mark.parametrize("views", [0, 2])
-def test_a_damaged_image_teaches_nothing_and_its_replacement_has_its_own_target(
-    place: Path, tmp_path: Path, views: int
-) -> None:
-    dataset = open_dataset(Data(place / "data"), 0)
-    items = [(label, str(i), dataset.encoded(i)) for i, label in enumerate(dataset.labels)]
-    items[3] = (0, "3", b"no image")
-    (tmp_path / "data").mkdir()
-    write_image_records(tmp_path / "data" / "train", iter(items), num_classes=7)
-    recipe = taught(place, tmp_path / "cache", views=views)
-    data = Data(tmp_path / "data", on_error="skip", augmentation=Augmentation(photometric=0.9))
-    recipe = replace(recipe, data=data if views else replace(data, augmentation=Augmentation()))
-    with pytest.raises(FacerecError, match="key 4"):
-        make_trainer(replace(recipe, data=replace(recipe.data, on_error="error")))
-    trainer = make_trainer(recipe)
-    array = np.load(folder_of(tmp_path / "cache") / module.ARRAY_FILE)
-    assert np.isnan(array[3]).all() and np.isfinite(np.delete(array, 3, axis=0)).all()
-    teacher = load_model(place / "teacher.onnx")
-    batch = trainer.learner.images.__getitems__(BatchRequest(1, np.array([2, 3, 4])))
-    assert [skipped.index for skipped in batch.skipped] == [3]
-    assert batch.targets is not None
-    np.testing.assert_allclose(
-        batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
-    )
 
 
 def test_the_file_is_shared_and_not_made_again(
@@ -234,19 +189,6 @@ def unlabelled(place: Path, cache: Path, **fields: object) -> Recipe:
     """Both halves of the data are the same images; the second half is of nobody."""
     data = Data(place / "data", also=(Part(place / "data", labelled=False),))
     return taught(place, cache, {"data": data, "margin": ArcFace(scale=16.0), **fields})
-
-
-def test_unlabelled_images_have_no_class_and_stay_in_subsets(place: Path, tmp_path: Path) -> None:
-    data = unlabelled(place, tmp_path).data
-    dataset = open_dataset(data, 0)
-    assert dataset.num_classes == 7 and dataset.has_unlabelled and len(dataset) == 2 * IMAGES
-    assert (dataset.labels[:IMAGES] >= 0).all() and (dataset.labels[IMAGES:] == -1).all()
-    assert [dataset.sample(i)[1] for i in (0, IMAGES)] == [0, -1]
-    (tmp_path / "some.txt").write_text("1\n4\n")
-    some = open_dataset(replace(data, identities=tmp_path / "some.txt"), 0)
-    assert some.num_classes == 2 and some.has_unlabelled
-    assert np.unique(some.labels, return_counts=True)[1].tolist() == [IMAGES, 8, 8]
-    assert some.sample(len(some) - 1)[1] == -1
 
 
 def test_the_margin_sees_labelled_images_alone() -> None:

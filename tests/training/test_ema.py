@@ -14,7 +14,6 @@ from safetensors import safe_open
 
 from facerec.embedding import load_model
 from facerec.training.ema import WeightAverage
-from facerec.training.validation import PackValidator
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +66,6 @@ def test_the_average_is_the_model_and_the_weights_are_kept(
     averaged = dict(trainer.learner.average.module.named_parameters())
     same = [n for n, p in plain.learner.backbone.named_parameters() if torch.equal(p, averaged[n])]
     assert same == []
-
-
-def test_the_average_is_what_is_validated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make_trainer(noisy_recipe(data, ema=0.5))
-    seen: list[object] = []
-    monkeypatch.setattr(PackValidator, "__init__", lambda self: None)
-    monkeypatch.setattr(PackValidator, "__call__", lambda self, x: seen.append(x) or {})
-    trainer.validator = PackValidator()  # type: ignore[call-arg]
-    trainer.validate(1)
-    assert trainer.learner.average is not None and seen == [trainer.learner.average.module]
 
 
 @pytest.mark.parametrize("stop", [1, 5])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import helpers.rehearsal  # noqa: F401  (its backbone)
 import pytest
 import torch
 from helpers.tiny_training import (
@@ -31,7 +30,6 @@ from facerec.backbones import (
     normalize,
     recompute_activations,
 )
-from facerec.records.dataset import Batch
 from facerec.training import (
     Adam,
     AdamW,
@@ -39,8 +37,7 @@ from facerec.training import (
     Head,
     RMSprop,
 )
-from facerec.training.network import FromPixels, compile_mode
-from facerec.training.prefetch import prefetched
+from facerec.training.network import FromPixels
 
 SAMPLED = Head(sample_rate=0.5)
 
@@ -142,20 +139,9 @@ def test_backbones_keep_less_when_they_recompute(name: str) -> None:
 # ---------------------------------------------------------------- compiling
 
 
-def test_auto_compiles_on_a_gpu_alone() -> None:
-    assert [compile_mode("auto", kind, False) for kind in ("cuda", "cpu", "mps")] == [
-        "default",
-        None,
-        None,
-    ]
-    assert compile_mode("auto", "cuda", True) is None  # with recomputed activations
-    assert compile_mode(False, "cuda", False) is None
-    assert compile_mode(True, "cpu", False) == "default"
-    assert compile_mode("reduce-overhead", "cuda", False) == "reduce-overhead"
-
-
+@pytest.mark.integration
 def test_normalisation_and_backbone_are_one_graph() -> None:
-    backbone = create_backbone("small_net", embedding_size=8, seed=0).eval()
+    backbone = create_backbone("iresnet18", width=0.125, embedding_size=8, seed=0).eval()
     network = FromPixels(backbone, Preprocessing(channels="bgr"))
     graphs = []
 
@@ -173,7 +159,7 @@ def test_normalisation_and_backbone_are_one_graph() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_step_gives_the_same_loss(many: Path) -> None:
-    backbone = Backbone("small_net", embedding_size=16)
+    backbone = Backbone("iresnet18", embedding_size=16, width=0.125)
     plain, compiled = (
         make_trainer(tiny_recipe(many, backbone=backbone, compile=c)) for c in (False, True)
     )
@@ -200,21 +186,3 @@ def test_compressed_gradients_are_rounded(many: Path, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- batches
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_prefetching_on_a_gpu_keeps_order_and_content() -> None:
-    batches = [
-        Batch(
-            torch.full((2, 8, 8, 3), i, dtype=torch.uint8).pin_memory(),
-            torch.tensor([i, i]).pin_memory(),
-            torch.tensor([i, i]),
-            [],
-        )
-        for i in range(20)
-    ]
-    device = torch.device("cuda")
-    for number, batch in enumerate(prefetched(iter(batches), device)):
-        assert batch.images.device.type == "cuda"
-        assert (batch.images == number).all() and (batch.labels == number).all()
-    assert number == 19

@@ -5,12 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import random
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -271,20 +267,6 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
 
 
 @pytest.mark.integration
-def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) -> None:
-    run = work / "runs" / "arc"
-    shutil.copytree(whole("arc", 2), run)
-    shutil.rmtree(run / "checkpoints" / "step-00000048")
-    (run / "model.safetensors").unlink()
-    shutil.copytree(run, work / "runs" / "arc-2")  # the newest
-    launcher = Ranks(1, work, elastic, 2, [46], ["arc.py", "--device", "cpu", "--resume"])
-    assert launcher.join() == [0], launcher.log.read_text()
-    assert sorted(path.name for path in (work / "runs").iterdir()) == ["arc", "arc-2"]
-    assert_as_if_nothing_happened(work / "runs" / "arc-2", whole("arc", 2))
-    assert not (run / "model.safetensors").exists()
-
-
-@pytest.mark.integration
 def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> None:
     run = work / "runs" / "arc"
     launcher = Ranks(
@@ -299,28 +281,6 @@ def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> Non
     assert printed.count("stopped by SIGTERM at step") == 1 and "Traceback" not in printed
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and not (run / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> None:
-    (work / "mortal.py").write_text(
-        "import sys\nfrom helpers.lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
-    )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-            *("--max-restarts", "3", "mortal.py", "arc.py", "--device", "cpu"),
-        ],
-        cwd=work,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"resumed at step (\d+)", done.stdout) in (["3"], ["6"])
-    assert [path.name for path in (work / "runs").iterdir()] == ["arc"]
-    assert_as_if_nothing_happened(work / "runs" / "arc", whole("arc", 2))
 
 
 def test_lives_that_share_a_store_do_not_hear_each_other() -> None:

@@ -78,52 +78,6 @@ def start(recipe: Recipe) -> Any:
 # ---------------------------------------------------------------- what is read
 
 
-def insightface_iresnet18(t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """InsightFace's r18 (arcface_torch/backbones/iresnet.py) from a state dict, in use."""
-
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        shape = (1, -1) + (1,) * (x.ndim - 2)
-        mean, variance, scale, shift = (
-            t[f"{name}.{part}"].view(shape)
-            for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        return (x - mean) / (variance + 1e-5).sqrt() * scale + shift
-
-    def prelu(x: torch.Tensor, name: str) -> torch.Tensor:
-        return torch.where(x > 0, x, x * t[f"{name}.weight"].view(1, -1, 1, 1))
-
-    def conv(x: torch.Tensor, name: str, stride: int, padding: int) -> torch.Tensor:
-        return nn.functional.conv2d(x, t[f"{name}.weight"], stride=stride, padding=padding)
-
-    x = prelu(norm(conv(x, "conv1", 1, 1), "bn1"), "prelu")
-    for layer in (1, 2, 3, 4):
-        for block in (0, 1):
-            at, stride = f"layer{layer}.{block}", 2 - block
-            y = conv(norm(x, f"{at}.bn1"), f"{at}.conv1", 1, 1)
-            y = conv(prelu(norm(y, f"{at}.bn2"), f"{at}.prelu"), f"{at}.conv2", stride, 1)
-            if not block:
-                x = norm(conv(x, f"{at}.downsample.0", 2, 0), f"{at}.downsample.1")
-            x = norm(y, f"{at}.bn3") + x
-    x = norm(x, "bn2").flatten(1)
-    return norm(x @ t["fc.weight"].T + t["fc.bias"], "features")
-
-
-def test_a_pth_of_insightface_embeds_as_its_source(data: Path, tmp_path: Path) -> None:
-    tensors = used_network(NARROW).state_dict()
-    torch.save(tensors, tmp_path / "r18.pth")
-    trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(tmp_path / "r18.pth")))
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 112, 112, 3), dtype=np.uint8)
-    images = normalize(torch.from_numpy(pixels), Preprocessing())
-    exact = insightface_iresnet18({n: v.double() for n, v in tensors.items()}, images.double())
-    trainer.learner.backbone.eval()
-    with torch.no_grad():
-        ours = trainer.learner.backbone(images)
-    torch.testing.assert_close(
-        ours.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max())
-    )
-    assert trainer.learner.start.loaded == len(tensors) and not trainer.learner.start.new
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_weights_of_others_start_training_whatever_is_around_them(
     data: Path, tmp_path: Path, strict: bool
@@ -245,34 +199,6 @@ def test_centres_point_along_the_class_means(data: Path, tmp_path: Path, center_
     assert all(module.training for module in trainer.learner.backbone.modules())
 
 
-def test_centres_of_one_class_begin_about_its_mean(data: Path, model: Path) -> None:
-    init = Init(model, head="class_means")
-    one = make_trainer(tiny_recipe(data, init=init))
-    three = make_trainer(tiny_recipe(data, init=init, head=Head(centers_per_class=3)))
-    one.learner.initialize()
-    three.learner.initialize()
-    means = one.learner.head.weight.detach()
-    centers = three.learner.head.weight.detach().view(7, 3, -1)
-    torch.testing.assert_close(centers[:, 0], means, rtol=1e-5, atol=1e-6)
-    cosines = torch.cosine_similarity(centers[:, 1:], means[:, None], dim=2)
-    assert (cosines > 0.97).all() and (cosines < 0.9999).all()
-    assert not torch.allclose(centers[:, 1], centers[:, 2])
-
-
-def test_a_class_without_an_image_keeps_its_centre(
-    data: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(data, init=Init(model, head="class_means"))
-    trainer = make_trainer(recipe)
-    drawn = trainer.learner.head.weight.detach().clone()
-    labels = trainer.learner.dataset.labels.copy()
-    labels[labels == 2] = -1
-    monkeypatch.setattr(trainer.learner.dataset, "_labels", labels)
-    trainer.learner.initialize()
-    kept = [torch.equal(a, b) for a, b in zip(trainer.learner.head.weight, drawn, strict=True)]
-    assert kept == [person == 2 for person in range(7)]
-
-
 @pytest.mark.integration
 def test_two_ranks_start_and_train_as_one(data: Path, model: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(
@@ -338,19 +264,6 @@ def test_a_run_remembers_its_start_and_never_reads_it_again(
             ours = load_model(work / "runs" / f"cut{steps}" / name)
             whole = load_model(work / "runs/whole" / name)
             assert_same(ours.backbone.state_dict(), whole.backbone.state_dict())  # type: ignore[attr-defined]
-
-
-def test_a_start_that_fails_leaves_no_run(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (
-        ["--init.path", "nothing.pth"],
-        ["--backbone.width", "0.5"],
-        ["--backbone.name", "tiny_linear"],
-    ):
-        with pytest.raises(SystemExit) as exit_:
-            run(*arguments)
-        assert exit_.value.code == 2
-        assert capsys.readouterr().err.count("\n") == 1
-    assert not (work / "runs").exists() or not any((work / "runs").iterdir())
 
 
 def test_the_network_of_the_file(data: Path, model: Path, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ TEACHER = Distillation(Path("gone.onnx"))
         ({"head": {"sample_rate": 0.0}}, "Head.sample_rate"),
         ({"recompute": True, "compile": True}, "recompute and compile"),
         ({"recompute": True}, "blocks"),
-        ({"compile": "reduce-overhead", "accumulation": 2}, "CUDA graphs"),
         ({"batch_size": 12, "accumulation": 5}, "not divisible by accumulation"),
         ({"batch_size": 1000}, "fewer than one batch"),
         ({"init": {"strict": False}}, "init.path"),

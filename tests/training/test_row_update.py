@@ -14,7 +14,6 @@ import facerec.heads.margin_softmax as softmax_module
 from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFaceR
 from facerec.heads.margin_softmax import margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
-from facerec.training import row_update as module
 from facerec.training.row_update import RowUpdate
 
 OPTIMIZERS: list[Optimizer] = [
@@ -143,31 +142,6 @@ def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
         visited = torch.arange(12) if rows is None else rows
         expected.step(visited, reference[visited], config.lr)
         assert_same(config, updates, expected)
-
-
-@pytest.mark.parametrize("config", OPTIMIZERS, ids=str)
-@pytest.mark.parametrize("chunk", [1, 24, 2**20])
-def test_a_kept_gradient_is_taken_in_pieces_of_any_size(
-    config: Optimizer, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(module._CHUNK_BYTES, "cpu", chunk)
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(30, 3, generator=generator)
-    weight, optimizer, updates = updated(config, start, at_once=False)
-    expected = OwnMatrix(config, start)
-    for number in range(5):
-        rows = torch.randperm(30, generator=generator)[:11].sort().values
-        rows = torch.arange(30) if number == 3 else rows
-        values = torch.randn(len(rows), 3, generator=generator)
-        updates.gradients(last=True)(None if number == 3 else rows, one_tile(values))
-        assert weight.grad is not None and torch.equal(weight.grad.to_dense()[rows], values)
-        optimizer.step()
-        assert weight.grad is None
-        expected.step(rows, values, config.lr)
-        # Close, not equal: a vector's remainder is rounded in another way than its body.
-        torch.testing.assert_close(weight.detach(), expected.weight, rtol=1e-5, atol=1e-6)
-        for name, value in expected.state.items():
-            torch.testing.assert_close(optimizer.state[weight][name], value, msg=name)
 
 
 def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:

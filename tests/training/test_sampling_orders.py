@@ -70,16 +70,6 @@ def test_resuming_gives_the_rest_of_the_order(options: dict) -> None:
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_epochs_and_seeds_differ(options: dict) -> None:
-    run = sampler(**options)
-    orders = [visits(run, epoch) for epoch in range(3)]
-    orders.append(visits(sampler(**{**options, "seed": 8}), 0))
-    for i, first in enumerate(orders):
-        for second in orders[:i]:
-            assert (first != second).mean() > 0.5
-
-
-@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 def test_no_visit_has_the_numbers_of_another(options: dict) -> None:
     for epoch in range(3):
         requests = [r for r in sampler(**options) if r.epoch == epoch]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -15,8 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from helpers.gloo_pool import GlooPool
 from helpers.lives import noisy_recipe
 from helpers.thin import thinned
 from helpers.tiny_training import (
@@ -42,10 +38,8 @@ from facerec.heads import (
     SphereFace2017,
 )
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
-from facerec.training.distributed import Processes
+from facerec.training import AdamW, Checkpoints, Head, checkpoint
 from facerec.training.monitor import Figures
-from facerec.training.trainer import Trainer
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +99,7 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
 
 @pytest.mark.parametrize("stop", thinned([1, 4, 5, 8], lambda stop: stop == 5))
 def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, stop: int) -> None:
-    recipe = narrow_recipe(data, epochs=3)
+    recipe = noisy_recipe(data, epochs=3)
     whole = trained(recipe)
     assert whole.learner.total_steps == 12
     interrupted = trained(recipe, steps=stop, folder=tmp_path)
@@ -152,27 +146,6 @@ def test_every_kind_of_state_is_resumed(
     assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
 
 
-def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:
-    recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=3))
-
-    def run(stop: int | None, resume: bool) -> None:
-        trainer = make_trainer(recipe, tmp_path)
-        if resume:
-            trainer.resume()
-        if stop:
-            crash_at(trainer, stop)
-            with pytest.raises(KeyboardInterrupt):
-                trainer.fit()
-        else:
-            trainer.fit()
-
-    run(5, resume=False)
-    run(None, resume=True)
-    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == list(range(1, 9))
-    assert {"loss", "lr", "norm_mean", "norm_cv", "penalty", "images_per_second"} <= lines[0].keys()
-
-
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("number", "step", "times", "raised", "kept"),
@@ -200,8 +173,11 @@ def test_a_signal_stops_with_what_can_be_resumed(
     original = trainer.learner.train_step
 
     def train_step(batch: Batch) -> Figures:
-        for _ in range(times * (trainer.learner.step + 1 == step)):
-            os.kill(os.getpid(), number)
+        if trainer.learner.step + 1 == step:
+            assert trainer._writer is not None
+            trainer._writer.wait()  # or the second Ctrl-C might leave it half done
+            for _ in range(times):
+                os.kill(os.getpid(), number)
         return original(batch)
 
     trainer.learner.train_step = train_step  # type: ignore[method-assign]
@@ -216,23 +192,6 @@ def test_a_signal_stops_with_what_can_be_resumed(
         resumed.resume()
     resumed.fit()
     assert_same(weights(trained(recipe)), weights(resumed))
-
-
-def crash_at(trainer: Trainer, step: int) -> None:
-    original = trainer._stopping
-
-    def stopping() -> bool:
-        if trainer.learner.step == step:
-            raise KeyboardInterrupt
-        return original()
-
-    trainer._stopping = stopping  # type: ignore[method-assign]
-
-
-def test_the_last_checkpoints_are_kept(data: Path, tmp_path: Path) -> None:
-    trained(tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=2)), folder=tmp_path)
-    names = [p.name for p in checkpoint.complete(tmp_path / "checkpoints")]
-    assert names == ["step-00000006", "step-00000008"]
 
 
 # ---------------------------------------------------------------- faults
@@ -263,24 +222,6 @@ def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path)
     assert all(tensor.isfinite().all() for tensor in weights(resumed).values())
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=5))
-    trained(recipe, steps=2, folder=tmp_path)
-    resumed = make_trainer(recipe, tmp_path)
-    resumed.resume()
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    (tmp_path / "metrics.jsonl").unlink()
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"step-00000004: the disk is full.*step-00000002"):
-        resumed.fit()
-    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
-
-
 def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: Path) -> None:
     trained(tiny_recipe(data), steps=2, folder=tmp_path)
     other = tiny_recipe(data, backbone=Backbone(name="tiny_linear", embedding_size=32))
@@ -294,12 +235,9 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
         trainer.resume()
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(signal.SIGKILL, r"\(Killed\); the memory may be"), (signal.SIGBUS, r"\(Bus error\); shared")],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_a_loader_process_that_is_killed_in_a_step(
-    data: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     trainer = make_trainer(tiny_recipe(data, workers=1))
     before = {process.pid for process in multiprocessing.active_children()}
@@ -312,7 +250,7 @@ def test_a_loader_process_that_is_killed_in_a_step(
         raise AssertionError
 
     monkeypatch.setattr(trainer.learner, "train_step", train_step)
-    with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
+    with pytest.raises(TrainingError, match=r"a loader process died \(.*memory") as caught:
         trainer.fit()
     assert "\n" not in str(caught.value)
 
@@ -347,36 +285,6 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
 
 
 # ---------------------------------------------------------------- several ranks
-
-
-def skipped_by_ranks(group: object, recipe: Recipe, folder: Path) -> int:
-    processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    trainer = make_trainer(recipe, folder, processes)
-    trainer.fit()
-    return len(trainer.skipped)
-
-
-def test_the_log_counts_what_all_ranks_skipped(data: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(data, broken)
-    content = bytearray((broken / "train.rec").read_bytes())
-    for begin in (4000, 90_000):
-        place = content.index(b"\xff\xd8\xff", begin)
-        content[place : place + 3] = b"xyz"
-    (broken / "train.rec").write_bytes(bytes(content))
-    recipe = tiny_recipe(broken, epochs=4)
-    recipe = replace(recipe, data=replace(recipe.data, on_error="skip"))
-    (tmp_path / "gloo").mkdir()
-    pool = GlooPool(2, tmp_path / "gloo")
-    try:
-        shares = pool.run(2, skipped_by_ranks, recipe, tmp_path)
-    finally:
-        pool.close()
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert min(shares) > 0
-    assert (
-        last["skipped"] == sum(shares) == len(json.loads((tmp_path / "skipped.json").read_text()))
-    )
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.integration)])

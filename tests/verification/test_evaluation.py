@@ -17,7 +17,7 @@ from facerec.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
-from facerec.statistics.clustered import DEPENDENT, fmr_interval, fnmr_interval
+from facerec.statistics.clustered import fmr_interval
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
@@ -30,7 +30,6 @@ from facerec.statistics.rates import roc_curve, tpr_at_fpr
 from facerec.verification import (
     Bench,
     VerificationResult,
-    evaluate,
     evaluate_bench,
     evaluate_embeddings,
     pack_bench,
@@ -148,7 +147,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     matrix, same, subjects = with_persons()
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     bench = toy_bench(same, subjects, subjects_from="the list")
-    known = evaluate_embeddings(embeddings, bench, replicates=300)
+    known = evaluate_embeddings(embeddings, bench)
     unknown = evaluate_embeddings(embeddings, toy_bench(same))
     assert known.subjects == 40
     assert "40 subjects (known from the list)" in known.basis and "300 bootstraps" in known.basis
@@ -172,41 +171,13 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     accepted = scores[~same] >= point.point.threshold
     first, second = subjects[0::2], subjects[1::2]
     assert point.fpr.interval == fmr_interval(accepted, first[~same], second[~same])
-    again = evaluate_embeddings(embeddings, bench, replicates=300)
+    again = evaluate_embeddings(embeddings, bench)
     assert again.to_json() == known.to_json()
-    other = evaluate_embeddings(embeddings, bench, replicates=300, seed=1)
+    other = evaluate_embeddings(embeddings, bench, seed=1)
     assert other.point("0.1").tpr.interval != point.tpr.interval
     # Only TPR@FPR is resampled.
     assert (other.auc, other.eer) == (known.auc, known.eer)
     assert known.auc.interval.method == known.eer.interval.method == "logit with effective n"
-
-
-def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
-    matrix, same, subjects = with_persons()
-    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    result = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=0)
-    point = result.point("0.1")
-    missed = result.scores[same] < point.point.threshold
-    fnmr = fnmr_interval(missed, subjects[0::2][same])
-    fmr = point.fpr.interval
-    assert fmr.effective is not None and fnmr.effective is not None
-    roc = roc_curve(result.mated_scores, result.non_mated_scores)
-    expected = tpr_interval(roc, point.point, effective=(fnmr.effective, fmr.effective))
-    assert (point.tpr.interval.low, point.tpr.interval.high) == (expected.low, expected.high)
-    assert point.tpr.interval.assumption == DEPENDENT
-    threshold = threshold_interval(roc, point.point, effective=fmr.effective)
-    assert point.threshold.interval == replace(threshold, assumption=DEPENDENT)
-    assert "bootstraps" not in result.basis
-    known = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=20)
-    assert (result.auc, result.eer) == (known.auc, known.eer)
-
-
-def test_a_fold_without_scores_is_refused_by_name() -> None:
-    same = np.tile([True, False], 20)
-    scores = np.where(np.arange(40) // 10 == 2, np.nan, np.arange(40) % 7.0)
-    pairs = replace(toy_pairs(same), folds=np.arange(40) // 10)
-    with pytest.raises(MetricError, match="leaky: no pair of fold 3 has a score"):
-        evaluate(scores, pairs, name="leaky")
 
 
 def test_pairs_without_folds_have_no_accuracy() -> None:
@@ -216,17 +187,6 @@ def test_pairs_without_folds_have_no_accuracy() -> None:
     result = evaluate_embeddings(embeddings, bench, compat="insightface")
     assert (result.accuracy, result.compatible) == (None, None)
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["accuracy"] is None
-
-
-def test_labels_that_contradict_persons_are_noted() -> None:
-    matrix, same, subjects = with_persons()
-    same[0], same[35] = False, True  # of one person, of two
-    bench = toy_bench(same, subjects)
-    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    notes = evaluate_embeddings(embeddings, bench, replicates=0).notes
-    assert notes[0].startswith("1 pairs labelled same show two subjects")
-    assert "the first is pair 35" in notes[0]
-    assert notes[1].startswith("1 pairs labelled different show one subject")
 
 
 def test_failures_keep_their_place_in_the_folds() -> None:
@@ -355,10 +315,6 @@ def test_embeddings_that_do_not_join() -> None:
     ids[5] = "stranger"
     with pytest.raises(MetricError, match="1 of its 400 images have no embedding"):
         select_embeddings(Embeddings(matrix, np.ones(400), False, ids=ids), bench.images.ids, "toy")
-    nameless = Embeddings(matrix, np.ones(400), False)
-    assert select_embeddings(nameless, bench.images.ids, "toy") is nameless
-    with pytest.raises(MetricError, match="390 embeddings without ids for 400 images"):
-        select_embeddings(Embeddings(matrix[:390], np.ones(390), False), bench.images.ids, "toy")
 
 
 # --- packs ------------------------------------------------------------------------------------
@@ -406,7 +362,7 @@ def test_images_are_embedded_once(tmp_path: Path, path: Path) -> None:
     images = [pack.encoded(i) for i in range(40)]
     write_pack(tmp_path / "twice.npz", images * 2, [*pack.issame[:20], *pack.issame[:20]])
     model = PixelModel()
-    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False, replicates=0)
+    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False)
     assert model.seen == 40
     assert result.mated + result.non_mated == 40
 
@@ -423,8 +379,8 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     tmp_path: Path, path: Path, bench: Bench
 ) -> None:
     cut = broken_bench(tmp_path / "cut.npz", path)
-    result = evaluate_bench(PixelModel(), cut, on_error="skip", replicates=0)
-    whole = evaluate_bench(PixelModel(), bench, replicates=0)
+    result = evaluate_bench(PixelModel(), cut, on_error="skip")
+    whole = evaluate_bench(PixelModel(), bench)
     assert [failure.pair for failure in result.failures] == [4]
     assert "cut.npz, image 9 (pair 4): " in result.failures[0].reason
     assert "image 9" in result.notes[0]

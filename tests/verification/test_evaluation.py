@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facerec.statistics.operating_intervals import (
+    realised_fpr_interval,
+    threshold_interval,
+    tpr_interval,
+)
 from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 from helpers.toy_results import make_result
@@ -21,11 +26,6 @@ from facerec.statistics.clustered import fmr_interval
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
-from facerec.statistics.operating_intervals import (
-    realised_fpr_interval,
-    threshold_interval,
-    tpr_interval,
-)
 from facerec.statistics.rates import roc_curve, tpr_at_fpr
 from facerec.verification import (
     Bench,

@@ -27,9 +27,8 @@ from facerec.verification.preprocessing import (
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from helpers.toy_onnx import noted, tiles  # noqa: E402
-
 from facerec.statistics.bootstrap import VertexBootstrap  # noqa: E402
+from helpers.toy_onnx import noted, tiles  # noqa: E402
 
 PERSONS = 60
 

@@ -136,7 +136,6 @@ def null(
     seeds: int = 10,
     classes: int = 24,
     images: int = 6,
-    replicates: int = 500,
 ) -> list[Row]:
     """Compare arms that do not differ, and count how often a difference is declared.
 
@@ -150,7 +149,6 @@ def null(
         seeds: of each arm.
         classes: of cached embeddings.
         images: of each class.
-        replicates: of the bootstrap.
     """
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(classes), images)
@@ -161,7 +159,7 @@ def null(
         family = []
         for _ in range(losses):
             arms = np.array([_train_both(cached, labels, generator) for _ in range(seeds)])
-            family.append(compare_paired(arms[:, 0], arms[:, 1], labels, replicates=replicates))
+            family.append(compare_paired(arms[:, 0], arms[:, 1], labels))
         found.append(adjust(family))
     name = f"null, {losses} losses × {seeds} seeds, {classes} classes × {images} images"
     return declared_rows(name, found)

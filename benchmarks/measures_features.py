@@ -83,7 +83,7 @@ def feature_null(
         for scores, labels in trained:
             drawn = generator.permutation(pool)[: 2 * seeds]
             arm, base = scores[drawn[:seeds]], scores[drawn[seeds:]]
-            family.append(compare_paired(arm, base, labels, replicates=200))
+            family.append(compare_paired(arm, base, labels))
         found.append(adjust(family))
     asked = f"{pool} seeds of each loss, 1 class in {every}, {epochs} epochs"
     return [

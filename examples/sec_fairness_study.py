@@ -94,7 +94,6 @@ def study(
         attribute=next(iter(attributes.groups)),
         pairs=bench.pairs,
         targets=targets,
-        replicates=replicates,
     )
     return said, comparison
 

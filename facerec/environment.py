@@ -72,28 +72,17 @@ def _quotas() -> Iterator[float]:
     except OSError:
         return
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 1 has a folder for each controller.
-        top = CONTROL_GROUPS / "cpu" if controllers else CONTROL_GROUPS
-        group = top / path.strip("/")
-        while True:
-            yield from _quota(group)
-            if group == top:
-                break
-            group = group.parent
+        number, _, path = line.split(":", 2)
+        group = Path(path.strip("/"))
+        if number == "0":  # version 2
+            for folder in (group, *group.parents):
+                yield from _quota(CONTROL_GROUPS / folder)
 
 
 def _quota(group: Path) -> Iterator[float]:
     try:
-        if (group / "cpu.max").is_file():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = (
-                (group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")
-            )
-        if quota not in ("max", "-1"):
+        quota, period = (group / "cpu.max").read_text().split()
+        if quota != "max":
             yield int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return  # the topmost group has no such file

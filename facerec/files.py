@@ -26,13 +26,7 @@ _PATIENCE = 2.0
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFLNK: "a symbolic link",
-}
+_KINDS = {stat.S_IFREG: None, stat.S_IFDIR: None, stat.S_IFLNK: "a symbolic link"}
 
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # known by changing it alone, which other threads would see later
@@ -79,7 +73,7 @@ def check_regular(
         OSError: there is nothing, or what must not be opened.
     """
     status = status or Path(path).stat()
-    reason = _KINDS.get(stat.S_IFMT(status.st_mode))
+    reason = _KINDS.get(stat.S_IFMT(status.st_mode), "a pipe, a socket or a device")
     if reason is None and writes and status.st_nlink > 1:
         reason = "a hard link, so that another file would change"
     if reason is None and writes and status.st_uid != os.geteuid():
@@ -214,27 +208,24 @@ def _lock(final: Path) -> int | None:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 return descriptor
-        except FileNotFoundError:  # its last owner has just removed it
-            pass
-        except BlockingIOError:
-            if time.monotonic() > deadline:
+        except OSError as problem:
+            if problem.errno in _NO_LOCKS:
+                path.unlink(missing_ok=True)
+                return None
+            # Held by another, or its last owner has just removed it.
+            if not isinstance(problem, (BlockingIOError, FileNotFoundError)) or (
+                time.monotonic() > deadline
+            ):
                 os.close(descriptor)
                 raise
             time.sleep(0.05)
-        except OSError as problem:  # a full disk, or no locks
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-            if problem.errno not in _NO_LOCKS:
-                raise
-            return None
         os.close(descriptor)
 
 
 def _owner(final: Path) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return read_file(_lock_path(final)).decode(errors="replace") or "another process"
-    except OSError:
-        return "another process"
+    return "another process"
 
 
 def _sweep(final: Path) -> None:
@@ -258,10 +249,8 @@ def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = Fa
             or nothing.
     """
     path = Path(path)
-    if path.is_dir():
-        raise error(f"{path}: this is a folder; name the file to write")
     if path.exists() and not path.is_file():
-        raise error(f"{path}: this is a device or a pipe, no file; name the file to write")
+        raise error(f"{path}: this is a folder, a device or a pipe; name the file to write")
     _target(path, error)
 
 
@@ -273,12 +262,10 @@ def check_place(path: str | os.PathLike[str], error: type[FacerecError] = Facere
             is a link to nothing.
     """
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
-    if not above.is_dir():
-        raise error(f"{path}: cannot be written, as {above} is no folder; choose another place")
-    if not os.access(above, os.W_OK | os.X_OK):
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise error(
-            f"{path}: cannot be written, there are no rights to write into {above}; choose another "
-            "place or change these"
+            f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
+            "it; choose another place"
         )
     _target(path, error)
 
@@ -333,19 +320,6 @@ def atomic_path(
                 temporary.unlink(missing_ok=True)
 
 
-def _check_no_mount(path: str | os.PathLike[str], error: type[FacerecError]) -> None:
-    """Refuse a folder on which a disk is mounted: nothing beside it can take its place.
-
-    Raises:
-        FacerecError: ``path`` is such a folder.
-    """
-    if os.path.ismount(os.path.realpath(path)):
-        raise error(
-            f"{path}: a disk or volume is mounted here, and what is written whole beside a folder "
-            "cannot move into it; name a folder inside it"
-        )
-
-
 @contextlib.contextmanager
 def _temporary_folder(guarded: Path, folder: Path, error: type[FacerecError]) -> Iterator[Path]:
     """Give a temporary folder beside ``guarded``, which goes at the end if it is still there.
@@ -395,10 +369,8 @@ def atomic_folder(
         private: it shows people, and nobody else may read what it holds.
 
     Raises:
-        FacerecError: the folder cannot be written, another process is writing it, or a disk is
-            mounted there.
+        FacerecError: the folder cannot be written, or another process is writing it.
     """
-    _check_no_mount(path, error)
     final = _target(path, error)
     with _temporary_folder(final, final, error) as temporary:
         yield temporary
@@ -488,23 +460,19 @@ def check_replaceable(
             looked through or cannot be replaced.
     """
     folder = Path(folder)
-    _check_no_mount(folder, FacerecError)
+    check_place(folder)
+    if os.path.ismount(os.path.realpath(folder)):
+        raise FacerecError(f"{folder}: a disk is mounted here; name a folder inside it")
+    if folder.is_file():
+        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
     try:
-        check_place(folder)
-        if not folder.exists():
-            return
-        if not folder.is_dir():
-            raise FacerecError(
-                f"{folder}: a report is a folder, and this is a file; choose another"
-            )
         paths = (path for path in folder.rglob("*") if not path.is_dir())
         there = {path.relative_to(folder).as_posix() for path in paths}
     except OSError as error:
         raise FacerecError(
-            f"{folder}: what it holds cannot be looked through ({error.strerror}: "
-            f"{error.filename}); choose another folder"
+            f"{folder}: what it holds cannot be looked through ({error}); choose another folder"
         ) from error
-    foreign = sorted(there - written(folder))
+    foreign = sorted(there - written(folder) if there else there)
     if foreign:
         raise FacerecError(
             f"{folder}: it holds {foreign[0]}, which is no part of {kind}; choose another folder "

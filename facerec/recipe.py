@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import runpy
 import sys
+import traceback
 import types
 import typing
 from pathlib import Path
@@ -20,6 +21,8 @@ from facerec.files import parse_json
 from facerec.limits import shown
 
 T = TypeVar("T")
+MOST_DIGITS = 1e300
+"""Whole numbers beyond it are no floats."""
 OWN = Path(__file__).parent / "recipes"
 """Folder of the recipes that come with facerec."""
 
@@ -44,16 +47,13 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     path = recipe_file(path)
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
-        files = [*folder.glob("*.py"), *folder.glob("recipe.json")]
-        known = sorted(str(p) for p in files if not p.name.startswith("_"))
-        hint = f"recipes there: {', '.join(known)}" if known else "check the path"
-        if not path.suffix and not path.is_dir():
-            own = sorted(file.stem for file in OWN.glob("[!_]*.py"))
-            hint = f"facerec's own are {', '.join(own)}"
-            if near := difflib.get_close_matches(path.name, own, 1):
-                hint = f"perhaps {near[0]}; {hint}"
-        problem = "is a folder, not a recipe file" if path.is_dir() else "no such recipe file"
-        raise RecipeError(f"{path}: {problem}; {hint}")
+        there = [str(file) for file in folder.glob("[!_]*.py")] if path.suffix else []
+        known = there or [file.stem for file in OWN.glob("[!_]*.py")]
+        near = difflib.get_close_matches(str(path), known, 1)
+        raise RecipeError(
+            f"{path}: no such recipe file; perhaps {near[0] if near else 'another path'}, known "
+            f"are {', '.join(sorted(known))}"
+        )
     if path.suffix == ".json":
         try:
             return from_dict(kind, parse_json(path.read_bytes()), str(path))
@@ -93,7 +93,12 @@ def run_python(path: Path) -> dict[str, Any]:
     try:
         names = runpy.run_path(str(path), run_name=_RUN_NAME)
     except Exception as error:
-        raise RecipeError(f"{path}: {_line_prefix(error, path)}{_explain(error)}") from error
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        for frame in traceback.extract_tb(error.__traceback__):
+            line = frame.lineno if Path(frame.filename) == path else line
+        told = isinstance(error, (TypeError, ValueError, FacerecError))
+        text = f"{'' if told else f'{type(error).__name__}: '}{error}".replace(".__init__()", "")
+        raise RecipeError(f"{path}: line {line}: {text}") from error
     finally:
         sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
@@ -135,16 +140,13 @@ def from_dict(kind: type[T], value: Any, where: str) -> T:
 
 def differences(first: Any, second: Any, prefix: str = "") -> list[str]:
     """List the dotted names of fields in which two ``to_dict`` trees differ."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        names = [*first, *(name for name in second if name not in first)]
-        return [
-            field
-            for name in names
-            for field in differences(
-                first.get(name), second.get(name), f"{prefix}.{name}".strip(".")
-            )
-        ]
-    return [] if first == second else [prefix]
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return [] if first == second else [prefix]
+    found = (
+        differences(first.get(name), second.get(name), f"{prefix}.{name}".strip("."))
+        for name in {**first, **second}
+    )
+    return [field for fields in found for field in fields]
 
 
 def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
@@ -160,70 +162,64 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         return check(options[0], value, where, field)
     if origin in (typing.Union, types.UnionType):
         return _check_union(options, value, where, field)
-    if origin is Literal:
-        if value in options:
-            return value
-        raise _wrong(where, field, f"one of {', '.join(map(repr, options))}", value)
     if origin is tuple and isinstance(value, (tuple, list)):
         kinds = [options[0]] * len(value) if options[-1:] == (Ellipsis,) else list(options)
-        if len(kinds) != len(value):
-            raise _wrong(where, field, f"{len(kinds)} values", value)
-        return tuple(
-            check(k, v, where, f"{field}[{i}]")
-            for i, (k, v) in enumerate(zip(kinds, value, strict=True))
-        )
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _check_dataclass(hint, value, where, field)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise _wrong(where, field, "a number of fewer digits", value) from error
-    if hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
-        return Path(value)
-    if origin is dict and isinstance(value, dict):
+        if len(kinds) == len(value):
+            items = enumerate(zip(kinds, value, strict=True))
+            return tuple(check(kind, item, where, f"{field}[{i}]") for i, (kind, item) in items)
+    elif origin is dict and isinstance(value, dict):
         return {
             check(options[0], k, where, field): check(options[1], v, where, f"{field}.{k}")
             for k, v in value.items()
         }
-    if hint is Any or (hint is type(None) and value is None):
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _check_dataclass(hint, value, where, field)
+    elif hint is float and type(value) is int and abs(value) < MOST_DIGITS:
+        return float(value)
+    elif hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
+        return Path(value)
+    elif (origin is Literal and value in options) or hint is Any:
         return value
+    elif hint is type(None):
+        if value is None:
+            return None
     # Python 3.10 takes tuple[int, ...] for a type.
-    plain = origin is None and isinstance(hint, type) and hint is not type(None)
-    if plain and isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool)):
+    elif (
+        origin is None
+        and isinstance(hint, type)
+        and isinstance(value, hint)
+        and (hint is bool or not isinstance(value, bool))
+    ):
         return value
-    raise _wrong(where, field, getattr(hint, "__name__", str(hint)), value)
+    name = f"one of {', '.join(map(repr, options))}" if origin is Literal else _name(hint)
+    raise _wrong(where, field, name, value)
+
+
+def _name(hint: Any) -> str:
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
 def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -> Any:
+    kinds = [
+        kind
+        for option in options
+        if dataclasses.is_dataclass(option) and isinstance(option, type)
+        for kind in (option, *_own_kinds(option))
+    ]
     if isinstance(value, dict):
-        kinds = {
-            kind.__name__: kind
-            for option in options
-            if dataclasses.is_dataclass(option) and isinstance(option, type)
-            for kind in (option, *_own_kinds(option))
-        }
-        name = value.get("type")
-        if not isinstance(name, str) or name not in kinds:
-            raise RecipeError(
-                f"{where}: {field} is {shown(name)}, {_nearest(shown(name), list(kinds))}"
-            )
-        return _check_dataclass(kinds[name], value, where, field)
-    for option in options:
-        if not (dataclasses.is_dataclass(option) and isinstance(option, type)):
-            continue
-        own = getattr(option, "admits_subclasses", False) and isinstance(value, option)
-        if own or type(value) is option:
-            return _check_dataclass(type(value), value, where, field)
+        by_name = {kind.__name__: kind for kind in kinds}
+        if value.get("type") not in list(by_name):
+            name = shown(value.get("type"))
+            raise RecipeError(f"{where}: {field} is {name}, {_nearest(name, list(by_name))}")
+        return _check_dataclass(by_name[value["type"]], value, where, field)
+    if type(value) in kinds:
+        return _check_dataclass(type(value), value, where, field)
     for option in options:
         try:
             return check(option, value, where, field)
         except RecipeError:
             continue
-    wanted = " or ".join(
-        "None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
-    )
-    raise _wrong(where, field, wanted, value)
+    raise _wrong(where, field, " or ".join(map(_name, options)), value)
 
 
 def _own_kinds(option: type[Any]) -> list[type[Any]]:
@@ -234,21 +230,18 @@ def _own_kinds(option: type[Any]) -> list[type[Any]]:
 
 
 def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
-    if isinstance(value, dict):
-        given = {name: item for name, item in value.items() if name != "type"}
-        if value.get("type", kind.__name__) != kind.__name__:
-            raise _wrong(where, field, kind.__name__, value["type"])
-    elif isinstance(value, kind):
+    if isinstance(value, kind):
         kind = type(value)
-        fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
-        given = {name: getattr(value, name) for name in fields}
+        given = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
+    elif isinstance(value, dict) and value.get("type", kind.__name__) == kind.__name__:
+        given = {name: item for name, item in value.items() if name != "type"}
     else:
         raise _wrong(where, field, kind.__name__, value)
+    fields = [f.name for f in dataclasses.fields(kind) if f.init]
     for name in given:
         if name not in fields:
             raise RecipeError(
-                f"{where}: {field} has no field {shown(name)}, {_nearest(name, list(fields))}"
+                f"{where}: {field} has no field {shown(name)}, {_nearest(name, fields)}"
             )
     hints = typing.get_type_hints(kind, include_extras=True)
     checked = {n: check(hints[n], v, where, f"{field}.{n}") for n, v in given.items()}
@@ -267,32 +260,3 @@ def _wrong(where: str, field: str, wanted: str, value: Any) -> RecipeError:
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-
-
-def _line_prefix(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: "
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"line {line}: " if line else ""
-
-
-def _explain(error: BaseException) -> str:
-    """Word an exception of a recipe file; a misspelt field gets the nearest right name."""
-    text = str(error).replace(".__init__()", "") or type(error).__name__
-    trace = error.__traceback__
-    marker = "got an unexpected keyword argument "
-    if isinstance(error, TypeError) and marker in text and trace is not None:
-        owner, wrong = text.split(" ", 1)[0], text.split(marker)[1].strip("'\"")
-        wrong = wrong.split("'")[0]
-        while trace.tb_next is not None:
-            trace = trace.tb_next
-        kind = trace.tb_frame.f_globals.get(owner)
-        if dataclasses.is_dataclass(kind):
-            names = [f.name for f in dataclasses.fields(kind)]
-            return f"{owner} has no field {wrong!r}, {_nearest(wrong, names)}"
-    own = isinstance(error, (TypeError, ValueError, FacerecError))
-    return text if own else f"{type(error).__name__}: {text}"

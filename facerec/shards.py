@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from facerec.errors import DatasetError
@@ -70,37 +69,27 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
     return shards
 
 
-def _expanded(text: str) -> Iterator[str]:
-    """Yield the names that braces stand for; those on the left change slowest, as in a shell.
+def _expanded(text: str) -> list[str]:
+    """Return the names that braces stand for; those on the left change slowest, as in a shell.
 
     Raises:
         DatasetError: more than a million.
     """
-    choices: list[list[str]] = []
-    count = done = 0
-    for braces in _BRACES.finditer(text):
-        first, last, listed = braces.groups()
-        names = listed.split(",") if first is None else _numbers(first, last, text)
-        choices += [[text[done : braces.start()]], names]
-        done = braces.end()
-        count = max(1, count) * len(names)
-        if count > MAX_SHARDS:
-            raise _too_many(text)
-    choices.append([text[done:]])
-    return map("".join, itertools.product(*choices))
+    braces = _BRACES.search(text)
+    if braces is None:
+        return [text]
+    first, last, listed = braces.groups()
+    names = listed.split(",") if first is None else _numbers(first, last)
+    rests = _expanded(text[braces.end() :]) if len(names) <= MAX_SHARDS else names
+    if len(names) * len(rests) > MAX_SHARDS:
+        raise DatasetError(f"{text[:200]}: its braces stand for more than {MAX_SHARDS:,} files")
+    return [f"{text[: braces.start()]}{name}{rest}" for name in names for rest in rests]
 
 
-def _numbers(first: str, last: str, text: str) -> list[str]:
+def _numbers(first: str, last: str) -> Sequence[str]:
     start, stop = int(first), int(last)
-    if abs(stop - start) >= MAX_SHARDS:
-        raise _too_many(text)
     padded = any(len(end) > 1 and end[0] == "0" for end in (first, last))
     width = max(len(first), len(last)) if padded else 0
     step = 1 if stop >= start else -1
-    return [str(number).zfill(width) for number in range(start, stop + step, step)]
-
-
-def _too_many(text: str) -> DatasetError:
-    return DatasetError(
-        f"{text[:200]}: its braces stand for more than {MAX_SHARDS:,} files; correct the numbers"
-    )
+    wanted = range(start, stop + step, step)[: MAX_SHARDS + 1]
+    return [str(number).zfill(width) for number in wanted]

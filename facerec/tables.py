@@ -93,15 +93,11 @@ class Table:
                 f"{self.path}: the table cannot be read ({problem.strerror or problem}); check the "
                 "path"
             ) from problem
-        except UnicodeDecodeError as problem:
+        except (UnicodeDecodeError, csv.Error) as problem:
+            kind = "CSV" if isinstance(problem, csv.Error) else "UTF-8 text"
             raise self._error(
-                f"{self.where(self._line)}: this is no UTF-8 text; check that this is the right "
-                "file, or save it as UTF-8"
-            ) from problem
-        except csv.Error as problem:
-            raise self._error(
-                f"{self.where(self._line)}: this is no CSV ({problem}); mend the line, often a "
-                "quotation mark without its other half"
+                f"{self.where(self._line)}: this is no {kind} ({problem}); mend the line (often a "
+                "quotation mark without its other half), or save the file as UTF-8"
             ) from problem
 
     def _lines(self) -> Iterator[str]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from facerec.backbones import Preprocessing
 from facerec.devices import exact_products, set_numerics, true_float32
-from facerec.embedding import TorchModel
 
 
 @pytest.fixture
@@ -56,26 +52,4 @@ def test_nothing_is_rounded_inside(block: object) -> None:
     with pytest.raises(ZeroDivisionError), block():  # type: ignore[operator]
         assert allowed() == ("highest", False)
         1 / 0  # noqa: B018
-    assert allowed() == ("medium", True)
-
-
-@pytest.mark.usefixtures("careless")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_models_embed_in_what_they_say(precision: str) -> None:
-    seen = []
-
-    class Watched(nn.Module):
-        embedding_size = 4
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3 * 112 * 112, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append((*allowed(), torch.is_autocast_enabled("cpu")))
-            return self.linear(x.flatten(1))
-
-    model = TorchModel(Watched(), Preprocessing(), precision=precision)  # type: ignore[arg-type]
-    model.embed(np.zeros((1, 112, 112, 3), np.uint8))
-    assert seen == [("highest", False, precision == "bf16")]
     assert allowed() == ("medium", True)

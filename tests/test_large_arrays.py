@@ -20,6 +20,7 @@ from facerec.galleries import (
     Gallery,
     Space,
     clean_set,
+    duplicates,
     find_overlap,
     impostor_tail,
     label_faults,
@@ -155,7 +156,7 @@ def all_pairs(first: Embeddings, _: Embeddings) -> Any:
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:
     found = find_overlap(first, second)
-    return found.matches, found.in_b
+    return found.matches
 
 
 def unnamed_overlap(first: Embeddings, second: Embeddings) -> Any:
@@ -198,6 +199,7 @@ def test_more_images_take_little_more_memory(
         (impostor_tail, "_BLOCK"),
         (galleries_overlap, "_BLOCK"),
         (label_faults, "_TILE"),
+        (duplicates, "_PAIRS"),
     ):
         monkeypatch.setattr(module, name, 64)
     monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from facerec.commands import cli
-from facerec.commands.cli import _UNWINDING, run_command
+from facerec.commands.cli import _UNWINDING
 from facerec.commands.main import COMMANDS
 from facerec.errors import FacerecError
 from facerec.processes import process_pool
@@ -195,17 +194,6 @@ def test_every_command_ends_by_the_same_rule() -> None:
     for name in COMMANDS:
         source = Path(cli.__file__).with_name(f"{name.replace('-', '_')}.py").read_text()
         assert re.search(r"^main = partial\(run_command, |^    run_command\(", source, re.M), name
-
-
-def test_a_command_leaves_the_signals_of_its_program_alone() -> None:
-    def work() -> None:
-        assert signal.getsignal(signal.SIGTERM) != before
-
-    before, threads = signal.getsignal(signal.SIGTERM), threading.active_count()
-    for _ in range(3):
-        run_command(work, [])
-    assert signal.getsignal(signal.SIGTERM) == before and threading.active_count() == threads
-    assert signal.set_wakeup_fd(-1) == -1
 
 
 def _fail(path: Path, mark: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from facerec.errors import RecipeError
-from facerec.recipe import OWN, differences, from_dict, load_recipe, to_dict
+from facerec.recipe import OWN, from_dict, load_recipe, to_dict
 from facerec.training.recipe import Recipe
 
 DOORS = Path(__file__).parent.parent / "recipes"
@@ -82,14 +81,6 @@ def test_a_recipe_of_a_run_that_is_none_is_a_sentence(
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["arcface", "cosface", "sphereface"])
-def test_twins_differ_in_the_penalty_alone(name: str) -> None:
-    plain = load_recipe(OWN / f"{name}_r50.py", Recipe)
-    with_sec = load_recipe(OWN / f"{name}_sec_r50.py", Recipe)
-    assert plain.regularizer is None and with_sec.regularizer is not None
-    assert dataclasses.replace(with_sec, regularizer=None) == plain
-
-
 @pytest.mark.parametrize(
     ("value", "parts"),
     [
@@ -109,12 +100,6 @@ def test_wrong_fields_are_named(value: dict[str, object], parts: list[str]) -> N
         assert part in str(caught.value)
 
 
-def test_differences_are_dotted_names() -> None:
-    first, second = to_dict(Tree()), to_dict(Tree(part=Small(rate=0.2), flag=True))
-    assert differences(first, second) == ["part.rate", "flag"]
-    assert differences(first, first) == []
-
-
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -123,7 +108,7 @@ def test_differences_are_dotted_names() -> None:
         ("recipe = (", ["line 1"]),
         (
             "from facerec.training import Recipe\n\nrecipe = Recipe(epoch=3)",
-            ["line 3", "Recipe has no field 'epoch'", "did you mean 'epochs'"],
+            ["line 3", "Recipe", "'epoch'"],
         ),
         (
             "from facerec.training import SGD, Recipe\nrecipe = Recipe(optimizer=SGD(lr='big'))",

@@ -21,14 +21,10 @@ from facerec.export.thresholds import read_thresholds
 from facerec.files import (
     atomic_folder,
     atomic_path,
-    check_file_name,
-    check_place,
-    check_replaceable,
     exclusive,
     open_file,
     sha256,
     staged_folder,
-    write_folder,
 )
 from facerec.galleries import Gallery
 from facerec.records.images import FolderImages
@@ -140,26 +136,6 @@ def test_nothing_is_written_through_what_a_stranger_laid(
         before.st_mode, before.st_ino, before.st_size
     )  # fmt: skip
     assert names(folder) == [Path(name).parts[0]]
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda path: entered(atomic_path(path)),
-        lambda path: entered(atomic_folder(path, replace=True)),
-        lambda path: entered(exclusive(path)),
-        lambda path: write_folder(path, {"a": b""}),
-        check_file_name,
-        check_place,
-        lambda path: check_replaceable(path, lambda folder: set(), "a report"),
-    ],
-)
-def test_a_link_to_nothing_creates_nothing(tmp_path: Path, write: Callable[[Path], object]) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "link").symlink_to("far/authorized_keys")
-    with pytest.raises(FacerecError, match=r"link: .*not there; name"):
-        write(tmp_path / "link")
-    assert names(tmp_path) == ["far", "link"] and names(tmp_path / "far") == []
 
 
 def mode_of(path: Path) -> int:

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import facerec
 from facerec.commands.cli import Console, listed_rates
-from facerec.defaults import FPR_TARGETS, REPLICATES
+from facerec.defaults import FPR_TARGETS
 from facerec.errors import MetricError
 from facerec.files import write_json
-from facerec.limits import Flags, Seed
+from facerec.limits import Flags
 
 if TYPE_CHECKING:
     from facerec.verification import VerificationResult
     from facerec.verification.identification import IdentificationResult
-
-LEAST_REPLICATES = 40
-"""With fewer, 2.5 % of them are less than one, and no limit of an interval can be read."""
-MOST_REPLICATES = 100_000
 
 
 @dataclass(frozen=True)
@@ -32,29 +28,14 @@ class Computation(Flags):
 
     fpr: tuple[str, ...] = FPR_TARGETS
     """False positive rates at which the true positive rate is read, as 1e-3,1e-4; taken exactly."""
-    replicates: int = REPLICATES
-    """Bootstraps over subjects behind the intervals of TPR@FPR and of differences, 40 or more; 0
-    for intervals of TPR@FPR without them."""
-    seed: Seed = 0
-    """Of the bootstraps."""
 
-    def settings(self, differences: bool) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return what `facerec.verification.evaluate` takes.
 
         Raises:
-            MetricError: a target is no rate, or too few replicates, also for ``differences``.
+            MetricError: a target is no rate.
         """
-        if self.replicates and not LEAST_REPLICATES <= self.replicates <= MOST_REPLICATES:
-            raise MetricError(
-                f"--replicates is {self.replicates}; give {LEAST_REPLICATES} to "
-                f"{MOST_REPLICATES:,}, or 0 for intervals without a bootstrap"
-            )
-        if differences and not self.replicates:
-            raise MetricError(
-                "intervals of differences are bootstraps alone; leave out --replicates 0 with "
-                "--compare and --try-preprocessing"
-            )
-        return {"fpr": listed_rates(self.fpr), "replicates": self.replicates, "seed": self.seed}
+        return {"fpr": listed_rates(self.fpr)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +78,6 @@ class Verified:
 
 def tell(
     both: Sequence[Verified],
-    settings: Mapping[str, Any],
     output: Output,
     console: Console,
 ) -> None:
@@ -108,7 +88,7 @@ def tell(
 
     first, *others = both
     comparisons = {
-        name: compare(first.results[name], other, settings["replicates"], settings["seed"])
+        name: compare(first.results[name], other)
         for side in others
         for name, other in side.results.items()
     }

@@ -45,23 +45,20 @@ def without_known(
     for overlap in {overlap.path.resolve(): overlap for overlap in known}.values():
         if not overlap.is_of(bench):
             continue
-        said = f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}"
         trained_on = np.isin(bench.images.ids, list(overlap.images))
         shown = trained_on[pairs.first] | trained_on[pairs.second]
-        if not shown.any():
-            console.print(f"{said} ({overlap.path})", soft_wrap=True)
-            continue
         count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
         console.print(
-            f"warning: {said}, in {count} ({overlap.path}); figures with and without these pairs "
-            "follow",
+            f"warning: {overlap.subjects:,} subjects of the training set are probably in "
+            f"{bench.name}, in {count} ({overlap.path})",
             style="yellow",
             soft_wrap=True,
         )
-        notes.append(
-            f"{count} show a person who is probably in the training set ({overlap.path}) and are "
-            "left out"
-        )
+        if shown.any():
+            notes.append(
+                f"{count} show a person who is probably in the training set ({overlap.path}) and "
+                "are left out"
+            )
         clean &= ~shown
     if not notes:
         return []
@@ -76,17 +73,12 @@ def without_known(
     if pairs.folds is not None:  # those that have pairs left, numbered anew
         folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
         folds = folds if folds.max() else None
+    kept = {name: getattr(pairs, name)[clean] for name in ("first", "second", "issame")}
     return [
         replace(
             bench,
             name=f"{bench.name} without people of the training set",
-            pairs=replace(
-                pairs,
-                first=pairs.first[clean],
-                second=pairs.second[clean],
-                issame=pairs.issame[clean],
-                folds=folds,
-            ),
+            pairs=replace(pairs, **kept, folds=folds),
             notes=(*bench.notes, *notes),
         )
     ]

@@ -142,7 +142,7 @@ def verify(
     from facerec.embedding.model import newest_run
 
     # Whatever can be wrong is found before minutes of embedding.
-    settings = computation.settings(compare is not None or try_preprocessing)
+    settings = computation.settings()
     output.check()
     if embeddings is not None and (model is not None or try_preprocessing):
         raise MetricError("--embeddings take the place of a model; leave one of them out")
@@ -152,7 +152,7 @@ def verify(
     opened = benches.open()
     if try_preprocessing:
         loaded = network.load(model or newest_run(runs))
-        _try_preprocessing(loaded, opened[0], views, settings, console, output.json)
+        _try_preprocessing(loaded, opened[0], views, console, output.json)
         return
     sources = []
     for path in [embeddings or model, *([] if compare is None else [compare])]:
@@ -167,14 +167,13 @@ def verify(
         known = [given_overlap(benches.overlap, opened)]
     variants = [(bench, without_known(bench, known, console)) for bench in opened]
     both = [_verify_all(each, variants, settings, compat, console) for each in sources]
-    tell(both, settings, output, console)
+    tell(both, output, console)
 
 
 def _try_preprocessing(
     model: EmbeddingModel,
     bench: Bench | TemplateBench,
     views: Views,
-    settings: Mapping[str, Any],
     console: Console,
     json: Path | None,
 ) -> None:
@@ -205,8 +204,6 @@ def _try_preprocessing(
             bench,
             align=align,
             batch_size=model.batch_size,
-            replicates=settings["replicates"],
-            seed=settings["seed"],
             progress=progress,
         )
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"

@@ -41,7 +41,7 @@ def verify_scores(
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores
 
-    settings = computation.settings(compare is not None)
+    settings = computation.settings()
     output.check()
     both = []
     for path in [scores, *([] if compare is None else [compare])]:
@@ -55,7 +55,7 @@ def verify_scores(
             **settings,
         )
         both.append(Verified({"scores": replace(result, score=scored.kind, source=scored.source)}))
-    tell(both, settings, output, Console(highlight=False))
+    tell(both, output, Console(highlight=False))
 
 
 main = partial(run_command, verify_scores)

@@ -1,10 +1,10 @@
 """Whether one arm differs from another, over seeds, over test classes, and over both.
 
 The unit is the paired difference of one seed: arm − base with equal splits and data order. Its
-spread over seeds says what another training would give on these test classes; the class-cluster
-bootstrap says what other test classes would give with these trainings; the joint resample says
-both. Figures of single queries are kept, so no resample needs a new search; the set of references
-is held fixed.
+spread over seeds says what another training would give on these test classes; leaving out one class
+at a time says what other test classes would give with these trainings; together they say both.
+Figures of single queries are kept, so nothing is searched anew; the set of references is held
+fixed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 from scipy.stats import binom, nct, rankdata
 
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
-from facerec.statistics.bootstrap import Replicates, VertexBootstrap, percentile_interval
+from facerec.statistics.clustered import paired_difference
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.multiplicity import holm
 
@@ -60,7 +60,7 @@ class SeedMean(Estimate):
     over_seeds: Interval | None
     """Student's t; None for one seed."""
     over_classes: Interval | None
-    """Class-cluster bootstrap; None for one class or without figures of single queries."""
+    """Leaving out one class at a time; None for one class or without figures of single queries."""
     joint: Interval | None
     """Both together; None where either is."""
 
@@ -82,22 +82,16 @@ def mean_over_seeds(
     labels: ArrayLike | None = None,
     *,
     confidence: float = 0.95,
-    replicates: int = 2000,
-    seed: int = 0,
 ) -> SeedMean:
     """Return the mean of a figure with its intervals over seeds, over test classes and over both.
 
-    Bootstrap deviations are scaled to an unbiased variance and to Student's t, as percentiles alone
-    are too narrow for a few seeds or classes: with 3 to 10 seeds and 8 to 100 classes those of the
-    joint resample covered 78 to 100 % in simulations, the scaled ones 92 to 99 %. The joint
-    interval is widened to contain that over seeds.
+    One test class is left out at a time; variances over classes and over seeds are added
+    (`facerec.statistics.clustered.paired_difference`).
 
     Args:
         values: of each seed, ``(n,)``, or of each seed and query, ``(n, q)``.
         labels: class of each query, ``(q,)``; needed for the latter.
         confidence: coverage, between 0 and 1.
-        replicates: resamples.
-        seed: of the resamples; equal seeds draw equal classes.
 
     Raises:
         MetricError: shapes that do not fit, a value that is not finite, an impossible confidence.
@@ -106,14 +100,13 @@ def mean_over_seeds(
     known = _checked(values, axes=1 if labels is None else 2)
     of_seeds = known if labels is None else known.mean(axis=1)
     reasons = [] if len(of_seeds) > 1 else [ONE_SEED]
-    over_seeds, over_classes, joint = _student(of_seeds, confidence), None, None
+    over_seeds = paired_difference(of_seeds, [], confidence)
+    over_classes = joint = None
     if labels is not None:
-        resample = _Resample(known, labels, confidence, replicates, seed)
-        over_classes, joint = resample.over_classes(), resample.joint()
-        if joint and over_seeds:
-            # Few seeds may by chance lie so close that only their few degrees of freedom tell.
-            ends = min(joint.low, over_seeds.low), max(joint.high, over_seeds.high)
-            joint = replace(joint, low=ends[0], high=ends[1])
+        left_out = _without_each(known, labels)
+        over_classes = paired_difference([of_seeds.mean()], left_out, confidence)
+        if len(of_seeds) > 1 and over_classes:
+            joint = paired_difference(of_seeds, left_out, confidence)
         reasons += [] if over_classes else [ONE_CLASS]
     return SeedMean(
         value=float(of_seeds.mean()),
@@ -132,7 +125,6 @@ def compare_paired(
     labels: ArrayLike | None = None,
     *,
     confidence: float = 0.95,
-    replicates: int = 2000,
     seed: int = 0,
 ) -> PairedDifference:
     """Return arm − base, paired by seed and by query, with its intervals and p.
@@ -142,8 +134,7 @@ def compare_paired(
         base: likewise, the same seeds and queries in the same order.
         labels: class of each query, ``(q,)``.
         confidence: coverage, between 0 and 1.
-        replicates: resamples.
-        seed: of the resamples and of random signs.
+        seed: of random signs.
 
     Raises:
         MetricError: shapes that differ, or as for `mean_over_seeds`.
@@ -155,7 +146,7 @@ def compare_paired(
             "the same seeds and the same queries"
         )
     values = first - second
-    mean = mean_over_seeds(values, labels, confidence=confidence, replicates=replicates, seed=seed)
+    mean = mean_over_seeds(values, labels, confidence=confidence)
     differences = values if values.ndim == 1 else values.mean(axis=1)
     return PairedDifference(
         **vars(mean),
@@ -321,17 +312,19 @@ def spearman(
         return Estimate(value, total=count, remark=remark)
     if math.isnan(estimate):
         return Estimate(None, total=count, remark="one side is constant, so ranks tell nothing")
-    rows = [
-        np.repeat(np.arange(len(x)), w[index]) for w in _multiplicities(count, replicates, seed)
-    ]
+    draws = np.random.default_rng(seed).integers(count, size=(replicates, count))
+    times = np.stack([np.bincount(each, minlength=count)[index] for each in draws])
+    rows = [np.repeat(np.arange(len(x)), each) for each in times]
     drawn = np.array([_rank_correlation(x[each], y[each]) for each in rows])
     lost = int(np.isnan(drawn).sum())
-    interval = replace(
-        percentile_interval(estimate, drawn, confidence),
-        method="bootstrap over groups, percentile",
-        assumption=f"{count} groups drawn at random"
-        + (f"; {lost:,} of {replicates:,} replicates constant and left out" if lost else ""),
-    )
+    if lost == replicates:
+        return Estimate(estimate, total=count, remark="a side is constant in all resamples")
+    low, high = np.nanquantile(drawn, ((1 - confidence) / 2, (1 + confidence) / 2))
+    assumption = f"{count} groups drawn at random"
+    if lost:
+        assumption += f"; {lost:,} of {replicates:,} replicates constant and left out"
+    method = "bootstrap over groups, percentile"
+    interval = Interval(float(low), float(high), confidence, method, assumption)
     return Estimate(estimate, interval, total=count)
 
 
@@ -390,95 +383,16 @@ def _steps_to_reach(steps: NDArray[np.int64], scores: Array, level: float) -> fl
     return float(steps[reached[0]]) if reached.size else math.inf
 
 
-class _Resample:
-    """Draws classes, and seeds and classes, with replacement.
-
-    Args:
-        values: of each seed and query, ``(n, q)``.
-        labels: class of each query, ``(q,)``.
-        confidence: coverage.
-        replicates: resamples.
-        seed: of the resamples.
-    """
-
-    def __init__(
-        self, values: Array, labels: ArrayLike, confidence: float, replicates: int, seed: int
-    ) -> None:
-        names = np.asarray(labels)
-        if names.shape != values.shape[1:]:
-            raise MetricError(f"{values.shape[1]} queries need one class each, found {names.shape}")
-        _, index, counts = np.unique(names, return_inverse=True, return_counts=True)
-        # Sums over the queries of each class, ``(n, C)``, are all that a resample needs.
-        sums = np.stack([np.bincount(index, row) for row in values])
-        self._sums, self._counts, self._confidence = sums, counts.astype(np.float64), confidence
-        self._seeds, self._classes = sums.shape
-        queries = self._counts.sum()
-        self._mean = float(sums.sum() / (self._seeds * queries))
-        of_seeds = sums.sum(axis=1) / queries
-        # Residuals of the ratio of two sums over classes, scaled as deviations of its mean.
-        residuals = (sums - np.outer(of_seeds, self._counts)) / queries
-        of_classes = residuals.mean(axis=0)
-        few = self._classes / max(self._classes - 1, 1)
-        self._class_variance = few * float((of_classes**2).sum())
-        self._seed_variance = self._shared_variance = 0.0
-        if self._seeds > 1:
-            self._seed_variance = float(of_seeds.var(ddof=1)) / self._seeds
-            own = float(((residuals - of_classes) ** 2).sum())
-            self._shared_variance = few * own / (self._seeds * (self._seeds - 1))
-        self._class_weights = _multiplicities(self._classes, replicates, seed)
-        # Other seeds, so that as many seeds as classes are not drawn alike.
-        self._draw_seeds = partial(_multiplicities, self._seeds, replicates, seed + 1)
-
-    def over_classes(self) -> Interval | None:
-        """Return the interval over classes for these seeds."""
-        if self._classes == 1:
-            return None
-        drawn = self._replicates(np.ones((len(self._class_weights), self._seeds)))
-        interval = self._scaled(drawn, self._class_variance, self._classes - 1)
-        return replace(
-            interval,
-            method="class-cluster bootstrap",
-            assumption=f"{self._classes:,} test classes drawn at random; references and trainings "
-            "held fixed",
-        )
-
-    def joint(self) -> Interval | None:
-        """Return the interval over seeds and classes."""
-        if self._classes == 1 or self._seeds == 1:
-            return None
-        both = self._seed_variance, self._class_variance
-        # What belongs to one seed and one class alone is in both.
-        variance = max(*both, sum(both) - self._shared_variance)
-        # Satterthwaite's degrees of freedom.
-        squares = both[0] ** 2 / (self._seeds - 1) + both[1] ** 2 / (self._classes - 1)
-        freedom = sum(both) ** 2 / squares if squares > 0 else math.inf
-        drawn = self._replicates(self._draw_seeds().astype(np.float64))
-        return replace(
-            self._scaled(drawn, variance, freedom),
-            method="joint bootstrap of seeds and classes",
-            assumption=f"{self._seeds} seeds and {self._classes:,} test classes drawn at random; "
-            "references held fixed",
-        )
-
-    def _replicates(self, seed_weights: Array) -> Replicates:
-        """Return the mean in every resample, ``(R,)``."""
-        result = np.empty(len(seed_weights))
-        step = max(1, _CELLS // self._classes)
-        for start in range(0, len(result), step):
-            rows = slice(start, start + step)
-            seeds = seed_weights[rows]
-            classes = self._class_weights[rows].astype(np.float64)
-            totals = np.einsum("rc,rc->r", seeds @ self._sums, classes)
-            result[rows] = totals / (seeds.sum(axis=1) * (classes @ self._counts))
-        return result
-
-    def _scaled(self, drawn: Replicates, variance: float, freedom: float) -> Interval:
-        """Return percentiles whose deviations are as wide as Student's t with this variance."""
-        spread, scale = float(drawn.var()), 1.0
-        if spread > 0:
-            tail = (1 + self._confidence) / 2
-            scale = math.sqrt(variance / spread) * float(stdtrit(freedom, tail) / ndtri(tail))
-        return percentile_interval(self._mean, drawn, self._confidence, scale)
+def _without_each(values: Array, labels: ArrayLike) -> Array:
+    """Return what leaving out each test class adds to the mean of seeds and queries, ``(C,)``."""
+    names = np.asarray(labels)
+    if names.shape != values.shape[1:]:
+        raise MetricError(f"{values.shape[1]} queries need one class each, found {names.shape}")
+    _, index, counts = np.unique(names, return_inverse=True, return_counts=True)
+    if len(counts) < 2:
+        return np.empty(0)
+    of_query = values.mean(axis=0)
+    return (of_query.sum() - np.bincount(index, of_query)) / (len(names) - counts) - of_query.mean()
 
 
 def _checked(values: ArrayLike, axes: int = 1) -> Array:
@@ -495,31 +409,6 @@ def _checked(values: ArrayLike, axes: int = 1) -> Array:
             f"value {array[wrong]} at {wrong} is not finite; leave failed runs out of both arms"
         )
     return array
-
-
-def _student(values: Array, confidence: float) -> Interval | None:
-    """Return the t interval of the mean; None for one value."""
-    if len(values) == 1:
-        return None
-    mean = float(values.mean())
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    margin = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-    return Interval(
-        mean - margin,
-        mean + margin,
-        confidence,
-        "Student's t",
-        f"{len(values)} seeds drawn at random; test images held fixed",
-    )
-
-
-@lru_cache(maxsize=8)  # every figure of a comparison asks for the same ones
-def _multiplicities(count: int, replicates: int, seed: int) -> NDArray[np.uint8]:
-    """Return how often each of ``count`` is drawn in each resample, ``(R, count)``; read-only."""
-    each = np.arange(count)
-    drawn = VertexBootstrap(each, each, np.ones(count), replicates, seed).multiplicities
-    drawn.flags.writeable = False
-    return drawn
 
 
 def _median_ratio(ratios: Array) -> float:

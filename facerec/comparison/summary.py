@@ -116,7 +116,7 @@ def summarize(results: Results) -> Summary:
     compared: dict[ArmKey, PairedDifference] = {}
     for name, runs in [(UNTRAINED, results.untrained), *((n, e.runs) for n, e in by_name.items())]:
         for key in _known(comparison, runs):
-            mean = mean_over_seeds(*_values(runs, *key), **resampling)
+            mean = mean_over_seeds(*_values(runs, *key), confidence=comparison.confidence)
             rows[(name, *key)] = {"n": mean.total, **_limits("mean", mean), "reason": mean.remark}
     for name, each in by_name.items():
         if each.arm.against is not None:
@@ -124,7 +124,7 @@ def summarize(results: Results) -> Summary:
             base = by_name[each.arm.against]
             rows |= {(name, *key): row for key, row in _speeds(comparison, each, base)}
             for key, values in _paired(comparison, each, base):
-                compared[(name, *key)] = compare_paired(*values, **resampling)
+                compared[(name, *key)] = compare_paired(*values, confidence=comparison.confidence)
     for key in dict.fromkeys((view, metric) for _, view, metric in compared):
         for names in claims.values():
             family = adjust([compared.get((name, *key)) for name in names])

@@ -401,8 +401,6 @@ def _add_changes(
         pairs=None if bench is None else bench.pairs,
         impostors="all" if bench is None else "list",
         targets=settings.targets,
-        replicates=settings.replicates,
-        seed=settings.seed,
     )
     for change in comparison.changes:
         group = "" if change.groups is None else " − ".join(change.groups)

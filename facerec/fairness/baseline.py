@@ -1,15 +1,13 @@
 """Baseline against SEC: what changes, for the same images, from one model to its treated twin.
 
-Every pair of runs shares a seed and differs in the treatment alone. All changes of all seeds come
-from one joint resample of subjects, the same multiplicities for both models, so what the models
-share cancels out. Seeds tell how much of a change is training noise; the interval of the mean over
-seeds allows for both.
+Every pair of runs shares a seed and differs in the treatment alone. Each subject is left out of
+both models at once, so what they share cancels out. Seeds tell how much of a change is training
+noise; the interval of the mean over seeds allows for both.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,23 +15,21 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
-from facerec.defaults import REPLICATES
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import Of, differentials, max_over_geomean
-from facerec.fairness.norms import DRAWN_AT_ONCE, SubjectNorms, drawn_sums, percentile
-from facerec.fairness.pair_counts import UNKNOWN, LabelledImages, SubjectCounts, quotients
+from facerec.fairness.norms import SubjectNorms
+from facerec.fairness.pair_counts import UNKNOWN, LabelledImages, quotients
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
-from facerec.statistics.bootstrap import VertexBootstrap
+from facerec.statistics.clustered import paired_difference
+from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import score_pairs
 
@@ -54,8 +50,8 @@ TARGETS = ("1e-2", "1e-3")
 FEWEST_SEEDS = 3
 """Seeds an arm from which on training noise can be judged."""
 
-SEEDS = "t over seeds"
-BOTH = "subjects and seeds, MOVER"
+FEWEST_SUBJECTS = 3
+"""In a group, from which on a change has an interval."""
 
 Role = Literal["performance", "by construction", "association", "differential"]
 
@@ -134,8 +130,6 @@ def compare_runs(
     pairs: Pairs | None = None,
     impostors: Literal["all", "list"] = "all",
     targets: Sequence[str] = TARGETS,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> BaselineComparison:
     """Compare runs without and with a treatment on the same images.
@@ -151,15 +145,13 @@ def compare_runs(
             of all pairs.
         impostors: whether error rates by group come from all pairs of images or from ``pairs``.
         targets: nominal FMRs, taken exactly.
-        replicates: resamples of the subjects.
-        seed: of the resampling.
         progress: called after each model.
 
     Raises:
         MetricError: images, subjects or groups that differ or do not fit, or a seed that repeats.
         DatasetError: embeddings that were normalised.
     """
-    frame = _Frame(runs, subject, group, names, pairs, impostors, targets, replicates, seed)
+    frame = _Frame(runs, subject, group, names, pairs, impostors, targets)
     figures: list[tuple[_Figures, _Figures]] = []
     for run in runs:
         sides: list[_Figures] = []
@@ -193,25 +185,34 @@ class _Key:
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A figure of one model and its replicates."""
+class _Figure:
+    """A figure of one model, and what leaving each subject out adds to it."""
 
     value: float | None
-    replicates: Array
-    """``(R,)``; empty without a value."""
+    changes: Array
+    """``(G,)``; empty without a value."""
     reason: str = ""
     """Why there is no value."""
 
     @classmethod
-    def lacking(cls, reason: str) -> _Drawn:
+    def lacking(cls, reason: str) -> _Figure:
         return cls(None, np.empty(0), reason)
 
+    @classmethod
+    def without(cls, values: Array, of: NDArray[np.integer], size: int, reason: str) -> _Figure:
+        """Take the figure of everybody, which comes first, and of all but each subject."""
+        if np.isnan(values[0]):
+            return cls.lacking(reason)
+        changes = np.zeros(size)
+        changes[of] = values[1:] - values[0]
+        return cls(float(values[0]), changes)
 
-_Figures = Mapping[_Key, _Drawn]
+
+_Figures = Mapping[_Key, _Figure]
 
 
 class _Frame:
-    """What all runs share: images, subjects, groups, pairs, and how often each subject is drawn."""
+    """What all runs share: images, subjects, groups and pairs."""
 
     def __init__(
         self,
@@ -222,8 +223,6 @@ class _Frame:
         pairs: Pairs | None,
         impostors: Literal["all", "list"],
         targets: Sequence[str],
-        replicates: int,
-        seed: int,
     ) -> None:
         if pairs is None and impostors == "list":
             raise MetricError("error rates of a pair list need the list; give pairs")
@@ -244,22 +243,6 @@ class _Frame:
         self.subject_count = int(self.subject.max()) + 1
         self._set_groups(LabelledImages(subjects[self.rows], codes[self.rows], names))
         self._set_pairs(pairs)
-        everyone = np.arange(self.subject_count)
-        # One comparison a subject, so that each is drawn even without a pair of the list.
-        first, second = (np.concatenate([everyone, self.subject[side]]) for side in self.sides)
-        bootstrap = VertexBootstrap(
-            first,
-            second,
-            np.concatenate([np.ones(self.subject_count, bool), self.same]),
-            replicates=replicates,
-            seed=seed,
-        )
-        self.listed = bootstrap.select(
-            np.arange(self.subject_count + len(self.same)) >= self.subject_count
-        )
-        # The sample itself comes first: its figures are computed by the same rule.
-        self.weights = np.ones((replicates + 1, self.subject_count), np.uint8)
-        self.weights[1:] = bootstrap.multiplicities
 
     def _set_groups(self, labelled: LabelledImages) -> None:
         """Number the groups that have a subject."""
@@ -316,57 +299,65 @@ class _Frame:
             figures |= self._differentials(errors, subjects)
         return figures
 
-    def _norms(self, norms: Array) -> dict[_Key, _Drawn]:
+    def _norms(self, norms: Array) -> dict[_Key, _Figure]:
+        everyone = np.arange(self.subject_count)
         figures = {
-            _Key("CV of norms", "by construction", subjects=self.subject_count): _drawn(
-                _variation(norms, self.subject, self.weights), "the mean norm is zero"
+            _Key("CV of norms", "by construction", subjects=self.subject_count): _Figure.without(
+                _variation(norms, self.subject),
+                everyone,
+                self.subject_count,
+                "the mean norm is zero",
             )
         }
         one_group = "no comparison: fewer than two groups have a subject"
         key = _Key("η²", "association", subjects=self.subject_count)
         if len(self.names) < 2:
-            return figures | {key: _Drawn.lacking(one_group)}
+            return figures | {key: _Figure.lacking(one_group)}
         sample = SubjectNorms.from_images(
             norms[self.grouped], self.subject[self.grouped], self.group[self.grouped]
         )
-        means, weights = sample.means, self.weights[:, np.unique(self.subject[self.grouped])]
-        figures[key] = _drawn(
-            _eta_squared(means, sample.groups, weights), "the mean norms of subjects do not vary"
+        means, grouped = sample.means, np.unique(self.subject[self.grouped])
+        figures[key] = _Figure.without(
+            _eta_squared(means, sample.groups),
+            grouped,
+            self.subject_count,
+            "the mean norms of subjects do not vary",
         )
         members = [np.flatnonzero(sample.groups == g) for g in range(len(self.names))]
         for i, j in itertools.combinations(range(len(self.names)), 2):
             fewest = min(len(members[i]), len(members[j]))
             key = _Key("Cliff's δ", "association", (self.names[i], self.names[j]), fewest)
-            figures[key] = _drawn(
-                _deltas(
-                    means[members[i]],
-                    means[members[j]],
-                    weights[:, members[i]],
-                    weights[:, members[j]],
-                ),
-                "a group has no subject",
+            both = grouped[np.concatenate([members[i], members[j]])]
+            deltas = _deltas(means[members[i]], means[members[j]])
+            figures[key] = _Figure.without(
+                deltas, both, self.subject_count, "a group has no subject"
             )
         return figures
 
-    def _of_list(self, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
+    def _of_list(self, scores: NDArray[np.floating]) -> dict[_Key, _Figure]:
         """Return accuracy and TPR on the pairs of the list."""
-        performance: dict[_Key, _Drawn] = {}
+        performance: dict[_Key, _Figure] = {}
+        first, second = self.subject[self.sides]
+        scored = ScoredComparisons.of(scores, self.same, (first, second))
+
+        def figure(influence: Influence) -> _Figure:
+            changes = np.zeros(self.subject_count)
+            found = scored.figure(influence).changes
+            changes[: found.size] = found
+            return _Figure(influence[0], changes)
+
         if self.folds is not None:
             thresholds = kfold_accuracy(scores, self.same, self.folds).thresholds
             right = (scores >= np.asarray(thresholds)[self.folds]) == self.same
             key = _Key("accuracy", "performance", subjects=self.subject_count)
-            performance[key] = _Drawn(float(right.mean()), self.listed.mean(right))
-        figures = sort_scores(scores[self.same], scores[~self.same])
-        points = [figures.tpr_at_fpr(target) for target in self.targets]
-        resolved = [point.target for point in points if point.resolvable]
-        drawn = dict(zip(resolved, self.listed.tpr_at_fpr(scores, resolved), strict=True))
-        for point in points:
+            performance[key] = figure(scored.mean(right))
+        for point in map(scored.figures.tpr_at_fpr, self.targets):
             key = _Key(_tpr(point.target), "performance", subjects=self.subject_count)
             if point.resolvable:
-                performance[key] = _Drawn(point.tpr, drawn[point.target].tpr)
+                performance[key] = figure(scored.tpr(point))
             else:
                 few = f"not resolvable with {point.non_mated:,} different pairs"
-                performance[key] = _Drawn.lacking(few)
+                performance[key] = _Figure.lacking(few)
         return performance
 
     def _errors(
@@ -390,37 +381,32 @@ class _Frame:
             raise found
         return found, np.unique(compared)
 
-    def _tpr_of_all(self, errors: GroupErrors, subjects: NDArray[np.int64]) -> dict[_Key, _Drawn]:
+    def _tpr_of_all(self, errors: GroupErrors, subjects: NDArray[np.int64]) -> dict[_Key, _Figure]:
         """Return the TPR among all pairs of subjects with a group."""
         figures = {}
         for at in errors.points:
-            point = at.point
+            point, fnmr = at.point, at.shares[-1][1]
             key = _Key(_tpr(point.target), "performance", subjects=self.subject_count)
-            if not point.resolvable:
+            if not point.resolvable or fnmr is None:
                 few = f"not resolvable with {point.non_mated:,} non-mated pairs"
-                figures[key] = _Drawn.lacking(few)
+                figures[key] = _Figure.lacking(few)
                 continue
-            features = np.zeros((len(subjects), 2))
-            for group in at.counts:
-                assert isinstance(group, SubjectCounts)  # as subjects are known
-                features[group.members] = np.stack([group.missed, group.mated], axis=1)
-            missed, mated = drawn_sums(self.weights[:, subjects], features).T
-            figures[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
+            changes = np.zeros(self.subject_count)
+            changes[subjects] = -fnmr.changes
+            figures[key] = _Figure(1 - fnmr.value, changes)
         return figures
 
     def _differentials(
         self, errors: GroupErrors, subjects: NDArray[np.int64]
-    ) -> dict[_Key, _Drawn]:
+    ) -> dict[_Key, _Figure]:
         """Return max/geomean of the FMRs and of the FNMRs of groups, thresholds as given."""
-        # For the values and the rule that withholds them; replicates are drawn with everything.
+        # For the values and the rule that withholds them.
         summary = differentials(errors, replicates=1)
         rows = {(row.measure, row.of, row.target): row for row in summary.rows}
         compared = [self.names.index(name) for name in summary.groups]
         fewest = min((errors.group_subjects[group] for group in compared), default=0)
-        weights = self.weights[1:, subjects]
         figures = {}
         for target, at in zip(self.targets, errors.points, strict=True):
-            drawn = [at.counts[group].replicates(weights) for group in compared]
             kinds: tuple[Of, Of] = ("FMR", "FNMR")
             for kind, of in enumerate(kinds):
                 figure = f"max/geomean {of} at FMR={target}"
@@ -428,14 +414,18 @@ class _Frame:
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
                     why = "; ".join(summary.remarks) if row is None else row.remark
-                    figures[key] = _Drawn.lacking(why)
+                    figures[key] = _Figure.lacking(why)
                     continue
-                rates = np.stack([group[kind] for group in drawn], axis=-1)
-                figures[key] = _Drawn(row.value, max_over_geomean(rates))
+                shares = [share for group in compared if (share := at.shares[group][kind])]
+                rates = np.stack([share.value + share.changes for share in shares], axis=-1)
+                changes = np.zeros(self.subject_count)
+                # A subject is in one group: it moves one of the rates.
+                changes[subjects] = max_over_geomean(np.maximum(rates, 0)) - row.value
+                figures[key] = _Figure(row.value, changes)
         return figures
 
 
-def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Drawn]]) -> Change:
+def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Figure, _Figure]]) -> Change:
     """Compare both models of each seed in one figure, and the mean over seeds."""
     changes = [
         None if one.value is None or other.value is None else other.value - one.value
@@ -457,62 +447,24 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
     mean = float(values.mean())
     if abs(mean) < 1e-9 * np.abs(values).max():
         mean = 0.0  # of changes that cancel, rounding is left
-    with np.errstate(invalid="ignore"):  # both infinite: undefined
-        drawn = [other.replicates - one.replicates for one, other in sides]
-    over_subjects, reason = _interval(np.mean(drawn, axis=0), key.subjects)
-    over_seeds = _student(values)
+    left_out = np.mean([other.changes - one.changes for one, other in sides], axis=0)
+    over_subjects, reason = None, f"no interval: {key.subjects} subjects in a group"
+    if key.subjects >= FEWEST_SUBJECTS:
+        over_subjects = paired_difference([mean], left_out) if np.isfinite(left_out).all() else None
+        reason = "" if over_subjects else "no interval: no subject makes a difference"
+    over_seeds = paired_difference(values, []) if len(values) > 1 else None
+    both = paired_difference(values, left_out) if over_subjects else None
     before, after = (float(np.mean([pair[arm].value for pair in sides])) for arm in (0, 1))
     return change(
         mean,
-        over_subjects if over_seeds is None else _together(mean, over_subjects, over_seeds),
-        remark=reason or "",
+        both,
+        remark=reason,
         baseline=before,
         treated=after,
         over_subjects=over_subjects,
         over_seeds=over_seeds,
         same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
     )
-
-
-def _interval(replicates: Array, subjects: int) -> tuple[Interval | None, str | None]:
-    """Return the percentile interval of a change, or why there is none."""
-    defined = replicates[~np.isnan(replicates)]
-    if not len(defined):
-        return None, f"no interval: undefined in all {len(replicates):,} resamples"
-    if np.isfinite(defined).all() and np.ptp(defined) == 0:
-        return None, (
-            f"no interval: the change is {defined[0]:.3g} in all {len(replicates):,} resamples"
-        )
-    interval = percentile(replicates, subjects)
-    if interval is None:
-        return None, f"no interval: {subjects} subjects in a group"
-    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return None, "no interval: in many resamples a group has no error"
-    return interval, None
-
-
-def _student(values: Array) -> Interval | None:
-    """Return mean ± t · s/√n over seeds; None with one."""
-    if len(values) < 2:
-        return None
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
-    margin = float(stdtrit(len(values) - 1, 0.975)) * error
-    assumption = "seeds are independent, subjects as given"
-    return Interval(mean - margin, mean + margin, method=SEEDS, assumption=assumption)
-
-
-def _together(mean: float, over_subjects: Interval | None, over_seeds: Interval) -> Interval | None:
-    """Add both sources of uncertainty: squares of the distances of their limits from the mean.
-
-    The change seen is the true one plus an error of subjects plus one of seeds, so the limits of
-    the sum follow from those of the parts (MOVER; Zou and Donner, Statistics in Medicine 27, 2008).
-    """
-    if over_subjects is None:
-        return None
-    margin = (over_seeds.high - over_seeds.low) / 2
-    low = mean - math.hypot(max(0.0, mean - over_subjects.low), margin)
-    high = mean + math.hypot(max(0.0, over_subjects.high - mean), margin)
-    return Interval(low, high, over_subjects.confidence, BOTH, "subjects and seeds are independent")
 
 
 def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
@@ -558,59 +510,41 @@ def _notes_on_seeds(runs: Sequence[RunPair]) -> list[str]:
     return []
 
 
-def _drawn(values: Array, reason: str) -> _Drawn:
-    """Take the figure of the sample apart from its replicates, which follow it."""
-    if np.isnan(values[0]):
-        return _Drawn.lacking(reason)
-    return _Drawn(float(values[0]), values[1:])
-
-
-def _variation(norms: Array, subject: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
-    """Return the coefficient of variation (ddof 1) of the norms of images, ``(R,)``."""
+def _variation(norms: Array, subject: NDArray[np.integer]) -> Array:
+    """Return the coefficient of variation (ddof 1) of norms of all, and without each subject."""
     centre = float(norms.mean())
     rest = norms - centre
-    features = [np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)]
-    count, total, squares = drawn_sums(weights, np.stack(features, axis=1)).T
+    count, total, squares = _left_out(
+        np.stack([np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)])
+    )
     spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
     return quotients(np.sqrt(spread), centre + total / count)
 
 
-def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
-    """Return SSB / SST of the mean norms of subjects, ``(R,)``."""
+def _eta_squared(means: Array, groups: NDArray[np.integer]) -> Array:
+    """Return SSB / SST of the mean norms of subjects, and without each of them."""
     rest = means - means.mean()
-    member = groups[:, None] == np.arange(int(groups.max()) + 1)
-    features = np.concatenate([member, member * rest[:, None], (rest**2)[:, None]], axis=1)
-    sums = drawn_sums(weights, features.astype(np.float64))
-    counts, totals = sums[:, : member.shape[1]], sums[:, member.shape[1] : -1]
-    grand = quotients(totals.sum(axis=1) ** 2, counts.sum(axis=1))
+    member = (groups == np.arange(int(groups.max()) + 1)[:, None]).astype(np.float64)
+    counts, totals = _left_out(member), _left_out(member * rest)
+    grand = quotients(totals.sum(axis=0) ** 2, counts.sum(axis=0))
     explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
-    return quotients(explained.sum(axis=1) - grand, sums[:, -1] - grand)
+    return quotients(explained.sum(axis=0) - grand, _left_out(rest**2) - grand)
 
 
-def _deltas(
-    first: Array, second: Array, drawn: NDArray[np.uint8], against: NDArray[np.uint8]
-) -> Array:
-    """Return P(X > Y) − P(X < Y), ``(R,)``.
+def _deltas(first: Array, second: Array) -> Array:
+    """Return P(X > Y) − P(X < Y) of X ``(n,)`` and Y ``(m,)``, and without each of both."""
+    signs = np.sign(first[:, None] - second)
+    won = np.concatenate([[0.0], signs.sum(axis=1), signs.sum(axis=0)])
+    pairs = np.concatenate(
+        [[0], np.full(len(first), len(second)), np.full(len(second), len(first))]
+    )
+    return quotients(signs.sum() - won, signs.size - pairs)
 
-    Args:
-        first: X, one value a subject, ``(n,)``.
-        second: Y, ``(m,)``.
-        drawn: how often each of X counts, ``(R, n)``.
-        against: how often each of Y, ``(R, m)``.
-    """
-    order = np.argsort(second)
-    below, reached = (np.searchsorted(second[order], first, side) for side in ("left", "right"))
-    result = np.empty(len(drawn))
-    step = max(1, DRAWN_AT_ONCE // (len(first) + len(second)))
-    for start in range(0, len(result), step):
-        batch = slice(start, start + step)
-        sums = np.zeros((len(drawn[batch]), len(second) + 1), np.int64)
-        np.cumsum(against[batch].take(order, axis=1), axis=1, out=sums[:, 1:], dtype=np.int64)
-        won = sums.take(below, axis=1) + sums.take(reached, axis=1) - sums[:, -1:]
-        own = drawn[batch].astype(np.int64)
-        pairs = own.sum(axis=1) * sums[:, -1]
-        result[batch] = quotients(np.einsum("rn,rn->r", own, won), pairs)
-    return result
+
+def _left_out(values: Array) -> Array:
+    """Return sums over the last axis: of all, and without each, ``(…, G + 1)``."""
+    whole = values.sum(axis=-1, keepdims=True)
+    return np.concatenate([whole, whole - values], axis=-1)
 
 
 def _tpr(target: str) -> str:

@@ -2,7 +2,7 @@
 
 ISO/IEC 19795-10 calls these the false positive differential (FPD) and the false negative
 differential (FND). The formulas take rates with the groups on the last axis, so that one call
-serves all replicates of a bootstrap. A ratio is infinite where its denominator is 0, and NaN at
+serves all draws of noise. A ratio is infinite where its denominator is 0, and NaN at
 0/0; `differentials` turns both into a reason.
 """
 
@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
-from facerec.fairness.pair_counts import Share, Values, resample
+from facerec.fairness.pair_counts import Values
 from facerec.fairness.rates import ErrorsAt, GroupErrors
 from facerec.report.estimate import Estimate
-from facerec.statistics.bootstrap import percentile_interval
+from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
@@ -40,7 +39,7 @@ FEW_ERRORS = 3
 """Fewer errors than that say next to nothing."""
 
 CONFIDENCE = 0.95
-INVERTED = "test of parity inverted by resampled subjects"
+INVERTED = "test of parity inverted"
 SCALED = "comparisons that share a subject are dependent; the rates keep their order"
 
 _SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 200)])
@@ -107,7 +106,7 @@ class Differential(Estimate):
 
 @dataclass(frozen=True)
 class Differentials:
-    """All measures at all targets, from one joint resample of subjects."""
+    """All measures at all targets."""
 
     groups: tuple[str, ...]
     """Groups that are compared."""
@@ -128,7 +127,7 @@ class Differentials:
 def differentials(
     errors: GroupErrors, *, replicates: int = REPLICATES, seed: int = 0
 ) -> Differentials:
-    """Compute every measure with its interval, from one joint resample of all subjects.
+    """Compute every measure with its interval and its test of parity.
 
     Ratios are withheld where a group has no error, where it has fewer than 3, and where both the
     highest and the lowest rate rest on fewer than 30.
@@ -139,23 +138,22 @@ def differentials(
     the same proportions on a log scale, around which the measure observed is not among the 5 % of
     replicates furthest off. It reaches parity where ``p_value`` is at least 0.05, and nowhere else.
 
-    The noise of a rate is that of its logarithm, with the variance that allows for comparisons
-    that share a subject and a quantile of t: replicates of the bootstrap spread too much where
-    false matches are rare, and too little where subjects are few. They keep their order, so that
-    what the rates of a group have in common remains.
+    Groups have no subject in common, so the noise of each rate is its own: that of its logarithm,
+    by leaving out one subject at a time, with quantiles of t.
 
     Args:
         errors: from `facerec.fairness.rates`.
-        replicates: resamples of the subjects.
-        seed: of the resampling.
+        replicates: draws of the noise.
+        seed: of the draws.
     """
     used, remarks = _compared(errors)
     names = tuple(errors.names[index] for index in used)
     if len(used) < 2:
         few = f"no comparison: {len(used)} groups with enough subjects and pairs, two are needed"
         return Differentials(names, (), (*remarks, few))
-    weights = resample(errors.subjects, replicates, seed)
-    rows = [row for point in errors.points for row in _at(point, used, names, weights)]
+    generator = np.random.default_rng(seed)
+    quantiles = generator.random((2, replicates, len(used)))
+    rows = [row for point in errors.points for row in _at(point, used, names, quantiles)]
     return Differentials(names, tuple(rows), tuple(remarks))
 
 
@@ -179,18 +177,16 @@ def _compared(errors: GroupErrors) -> tuple[list[int], list[str]]:
 
 
 def _at(
-    point: ErrorsAt, used: Sequence[int], names: tuple[str, ...], weights: NDArray[np.uint8]
+    point: ErrorsAt, used: Sequence[int], names: tuple[str, ...], quantiles: Values
 ) -> list[Differential]:
     """Return all measures at one threshold."""
-    drawn = [point.counts[index].replicates(weights) for index in used]
-    shares = [point.counts[index].shares() for index in used]
     kinds = [
         _Rates.of(
             what,
             names,
             [rates[index] for index in used],
-            np.stack([group[kind] for group in drawn], axis=-1),
-            [share[kind] for share in shares],
+            [point.shares[index][kind] for index in used],
+            quantiles[kind],
         )
         for kind, (what, rates) in enumerate(
             (("false matches", point.fmr), ("false non-matches", point.fnmr))
@@ -214,7 +210,7 @@ def _differential(
         value = float(formula(rates.rates))
         found = rates.against_parity(formula, value)
         if found is None:
-            interval, reason = _percentiles(value, formula(rates.drawn))
+            reason = "no interval: a group has no error, or too few subjects"
         else:
             p_value, interval = found
     return Differential(
@@ -275,8 +271,6 @@ class _Rates:
     errors: NDArray[np.int64]
     comparisons: NDArray[np.int64]
     rates: Values
-    drawn: Values
-    """In every replicate, ``(R, k)``."""
     noise: _Noise | None
     """None where a group has no error or too few subjects."""
     upper: float | None
@@ -288,8 +282,8 @@ class _Rates:
         what: str,
         names: tuple[str, ...],
         cells: Sequence[Estimate],
-        drawn: Values,
-        shares: Sequence[Share],
+        shares: Sequence[ClusteredShare | None],
+        quantiles: Values,
     ) -> _Rates:
         errors = np.array([cell.events for cell in cells])
         comparisons = np.array([cell.total for cell in cells])
@@ -300,8 +294,7 @@ class _Rates:
             errors,
             comparisons,
             errors / comparisons,
-            drawn,
-            _noise(errors, comparisons, drawn, shares),
+            _noise(errors, comparisons, shares, quantiles),
             max(bounds, default=None),
         )
 
@@ -365,40 +358,26 @@ class _Rates:
 def _noise(
     errors: NDArray[np.int64],
     comparisons: NDArray[np.int64],
-    drawn: Values,
-    shares: Sequence[Share],
+    shares: Sequence[ClusteredShare | None],
+    quantiles: Values,
 ) -> _Noise | None:
     """Return the noise of each group, from its subjects, around rates between parity and these."""
     if not errors.all():
         return None
-    factors = np.empty(drawn.shape)
+    factors = np.empty(quantiles.shape)
     for column, share in enumerate(shares):
-        if not math.isfinite(share.test_variance):
+        if share is None or not math.isfinite(share.jackknife):
             return None
-        # Ties are broken by their place, or few errors would make lumps of replicates.
-        ranks = rankdata(np.nan_to_num(drawn[:, column]), method="ordinal")
-        freedom = max(1.0, share.effective_subjects - 1)
-        quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
-        factors[:, column] = np.exp(quantiles * math.sqrt(share.test_variance) / share.rate)
+        spread = math.sqrt(share.jackknife) / share.value
+        factors[:, column] = np.exp(
+            stdtrit(max(1.0, share.effective_subjects - 1), quantiles[:, column]) * spread
+        )
     common = float(errors.sum() / comparisons.sum())
     direction = np.log(errors / comparisons / common)
     if np.abs(direction).max() < 1e-9:
         # Equal rates have no direction; any will do.
         direction = np.where(np.arange(len(direction)) == 0, 1e-9, 0.0)
     return _Noise(common, direction, factors)
-
-
-def _percentiles(value: float, replicates: Values) -> tuple[Interval | None, str | None]:
-    """Return the percentile interval, widened to the value, or why there is none.
-
-    Noise moves rates apart, so that all replicates may differ more than the rates observed.
-    """
-    if np.isnan(replicates).all():
-        return None, "no interval: it is undefined in all replicates"
-    interval = percentile_interval(value, replicates)
-    if not math.isfinite(interval.high):
-        return None, "no interval: a group has no error in many replicates"
-    return replace(interval, low=min(interval.low, value), high=max(interval.high, value)), None
 
 
 def _rates(rates: ArrayLike) -> Values:

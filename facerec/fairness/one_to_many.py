@@ -43,8 +43,8 @@ from facerec.statistics.operating_points import (
 )
 from facerec.statistics.searches import (
     NOBODY,
-    SearchShare,
     ratio_interval,
+    search_share,
 )
 from facerec.verification.identification import nearest_entries
 
@@ -316,7 +316,7 @@ class _Searcher:
 
     def _share(
         self, events: Mask, bar: float | NDArray[np.floating], which: Mask
-    ) -> SearchShare | None:
+    ) -> ClusteredShare | None:
         """Return the share of events among some searches; None if there is no such search.
 
         Args:
@@ -328,7 +328,7 @@ class _Searcher:
             return None
         alone = events & (self.best >= bar) & (self.second < bar)
         entry = np.where(alone, self.entry, NOBODY)
-        return SearchShare.from_searches(
+        return search_share(
             events[which], self.subject[which], entry[which], self.placed, self.gallery[which]
         )
 
@@ -400,14 +400,14 @@ def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Ma
     return [*members, (EVERYBODY, np.ones(codes.size, bool))]
 
 
-def _rate(share: SearchShare | None) -> Estimate:
+def _rate(share: ClusteredShare | None) -> Estimate:
     """Return a share of searches; None if there is none."""
     if share is None:
         return Estimate(None, events=0, total=0, remark="no search")
-    return Estimate(share.rate, share.interval(), share.events, share.comparisons)
+    return Estimate(share.value, share.interval(), share.events, share.comparisons)
 
 
-def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Estimate:
+def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:
     """Return the ratio of two shares, or why it is not formed."""
     if share is None or base is None:
         return Estimate(None, total=0, remark="no search")
@@ -416,4 +416,4 @@ def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Es
         reason = f"insufficient data: {few[0]} errors, {few[1]} in {name}"
         return Estimate(None, total=sum(few), remark=reason)
     interval = ratio_interval(share, base, 1 - ALPHA)
-    return Estimate(share.rate / base.rate, interval, total=sum(few))
+    return Estimate(share.value / base.value, interval, total=sum(few))

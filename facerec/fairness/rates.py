@@ -14,17 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array, csr_array
 
 from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import (
     UNKNOWN,
-    IndependentShare,
     LabelledImages,
-    PairCounts,
-    Share,
-    SubjectCounts,
     rate,
 )
 from facerec.progress import Progress
@@ -38,6 +33,7 @@ POOLED = "this data: non-mated pairs within and between all groups pooled"
 """Source of thresholds that were not fixed on other data."""
 
 Rows = NDArray[np.int64]
+Shares = tuple[ClusteredShare | None, ClusteredShare | None]
 Labels = tuple[ArrayLike, Sequence[str]]
 """Code of the group of each image, 0 to D − 1 or `UNKNOWN`, ``(m,)``, and names of the groups."""
 
@@ -79,8 +75,19 @@ class ErrorsAt:
     """FMR of pairs of two groups d < e."""
     overall: tuple[Estimate, Estimate]
     """FMR and FNMR of everybody."""
-    counts: tuple[SubjectCounts | PairCounts, ...]
-    """Of each group, for a joint resample."""
+    shares: tuple[Shares, ...]
+    """FMR and FNMR of each group and of everybody, with what each subject adds to them."""
+
+    @classmethod
+    def of(
+        cls,
+        point: OperatingPoint,
+        shares: Sequence[Shares],
+        between: Mapping[tuple[int, int], Estimate],
+    ) -> ErrorsAt:
+        """Give rates their intervals; the last shares are those of everybody."""
+        fmr, fnmr = (tuple(rate(share) for share in kind) for kind in zip(*shares, strict=True))
+        return cls(point, fmr[:-1], fnmr[:-1], between, (fmr[-1], fnmr[-1]), tuple(shares))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +101,7 @@ class GroupErrors:
     calibration: Calibration
     """That fixes the thresholds, to use them for other groups too."""
     subjects: int
-    """Subjects in all; `SubjectCounts.members` counts among them. 0 where they are not known."""
+    """Subjects in all, as shares number them; 0 where they are not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +117,9 @@ class PairList:
     """Whether each pair is labelled mated, ``(n,)``."""
     subject: Rows
     """Code of the subject of each image, ``(m,)``; `UNKNOWN` where not known."""
-    seed: int | None = None
-    """Of resamples of pairs, where subjects tell mated pairs from others and nothing more, so that
-    pairs are taken as independent; None where subjects are known."""
+    independent: bool = False
+    """Whether subjects tell mated pairs from others and nothing more, so that every pair stands for
+    itself."""
 
     @property
     def usable(self) -> NDArray[np.bool_]:
@@ -209,7 +216,7 @@ class _ListedErrors:
     def __init__(self, pairs: PairList, labelled: LabelledImages) -> None:
         known = labelled.known[pairs.sides].all(axis=0)
         used = known & pairs.usable & ~np.isnan(pairs.scores)
-        self.names, self.seed = labelled.names, pairs.seed
+        self.names, self.independent = labelled.names, pairs.independent
         self.scores, self.same = pairs.scores[used], pairs.same[used]
         if self.same.all() or not self.same.any():
             raise MetricError(
@@ -233,67 +240,32 @@ class _ListedErrors:
             tuple(np.bincount(self.group_of, minlength=size).tolist()),
             tuple(self._at(point) for point in fixed.points),
             fixed,
-            self.group_of.size if self.seed is None else 0,
+            0 if self.independent else self.group_of.size,
         )
 
     def _at(self, point: OperatingPoint) -> ErrorsAt:
         # A float32 score is widened; the threshold is never rounded to it.
         accepted = self.scores >= np.float64(point.threshold)
         other, same, size = ~self.same, self.same, len(self.names)
-        cells = {
-            (d, e): self._rate(accepted, other & (self.low == d) & (self.high == e))
-            for d, e in itertools.combinations_with_replacement(range(size), 2)
-        }
-        return ErrorsAt(
-            point=point,
-            fmr=tuple(cells[d, d] for d in range(size)),
-            fnmr=tuple(self._rate(~accepted, same & (self.low == d)) for d in range(size)),
-            between={cell: found for cell, found in cells.items() if cell[0] < cell[1]},
-            overall=(self._rate(accepted, other), self._rate(~accepted, same)),
-            counts=tuple(self._counts(code, accepted) for code in range(size)),
-        )
 
-    def _rate(self, events: NDArray[np.bool_], of: NDArray[np.bool_]) -> Estimate:
+        def fmr(d: int, e: int) -> ClusteredShare | None:
+            return self._share(accepted, other & (self.low == d) & (self.high == e))
+
+        def fnmr(d: int) -> ClusteredShare | None:
+            return self._share(~accepted, same & (self.low == d))
+
+        shares = [(fmr(d, d), fnmr(d)) for d in range(size)]
+        shares.append((self._share(accepted, other), self._share(~accepted, same)))
+        pairs = itertools.combinations(range(size), 2)
+        return ErrorsAt.of(point, shares, {cell: rate(fmr(*cell)) for cell in pairs})
+
+    def _share(self, events: NDArray[np.bool_], of: NDArray[np.bool_]) -> ClusteredShare | None:
         if not of.any():
-            return rate(None)
-        share: Share
-        if self.seed is not None:
-            share = IndependentShare(int(events[of].sum()), int(of.sum()))
-        else:
-            share = ClusteredShare.from_pairs(events[of], self.left[of], self.right[of])
-        return rate(share)
-
-    def _counts(self, code: int, accepted: NDArray[np.bool_]) -> SubjectCounts | PairCounts:
-        within = (self.low == code) & (self.high == code)
-        mated, other = within & self.same, within & ~self.same
-        if self.seed is not None:
-            return PairCounts(
-                false_matches=int(np.count_nonzero(other & accepted)),
-                non_mated=int(np.count_nonzero(other)),
-                missed=int(np.count_nonzero(mated & ~accepted)),
-                mated=int(np.count_nonzero(mated)),
-                seed=(self.seed, code),
-            )
-        members = np.flatnonzero(self.group_of == code)
-        position = np.zeros(self.group_of.size, np.int64)
-        position[members] = np.arange(members.size)
-        shape = members.size, members.size
-
-        def by_pair(of: NDArray[np.bool_]) -> csr_array:
-            cells = position[self.left[of]], position[self.right[of]]
-            return coo_array((np.ones(cells[0].size, np.int64), cells), shape).tocsr()
-
-        def by_subject(of: NDArray[np.bool_]) -> Rows:
-            return np.bincount(position[self.left[of]], minlength=members.size)
-
-        return SubjectCounts(
-            members=members,
-            false_matches=by_pair(other & accepted),
-            non_mated=by_pair(other),
-            images=None,
-            missed=by_subject(mated & ~accepted),
-            mated=by_subject(mated),
-        )
+            return None
+        sides = self.left[of], self.right[of]
+        if self.independent:
+            sides = (np.arange(sides[0].size),) * 2
+        return ClusteredShare.from_pairs(events[of], *sides)
 
 
 # --- all pairs --------------------------------------------------------------------------------
@@ -407,34 +379,36 @@ def _every_pair(
     # A group whose images all failed to be acquired has no position.
     positions = {int(name): position for position, name in enumerate(groups.names)}
 
-    def fmr(first: int, second: int) -> Estimate:
+    def between(first: int, second: int) -> Estimate:
         if first not in positions or second not in positions:
             return rate(None)
         at = positions[first], positions[second]
         share = groups.fmr_share(table, *at)
         return rate(share, table.group_false_matches[at], groups.non_mated[at])
 
-    def fnmr(code: int) -> Estimate:
-        at = positions.get(code)
-        return rate(None if at is None else groups.fnmr_share(table, at))
-
-    def counts(code: int) -> SubjectCounts:
-        members = np.flatnonzero(of_subject == positions.get(code, UNKNOWN))
+    def shares(code: int) -> Shares:
+        at = positions.get(code, UNKNOWN)
+        if at == UNKNOWN:
+            return None, None
+        members = np.flatnonzero(of_subject == at)
+        whole = of_subject.size
         images = table.images[members]
-        return SubjectCounts(
-            members=members,
-            false_matches=within[members][:, members],
-            non_mated=None,
-            images=images,
-            missed=table.missed[members],
-            mated=images * (images - 1) // 2,
-        )
+        fmr = None
+        if groups.non_mated[at, at]:
+            fmr = ClusteredShare.from_images(within[members][:, members], images)
+        fnmr = groups.fnmr_share(table, at)
+        return _among(fmr, members, whole), _among(fnmr, members, whole)
 
-    return ErrorsAt(
-        point=point,
-        fmr=tuple(fmr(code, code) for code in range(size)),
-        fnmr=tuple(map(fnmr, range(size))),
-        between={cell: fmr(*cell) for cell in itertools.combinations(range(size), 2)},
-        overall=(rate(table.fmr_share()), rate(table.fnmr_share())),
-        counts=tuple(map(counts, range(size))),
-    )
+    of_groups = [shares(code) for code in range(size)]
+    everybody = table.fmr_share(), table.fnmr_share()
+    crossing = {cell: between(*cell) for cell in itertools.combinations(range(size), 2)}
+    return ErrorsAt.of(point, [*of_groups, everybody], crossing)
+
+
+def _among(share: ClusteredShare | None, members: Rows, whole: int) -> ClusteredShare | None:
+    """Number what each subject adds among all subjects instead of those of a group."""
+    if share is None:
+        return None
+    changes = np.zeros(whole)
+    changes[members] = share.changes
+    return replace(share, changes=changes)

@@ -96,7 +96,7 @@ def audit_scores(
         np.arange(2 * len(scored)).reshape(-1, 2).T,
         scored.issame,
         np.where(left, sides.subjects, UNKNOWN),
-        None if known else settings.seed,
+        not known,
     )
     rows, spread = Rows(), []
     for grouping in chosen:

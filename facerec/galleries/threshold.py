@@ -486,8 +486,6 @@ class _Resampling:
         calibration = self.calibration
         hits = self.hits(threshold)
         alarm = -np.expm1(self.misses(hits, size))
-        if value in (0, 1):
-            return self._bound(value, confidence)
         own = (alarm - value) / self.probes
         probe, rank = np.nonzero(self.scores >= threshold)
         entry = calibration.entries[probe, rank]
@@ -501,46 +499,18 @@ class _Resampling:
         entries = of_entry.size
         by_entry = np.bincount(entry, through_entry, entries) - through_entry.sum() / entries
         both_sides = np.concatenate([of_probe, of_entry])
-        residuals = _sums(both_sides, np.concatenate([own, by_entry]), subjects.size)
+        added = _sums(both_sides, np.concatenate([own, by_entry]), subjects.size)
         met = np.full(entries, float(self.probes))
         loads = _sums(both_sides, np.concatenate([self.eligible, met]), subjects.size)
-        cells = of_probe[probe].astype(np.int64) * subjects.size + of_entry[entry]
-        _, cell = np.unique(cells, return_inverse=True)
-        both = np.bincount(cell, through_entry)
-        figure = ClusteredFigure(
+        return ClusteredFigure(
             value=value,
+            changes=-added,
+            subjects=subjects.size,
+            effective_subjects=float(loads.sum() ** 2 / (loads**2).sum()),
+            noise=float((through_entry**2).sum()),
+            surplus=0.0,
             independent=float((own**2).sum()),
-            residuals=residuals,
-            loads=loads,
-            squares=float((both**2).sum()),
-            mated_squares=0.0,
-        )
-        if not math.isfinite(figure.variance):
-            few = f"{figure.effective_subjects:.1f} effective subjects are too few for an interval"
-            return Interval(0.0, 1.0, confidence, "none", few)
-        # Few subjects may carry most of the variance: Satterthwaite's degrees of freedom.
-        squares = residuals**2
-        kurtosis = float((squares**2).sum()) - float(squares.sum()) ** 2 / squares.size
-        freedom = max(2 * float(squares.sum()) ** 2 / max(kurtosis, 1e-300), 2.0)
-        interval = logit(value, math.sqrt(figure.variance), confidence, min(freedom, 1e9))
-        return replace(
-            interval,
-            method="logit, clustered by subject",
-            assumption=DEPENDENT,
-            effective=value * (1 - value) / figure.variance,
-        )
-
-    def _bound(self, value: float, confidence: float) -> Interval:
-        """Return the interval where no probe, or every one, raises an alarm: by subjects."""
-        subjects = np.unique(self.calibration.probe_subjects).size
-        limit = 1 - (1 - confidence) ** (1 / subjects)
-        return Interval(
-            0.0 if value == 0 else 1 - limit,
-            limit if value == 0 else 1.0,
-            confidence,
-            f"bound from {subjects:,} subjects",
-            f"{'no' if value == 0 else 'every'} probe raises an alarm",
-        )
+        ).interval(confidence)
 
 
 def _sums(index: NDArray[np.integer], values: NDArray[np.floating], size: int) -> _Floats:

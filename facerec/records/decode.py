@@ -7,10 +7,9 @@ before anything is decoded.
 
 from __future__ import annotations
 
-import functools
 import io
 import warnings
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -51,16 +50,8 @@ _KINDS: dict[bytes, Kind] = {
 }
 """How the formats begin that are read; WebP has the length of the file in between."""
 
-_OTHER_FORMATS = {b"GIF8": "GIF", b"\0\0\0\x0cjP  ": "JPEG 2000", b"\xff\x4f\xff\x51": "JPEG 2000"}
-"""How formats begin that others decode, so that the sentence can name them."""
-
 # It tells of palettes and tags that no pixel depends on.
 warnings.filterwarnings("ignore", module=r"PIL\.")
-
-
-@functools.cache
-def _decodes_to_rgb() -> bool:
-    return hasattr(cv2, "IMREAD_COLOR_RGB")  # OpenCV before 4.11 decodes to BGR only
 
 
 def decode_image(
@@ -143,14 +134,12 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], where: str) -> np.ndarray:
             "encoders write; save it anew as a plain JPEG or leave it out"
         )
     # Where a turn is asked for it is made by us, alike for all formats and versions of OpenCV.
-    colours = cv2.IMREAD_COLOR_RGB if _decodes_to_rgb() else cv2.IMREAD_COLOR
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), colours | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error as problem:
+        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    except cv2.error as problem:  # of either, where there are no pixels
         raise _damaged(data, where, problem) from problem
-    if image is None:
-        raise _damaged(data, where, "OpenCV finds no pixels")
-    return image if _decodes_to_rgb() else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def _decode_other(data: bytes, where: str) -> np.ndarray:
@@ -213,13 +202,11 @@ def image_size(data: bytes, where: str) -> tuple[int, int]:
     Raises:
         ImageError: no JPEG, PNG, WebP, BMP or TIFF, or of several pages; or cut short.
     """
-    if image_kind(data) == "jpeg":
-        tail = data.rstrip(b"\0")[-_MAX_TAIL - 2 :]
-        if _END_OF_IMAGE not in tail:
-            raise ImageError(
-                f"{where}: the JPEG of {len(data):,} bytes lacks its end marker (ff d9), so it "
-                "was cut short; copy it again from its source or leave it out"
-            )
+    if image_kind(data) == "jpeg" and _END_OF_IMAGE not in data.rstrip(b"\0")[-_MAX_TAIL - 2 :]:
+        raise ImageError(
+            f"{where}: the JPEG of {len(data):,} bytes lacks its end marker (ff d9), so it was cut "
+            "short; copy it again from its source or leave it out"
+        )
     width, height = _opened(data, where).size
     return height, width
 
@@ -228,23 +215,16 @@ def _opened(data: bytes, where: str) -> Image:
     """Return an image of which the header alone has been read."""
     kind = image_kind(data)
     if kind is None:
-        beginning = f"it begins with {data[:8].hex(' ')}" if data else "it is empty"
-        if data[4:8] == b"ftyp":
-            beginning = "it begins as HEIC and AVIF files do"
-        for start, name in _OTHER_FORMATS.items():
-            if data.startswith(start):
-                beginning = f"it begins as {name} files do"
+        beginning = f"begins with {data[:12]!a}" if data else "is empty"
         raise ImageError(
-            f"{where}: neither a JPEG nor a PNG, WebP, BMP or TIFF ({len(data):,} bytes, "
-            f"{beginning}); convert it to JPEG or leave it out"
+            f"{where}: neither a JPEG nor a PNG, WebP, BMP or TIFF (it {beginning}); convert it to "
+            "JPEG or leave it out"
         )
     if kind == "png" and data.count(b"IDAT") > _CHUNKS:
         raise _damaged(data, where, "it has more chunks than encoders write")
     try:
         image: Image = pillow.open(io.BytesIO(data), formats=(kind.upper(),))
         pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
-    except pillow.UnidentifiedImageError as problem:
-        raise _damaged(data, where, "it has no size in its header") from problem
     except pillow.DecompressionBombError as problem:
         raise ImageError(
             f"{where}: the header claims more than the limit of {MAX_PIXELS:,} pixels; scale the "

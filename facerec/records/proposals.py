@@ -117,21 +117,17 @@ def read_proposals(path: Path) -> list[Proposal]:
 
 def _proposal(fields: Sequence[str], where: str) -> Proposal:
     kind, image, label, proposed, other, score, accept = map(_plain, fields)
-    if kind not in get_args(Kind):
-        raise DatasetError(
-            f"{where}: {kind[:60]!r} is no kind of proposal; write {', '.join(get_args(Kind))}"
-        )
-    if accept.lower() not in (*_YES, *_NO):
-        raise DatasetError(f"{where}: accept is {accept[:60]!r}; write yes or no")
     try:
         value = float("nan" if is_missing(score) else score)
     except ValueError as problem:
         raise DatasetError(f"{where}: the score {score[:60]!r} is no number") from problem
-    if not label or (not image and not proposed):
+    known = kind in get_args(Kind) and accept.lower() in (*_YES, *_NO)
+    if not known or not label or not (image or proposed):
         raise DatasetError(
-            f"{where}: it names no label, or neither an image nor a label to get; fill it in or "
-            "take the line away"
+            f"{where}: its kind is {kind[:60]!r} and accept {accept[:60]!r}; write one of "
+            f"{', '.join(get_args(Kind))}, yes or no, the label, and an image or the label to get"
         )
+    accepted = accept.lower() in _YES
     return Proposal(
         kind,  # type: ignore[arg-type]
         image,
@@ -139,7 +135,7 @@ def _proposal(fields: Sequence[str], where: str) -> Proposal:
         proposed,
         other,
         value,
-        accept.lower() in _YES,
+        accepted,
     )
 
 

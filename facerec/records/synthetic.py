@@ -6,7 +6,6 @@ by (seed, set, subject, photo), so the bytes do not depend on the number of proc
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import math
@@ -21,7 +20,7 @@ import numpy as np
 
 import facerec
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, staged_folder, write_json
+from facerec.files import staged_folder, write_json
 from facerec.limits import (
     MOST,
     Checked,
@@ -95,16 +94,13 @@ class SyntheticSet(Checked):
         """
         super().__post_init__()
         if self.pairs_per_fold % 2:
+            raise DatasetError(f"pairs_per_fold {self.pairs_per_fold}: give an even number")
+        names, total = {group.name for group in self.groups}, sum(g.share for g in self.groups)
+        if len(names) < len(self.groups) or not math.isclose(total, 1.0, abs_tol=1e-6):
             raise DatasetError(
-                f"pairs_per_fold: found {self.pairs_per_fold}, give an even number, because half "
-                "of the pairs are mated"
+                f"groups {sorted(names)}: give different names, and shares that add up to 1, not "
+                f"to {total:g}"
             )
-        names = [group.name for group in self.groups]
-        shares = [group.share for group in self.groups]
-        if not names or len(set(names)) < len(names):
-            raise DatasetError(f"groups: found {names}, give different names")
-        if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
-            raise DatasetError(f"groups: the shares {shares} add up to {sum(shares):g}, not to 1")
 
     @property
     def subjects_per_fold(self) -> int:
@@ -133,7 +129,7 @@ class _Subject(NamedTuple):
     """Within the set."""
     number: int
     """Within everything that is drawn; names the subject."""
-    fold: int | None
+    fold: str
     group: Group
     control: str
     photos: int
@@ -154,25 +150,19 @@ def write_synthetic(
     Args:
         out: the folder; files of the same names are replaced, others stay.
         config: what to draw.
-        processes: processes that draw; the bytes do not depend on it.
+        processes: processes that draw, ≥ 1; the bytes do not depend on it.
         progress: called with the images drawn.
 
     Raises:
-        DatasetError: ``processes`` is below 1.
         FacerecError: a file cannot be written.
     """
-    if processes < 1:
-        raise DatasetError(f"processes: found {processes}, give at least 1")
-    work = partial(_album, seed=config.seed)
+    work, subjects = partial(_album, seed=config.seed), _subjects(config)
     rows: list[dict[str, str]] = []
     with (
         staged_folder(out, DatasetError, last="train.rec") as folder,
-        process_pool(processes, cv2.setNumThreads, (1,))
-        if processes > 1
-        else contextlib.nullcontext() as pool,
+        process_pool(processes, cv2.setNumThreads, (1,)) as pool,
     ):
-        subjects = _subjects(config)
-        drawn = pool.map(work, subjects, chunksize=2) if pool else map(work, subjects)
+        drawn = map(work, subjects) if processes == 1 else pool.map(work, subjects, chunksize=2)
 
         def albums(count: int) -> Iterator[list[Photo]]:
             for album in itertools.islice(drawn, count):
@@ -188,9 +178,11 @@ def write_synthetic(
         )
         write_image_records(folder / "train", training, num_classes=config.identities)
         for name in PACKS:
-            photos, issame = _pairs(name, list(albums(FOLDS * config.subjects_per_fold)), config)
-            write_pack(folder / f"{name}.bin", [photo.jpeg for photo in photos], issame)
-            ids = [photo.row["image_id"] for photo in photos]
+            photos = _pairs(name, list(albums(FOLDS * config.subjects_per_fold)), config)
+            half = config.pairs_per_fold // 2
+            labels = ([True] * half + [False] * half) * FOLDS
+            write_pack(folder / f"{name}.bin", [photo.jpeg for photo in photos], labels)
+            ids = (photo.row["image_id"] for photo in photos)
             table = [{"index": str(index), "image_id": name} for index, name in enumerate(ids)]
             _write_table(folder / f"{name}_images.csv", table)
         _write_table(folder / "attributes.csv", rows)
@@ -210,19 +202,11 @@ def contact_sheet(config: SyntheticSet, subjects: int = 6, photos: int = 8) -> b
     return encode(np.vstack(rows), 90)
 
 
-def _generator(seed: int, name: str, subject: int, photo: int | None = None) -> np.random.Generator:
-    # Ones are added because a seed sequence takes missing numbers for zeros.
-    key = [seed, _SETS.index(name) + 1, subject + 1]
-    return np.random.default_rng(key if photo is None else [*key, photo + 1])
-
-
 def _subjects(config: SyntheticSet) -> list[_Subject]:
     """Return everybody in the order of the files."""
-    sections: list[tuple[str, int | None, int, int]] = [
-        ("train", None, config.identities, config.images_per_identity)
-    ]
+    sections = [("train", "", config.identities, config.images_per_identity)]
     sections += [
-        (name, fold, config.subjects_per_fold, _PHOTOS)
+        (name, str(fold), config.subjects_per_fold, _PHOTOS)
         for name in PACKS
         for fold in range(1, FOLDS + 1)
     ]
@@ -232,10 +216,8 @@ def _subjects(config: SyntheticSet) -> list[_Subject]:
     inside = dict.fromkeys(_SETS, 0)
     for number, (name, fold, count, photos) in enumerate(sections):
         for group in _assign_groups(config, count, number):
-            control = CONTROL[coin.integers(2)]
-            subjects.append(
-                _Subject(name, inside[name], len(subjects), fold, group, control, photos)
-            )
+            control, who = CONTROL[coin.integers(2)], len(subjects)
+            subjects.append(_Subject(name, inside[name], who, fold, group, control, photos))
             inside[name] += 1
     return subjects
 
@@ -251,11 +233,13 @@ def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group
 
 def _album(subject: _Subject, seed: int) -> list[Photo]:
     """Draw all photos of a subject."""
-    drawn = draw_identity(_generator(seed, subject.set, subject.place))
+    # Ones are added because a seed sequence takes missing numbers for zeros.
+    key = [seed, _SETS.index(subject.set) + 1, subject.place + 1]
+    drawn, quality = draw_identity(np.random.default_rng(key)), subject.group
     name = f"person_{subject.number:06d}"
     album = []
     for index in range(subject.photos):
-        generator = _generator(seed, subject.set, subject.place, index)
+        generator = np.random.default_rng([*key, index + 1])
         person, kind, age = drawn, "everyday", None
         second = index % 2 == 1  # in packs, photos 0 and 1 are a pair, and so are 2 and 3
         if subject.set == "cfp_fp":
@@ -269,17 +253,17 @@ def _album(subject: _Subject, seed: int) -> list[Photo]:
             # Training photos span what the three packs ask for.
             kind = "profile" if generator.random() < 0.12 else "training"
             age = float(generator.uniform(20, 75)) if generator.random() < 0.15 else None
-        how, quality = draw_circumstances(person, kind, generator, age), subject.group
+        how = draw_circumstances(person, kind, generator, age)
         how["contrast"] *= quality.contrast
-        how["blur"] = math.hypot(how["blur"], quality.blur)
-        how["noise"] = math.hypot(how["noise"], quality.noise)
+        for planted in ("blur", "noise"):
+            how[planted] = math.hypot(how[planted], getattr(quality, planted))
         row = {
             "image_id": f"{name}/{name}_{index + 1:04d}.jpg",
             "subject_id": name,
             "group": quality.name,
             "control": subject.control,
             "set": subject.set,
-            "fold": "" if subject.fold is None else str(subject.fold),
+            "fold": subject.fold,
             "age": f"{how['age']:.1f}",
             "yaw": f"{how['yaw']:.1f}",
             "label_source": "generated",
@@ -288,33 +272,28 @@ def _album(subject: _Subject, seed: int) -> list[Photo]:
     return album
 
 
-def _pairs(
-    name: str, albums: Sequence[list[Photo]], config: SyntheticSet
-) -> tuple[list[Photo], list[bool]]:
-    """Return the photos of all pairs of a pack, fold by fold, and which are of one subject."""
+def _pairs(name: str, albums: Sequence[list[Photo]], config: SyntheticSet) -> list[Photo]:
+    """Return the photos of all pairs of a pack, fold by fold, the mated ones first."""
     half = config.pairs_per_fold // 2
     pairs: list[tuple[Photo, Photo]] = []
     for fold in range(FOLDS):
         subjects = albums[fold * config.subjects_per_fold : (fold + 1) * config.subjects_per_fold]
-        mated = [(album[i], album[i + 1]) for i in (0, 2) for album in subjects]
-        pairs += mated[:half]
-        key = [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
+        pairs += [(album[i], album[i + 1]) for i in (0, 2) for album in subjects][:half]
         # As in the mated pairs, the first photo has an even number and the second an odd one.
         every = [
             (first[i], second[j])
-            for first in subjects
-            for second in subjects
-            if first is not second
+            for first, second in itertools.permutations(subjects, 2)
             for i in (0, 2)
             for j in (1, 3)
         ]
+        key = [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
         chosen = np.random.default_rng(key).choice(len(every), half, replace=False)
         pairs += [every[k] for k in sorted(chosen)]
-    return [photo for pair in pairs for photo in pair], ([True] * half + [False] * half) * FOLDS
+    return [photo for pair in pairs for photo in pair]
 
 
 def _write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -93,4 +93,4 @@ class PackValidator:
             vectors[peer::world], norms[peer::world] = their_vectors, their_norms
         whole = replace(share, vectors=vectors, norms=norms, ids=bench.images.ids)
         # A bootstrap at every validation would say nothing that a trend over steps does not.
-        return evaluate_embeddings(whole, bench, replicates=0)
+        return evaluate_embeddings(whole, bench)

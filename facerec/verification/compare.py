@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED
-from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
-from facerec.statistics.intervals import INDEPENDENT, Interval
+from facerec.statistics.clustered import paired_difference
+from facerec.statistics.influences import Influence, ScoredComparisons
+from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import SortedScores, sort_scores
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS
-
-MIN_REPLICATES = 200
-"""So many are drawn, if asked for, however many pairs there are."""
+from facerec.verification.uncertainty import MIN_SUBJECTS
 
 Scores = NDArray[np.floating]
-Replicates = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -86,27 +81,19 @@ class Comparison:
         return dict(plain(document))
 
 
-def compare(
-    first: VerificationResult,
-    second: VerificationResult,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-) -> Comparison:
+def compare(first: VerificationResult, second: VerificationResult) -> Comparison:
     """Return the differences, second minus first, between two results on the same pairs.
 
-    Every figure is computed anew on the pairs that have a score in both. All intervals come from
-    one resample, of the subjects where they are known, else of the pairs; both results are weighted
-    alike in each replicate, so what they share cancels out. FPR targets and subjects are those of
-    the first result; where there are very many pairs, fewer replicates are drawn.
+    Every figure is computed anew on the pairs that have a score in both. Intervals are those of
+    `facerec.statistics.clustered.paired_difference`, by subjects where they are known, else by
+    pairs: what both results share cancels out. FPR targets and subjects are those of the first
+    result.
 
     Raises:
         MetricError: the pairs differ, or those with two scores are of one class only.
     """
-    if replicates < 1:
-        raise MetricError(f"{replicates} replicates; a comparison needs at least one")
     _check_pairs(first, second)
     notes: list[str] = []
-    replicates = min(replicates, max(MIN_REPLICATES, MAX_CELLS // len(first.pairs)))
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
     same = first.pairs.issame[valid]
     if same.all() or not same.any():
@@ -123,25 +110,28 @@ def compare(
     folds = None
     if first.pairs.folds is not None and second.pairs.folds is not None:
         folds = first.pairs.folds[valid]
-    targets = tuple(estimate.point.target for estimate in first.points)
-    sides = [_Side(result.scores[valid], same, folds, targets) for result in (first, second)]
+    targets = [estimate.point.target for estimate in first.points]
     clusters = first.pairs.clusters(valid)
     number = None if clusters is None else clusters[2]
-    if clusters is not None and clusters[2] >= MIN_SUBJECTS:
-        bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
-        drawn = [_over_subjects(side, bootstrap) for side in sides]
-        over, independent = f"{number:,} subjects", False
-    else:
-        drawn = [_over_pairs(side, replicates, seed) for side in sides]
-        doubt = "subjects are unknown" if number is None else f"only {number} subjects"
-        over, independent = f"pairs, {INDEPENDENT} ({doubt})", True
+    sides, basis = None, f"{INDEPENDENT}; subjects are unknown"
+    if clusters is not None:
+        basis = f"{INDEPENDENT}; {number} subjects are too few"
+        if clusters[2] >= MIN_SUBJECTS:
+            sides = clusters[:2]
+            basis = f"pairs that share one of {number:,} subjects are dependent"
+    scored, changed = (
+        ScoredComparisons.of(result.scores[valid], same, sides) for result in (first, second)
+    )
+    one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
-    for (name, a, reliable), (_, b, _) in zip(*(side.figures() for side in sides), strict=True):
+    for name, (a, influence, reliable) in one.items():
+        b, against, _ = other[name]
         difference = Estimate(None)
-        if a.value is not None and b.value is not None:
-            differences = drawn[1][name] - drawn[0][name]
-            value = b.value - a.value
-            difference = Estimate(value, _interval(value, differences, independent))
+        if influence is not None and against is not None:
+            value = against[0] - influence[0]
+            figure = scored.figure((value, against[1] - influence[1]))
+            interval = paired_difference([value], figure.changes, noise=figure.noise)
+            difference = Estimate(value, interval)
         rows.append(PairedFigure(name, a, b, difference, reliable))
     constant = [
         row.figure
@@ -150,8 +140,7 @@ def compare(
     ]
     if constant:
         notes.append(
-            f"no interval for {', '.join(constant)}: the difference is the same in all "
-            f"{replicates:,} resamples"
+            f"no interval for {', '.join(constant)}: no subject makes a difference between the two"
         )
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     names = _names(first, second)
@@ -163,7 +152,7 @@ def compare(
         left_out=left_out,
         rows=tuple(rows),
         subjects=number,
-        basis=f"{replicates:,} joint bootstraps over {over}",
+        basis=basis,
         notes=tuple(notes),
     )
 
@@ -174,91 +163,27 @@ def describe_result(result: VerificationResult | IdentificationResult) -> str:
     return result.name if model is None else f"{result.name} · {model}"
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """One result on the pairs that have a score in both."""
-
-    scores: Scores
-    same: NDArray[np.bool_]
-    folds: NDArray[np.int64] | None
-    targets: tuple[str, ...]
-
-    @cached_property
-    def right(self) -> NDArray[np.bool_] | None:
-        """Which pairs the threshold of the other folds judges rightly, ``(n,)``."""
-        if self.folds is None:
-            return None
-        thresholds = kfold_accuracy(self.scores, self.same, self.folds).thresholds
-        return (self.scores >= np.asarray(thresholds)[self.folds]) == self.same
-
-    def figures(self) -> list[tuple[str, Estimate, bool]]:
-        """Return accuracy, TPR at every target, AUC and EER, and whether each is reliable."""
-        figures = []
-        if self.right is not None:
-            events, total = int(self.right.sum()), self.right.size
-            figures.append(("accuracy", Estimate(events / total, None, events, total), True))
-        ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
-        for point in map(ordered.tpr_at_fpr, self.targets):
-            tpr = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}")
-            if point.resolvable:
-                tpr = Estimate(point.tpr, None, point.true_accepts, point.mated)
-            figures.append((_tpr(point.target), tpr, point.reliable))
-        eer = Estimate(ordered.eer_rocch().rate)
-        return [*figures, ("AUC", Estimate(ordered.auc()), True), ("EER", eer, True)]
-
-
-def _tpr(target: str) -> str:
-    return f"TPR@FPR={target}"
-
-
-def _over_subjects(side: _Side, bootstrap: VertexBootstrap) -> dict[str, Replicates]:
-    """Return the figures of one side in every resample of the subjects, ``(R,)`` each."""
-    drawn = {"AUC": bootstrap.auc(side.scores), "EER": bootstrap.eer(side.scores)}
-    if side.right is not None:
-        drawn["accuracy"] = bootstrap.mean(side.right)
-    if side.targets:
-        points = bootstrap.tpr_at_fpr(side.scores, side.targets)
-        for target, point in zip(side.targets, points, strict=True):
-            drawn[_tpr(target)] = point.tpr
-    return drawn
-
-
-def _over_pairs(side: _Side, replicates: int, seed: int) -> dict[str, Replicates]:
-    """Return the figures of one side in every resample of the pairs of each kind, ``(R,)`` each."""
-    generator = np.random.default_rng(seed)  # equal seeds draw equal pairs
-    # Sorted once; repeating keeps the order.
-    order = np.argsort(side.scores, kind="stable")
-    same = side.same[order]
-    scores = side.scores[order]
-    drawn: dict[str, list[float]] = {}
-    for _ in range(replicates):
-        counts = np.empty(order.size, np.int64)
-        for label in (True, False):
-            rows = np.flatnonzero(side.same == label)
-            picks = generator.integers(rows.size, size=rows.size)
-            counts[rows] = np.bincount(picks, minlength=rows.size)
-        times = counts[order]
-        resampled = SortedScores(
-            np.repeat(scores[same], times[same]), np.repeat(scores[~same], times[~same])
-        )
-        figures = {_tpr(target): resampled.tpr_at_fpr(target).tpr for target in side.targets}
-        if side.right is not None:
-            figures["accuracy"] = float(counts @ side.right) / counts.size
-        figures |= {"AUC": resampled.auc(), "EER": resampled.eer_rocch().rate}
-        for name, value in figures.items():
-            drawn.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in drawn.items()}
-
-
-def _interval(difference: float, replicates: Replicates, independent: bool) -> Interval | None:
-    """Return the interval of a difference; None where no replicate differs from another."""
-    defined = replicates[~np.isnan(replicates)]
-    if defined.size and np.ptp(defined) == 0:
-        return None
-    interval = percentile_interval(difference, replicates)
-    if not independent:
-        return interval
-    return replace(interval, method="bootstrap over pairs, percentile", assumption=INDEPENDENT)
+def _figures(
+    scored: ScoredComparisons, folds: NDArray[np.int64] | None, targets: Sequence[str]
+) -> dict[str, tuple[Estimate, Influence | None, bool]]:
+    """Return accuracy, TPR at every target, AUC and EER, their influences, and whether reliable."""
+    found: dict[str, tuple[Estimate, Influence | None, bool]] = {}
+    if folds is not None:
+        # The threshold of the other folds judges.
+        thresholds = kfold_accuracy(scored.scores, scored.same, folds).thresholds
+        right = (scored.scores >= np.asarray(thresholds)[folds]) == scored.same
+        events, total = int(right.sum()), right.size
+        accuracy = Estimate(events / total, None, events, total)
+        found["accuracy"] = accuracy, scored.mean(right), True
+    for point in map(scored.figures.tpr_at_fpr, targets):
+        tpr, influence = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}"), None
+        if point.resolvable:
+            tpr = Estimate(point.tpr, None, point.true_accepts, point.mated)
+            influence = scored.tpr(point)
+        found[f"TPR@FPR={point.target}"] = tpr, influence, point.reliable
+    for name, influence in (("AUC", scored.auc()), ("EER", scored.eer())):
+        found[name] = Estimate(influence[0]), influence, True
+    return found
 
 
 def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import FPR_TARGETS, REPLICATES, Compat
+from facerec.defaults import FPR_TARGETS, Compat
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
@@ -35,7 +35,6 @@ from facerec.statistics.rates import (
     Rate,
     StepEqualErrorRate,
     parse_rate,
-    sort_scores,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.uncertainty import Uncertainty, mean_interval
@@ -266,8 +265,6 @@ def evaluate(
     name: str,
     fpr: Sequence[Rate] = FPR_TARGETS,
     reasons: Mapping[int, str] | None = None,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     notes: Sequence[str] = (),
     subjects_from: str | None = None,
     items: NDArray[np.str_] | None = None,
@@ -284,9 +281,6 @@ def evaluate(
         name: of the bench.
         fpr: targets; text is taken exactly.
         reasons: pair → why it has no score, for the list of failures.
-        replicates: resamplings of the subjects behind the intervals of TPR@FPR and its threshold;
-            with 0 they rest on order statistics with effective numbers of comparisons.
-        seed: of the resampling.
         notes: remarks on the bench, to be passed on.
         subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
@@ -311,8 +305,8 @@ def evaluate(
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
-    figures = sort_scores(values[valid & same], values[valid & ~same])
-    uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
+    uncertainty = Uncertainty(pairs, values, subjects_from)
+    figures = uncertainty.scored.figures
     folds = None
     if pairs.folds is not None:
         emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
@@ -336,7 +330,7 @@ def evaluate(
             for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
         ),
         auc=Estimate(figures.auc(), uncertainty.auc()),
-        eer=Estimate(eer.rate, uncertainty.eer(eer)),
+        eer=Estimate(eer.rate, uncertainty.eer()),
         eer_step=figures.eer_step(),
         d_prime=figures.d_prime(),
         norms=None,
@@ -355,8 +349,6 @@ def evaluate_embeddings(
     *,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Compat | None = None,
-    replicates: int = REPLICATES,
-    seed: int = 0,
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
@@ -391,8 +383,6 @@ def evaluate_embeddings(
         name=bench.name,
         fpr=fpr,
         reasons={pair: _why(embeddings, pairs, pair) for pair in missing},
-        replicates=replicates,
-        seed=seed,
         notes=notes,
         subjects_from=subjects_from,
         items=bench.images.ids,
@@ -424,7 +414,6 @@ def evaluate_bench(
     flip: bool = True,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Compat | None = None,
-    replicates: int = REPLICATES,
     align: Aligner | None = None,
     batch_size: int = 64,
     progress: Progress | None = None,
@@ -451,7 +440,7 @@ def evaluate_bench(
         on_error=on_error,
         progress=progress,
     )
-    result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat, replicates=replicates)
+    result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat)
     return replace(result, model=model.describe())
 
 

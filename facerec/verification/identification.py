@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +14,16 @@ from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, figure_row, records, tidy
 from facerec.report.words import threshold_remark
-from facerec.statistics.clustered import DEPENDENT, fnmr_interval
+from facerec.statistics.clustered import fnmr_interval
 from facerec.statistics.identification import (
     Searches,
     cmc,
     count_equal,
     tpir_at_fpir,
 )
+from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
-from facerec.statistics.operating_intervals import tpr_interval
 from facerec.statistics.operating_points import Rate
-from facerec.statistics.rates import roc_curve
 from facerec.verification.templates import SearchSet, TemplateBench
 from facerec.verification.unit_rows import real_matrix, row_norms
 
@@ -222,13 +221,13 @@ def _identify(
         identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, realised = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        if tpir.effective is not None and realised.effective is not None:
+        if 0 < point.hits < point.mated and point.false_alarms:
             # A mate beyond the list is not found, however low the threshold.
             listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
-            roc = roc_curve(listed, searches.best_other[~mated])
-            effective = tpir.effective, realised.effective
-            both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
-            tpir = replace(both, assumption=DEPENDENT)
+            scores = np.concatenate([listed, searches.best_other[~mated]])
+            of = np.unique(np.concatenate([subjects, others]), return_inverse=True)[1]
+            scored = ScoredComparisons.of(scores, np.arange(scores.size) < listed.size, (of, of))
+            tpir = scored.tpr_interval(scored.figures.tpr_at_fpr(target))
         few = "" if point.reliable else "few errors"
         found |= {
             ("TPIR@FPIR", target): Estimate(point.tpir, tpir, point.hits, point.mated, few),

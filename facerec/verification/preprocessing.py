@@ -25,7 +25,7 @@ from facerec.progress import Progress, section
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
+from facerec.statistics.clustered import JACKKNIFE, ClusteredFigure, paired_difference
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import score_pairs
@@ -44,7 +44,6 @@ NEGLIGIBLE = 0.01
 """Share of the best d′ by which a candidate may lie behind and still be as good: a std of 127.5 in
 place of 128 is told from it by 1,200 pairs already, and changes no decision."""
 
-REPLICATES = 1000
 
 SCALINGS = ((127.5, 127.5), (127.5, 128.0), (0.0, 255.0), (0.0, 1.0))
 """Mean and std that models of faces are trained with: InsightFace's, facenet's, 0…1 and 0…255."""
@@ -105,14 +104,12 @@ def try_preprocessing(
     *,
     align: Aligner | None = None,
     batch_size: int = 64,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Trials:
     """Score pairs of a bench with every likely preprocessing of others' model, without flip.
 
     The first two folds are used, or 1,200 pairs where it has no folds. ``align`` finds the face in
-    photos that are not aligned yet; subjects are resampled, or pairs where these are not known.
+    photos that are not aligned yet.
 
     Raises:
         ModelError: the preprocessing is known.
@@ -137,7 +134,7 @@ def try_preprocessing(
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = embeddings.vectors
         scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
-    return _rank(bench, chosen, candidates, np.array(scores), replicates, seed)
+    return _rank(bench, chosen, candidates, np.array(scores))
 
 
 def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -158,8 +155,6 @@ def _rank(
     chosen: NDArray[np.int64],
     candidates: Sequence[Preprocessing],
     scores: NDArray[np.float32],
-    replicates: int,
-    seed: int,
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
     there = ~np.isnan(scores).all(axis=0)
@@ -172,14 +167,11 @@ def _rank(
     marks[chosen] = True
     clusters = bench.pairs.clusters(marks)
     if clusters is not None and clusters[2] >= MIN_SUBJECTS:
-        bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
-        basis = f"{replicates:,} joint resamples of {clusters[2]:,} subjects"
+        sides, basis = clusters[:2], f"{JACKKNIFE}, {clusters[2]:,} subjects"
     else:
-        each = np.arange(same.size)
-        bootstrap = VertexBootstrap(each, each, np.ones(same.size, bool), replicates, seed)
-        basis = f"{replicates:,} joint resamples of pairs, taken as independent"
+        sides, basis = (np.arange(same.size),) * 2, "pairs are taken as independent"
     whole = np.array([_separation(row[same], row[~same]) for row in values])
-    drawn = np.array([_resampled(row, same, bootstrap) for row in values])
+    added = [_influences(row, same, value) for row, value in zip(values, whole, strict=True)]
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / (len(candidates) - 1)
@@ -189,9 +181,11 @@ def _rank(
     for index in order:
         lag, behind = float(whole[best] - whole[index]), Estimate(0.0)
         if index != best:
-            interval = percentile_interval(lag, drawn[best] - drawn[index], confidence)
+            gap = ClusteredFigure.from_influences(lag, added[best] - added[index], *sides, same)
+            interval = paired_difference([lag], gap.changes, confidence, gap.noise)
             behind = Estimate(lag, interval)
-            (worse if interval.low > NEGLIGIBLE * whole[best] else ties).append(index)
+            clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]
+            (worse if clear else ties).append(index)
         way = f"{flags(candidates[index])}{'' if index else ' (assumed)'}"
         rows += [
             figure_row("accuracy", _accuracy(bench, chosen, values[index], same), way=way),
@@ -225,15 +219,16 @@ def _separation(same: NDArray[np.float64], different: NDArray[np.float64]) -> fl
     return float((same.mean() - different.mean()) / spread) if spread > 0 else 0.0
 
 
-def _resampled(
-    scores: NDArray[np.float64], same: NDArray[np.bool_], bootstrap: VertexBootstrap
+def _influences(
+    scores: NDArray[np.float64], same: NDArray[np.bool_], value: float
 ) -> NDArray[np.float64]:
-    """Return d′ in every replicate, ``(R,)``."""
-    means, variances = [], []
-    for kind in (same, ~same):
-        centred = scores - scores[kind].mean()
-        mean = bootstrap.mean(centred, kind)
-        means.append(mean + scores[kind].mean())
-        variances.append(bootstrap.mean(centred**2, kind) - mean**2)
-    spread = np.sqrt(np.maximum(variances[0] + variances[1], 0) / 2)
-    return np.divide(means[0] - means[1], spread, out=np.zeros_like(spread), where=spread > 0)
+    """Return what each comparison adds to the error of a d′ of this value, ``(N,)``."""
+    kinds = scores[same], scores[~same]
+    spread = math.sqrt((kinds[0].var() + kinds[1].var()) / 2)
+    found = np.zeros(scores.size)
+    if spread > 0:
+        for kind, sign in ((same, 1), (~same, -1)):
+            rest = scores[kind] - scores[kind].mean()
+            of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
+            found[kind] = (sign * rest / spread - of_spread) / rest.size
+    return found

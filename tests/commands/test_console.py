@@ -74,7 +74,7 @@ def test_no_command_ends_for_want_of_a_character(
         "train --help",
         "verify --help",
         "train recipe.py --device cpu",
-        f"verify --device cpu --replicates 0 --bench {pack}",
+        f"verify --device cpu --bench {pack}",
         f"verify --model absent\x1b[31m.onnx --bench {pack}",
     ]
     done = subprocess.run(

@@ -75,7 +75,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_run(folder / "runs" / "first")
     pack = toy_pack(folder / "toy.bin")
     model = ["--model", str(folder / "runs" / "first")]
-    report = ["--json", str(folder / "toy.json"), "--replicates", "40"]
+    report = ["--json", str(folder / "toy.json")]
     verify([*model, "--bench", str(pack), *report])
     return folder
 

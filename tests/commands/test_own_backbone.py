@@ -81,7 +81,7 @@ def test_it_trains_and_is_verified(
 ) -> None:
     train(["plain.py", "--device", "cpu", *SMALL])
     pack = make_pack(workplace / "toy.bin", per_fold=1)
-    arguments = ["--model", "runs/plain", "--bench", str(pack), "--replicates", "40"]
+    arguments = ["--model", "runs/plain", "--bench", str(pack)]
     fresh()
     with pytest.raises(SystemExit):
         verify(arguments)

@@ -385,7 +385,7 @@ def test_template_benches_are_looked_for_where_packs_are(
 ) -> None:
     make_ijb(workplace / "elsewhere" / "ijbc")
     monkeypatch.setenv("FACEREC_DATA", "elsewhere")
-    main(["--bench", "ijbc", "--replicates", "0"])
+    main(["--bench", "ijbc"])
     assert "bench elsewhere/ijbc" in capsys.readouterr().out
 
 
@@ -486,10 +486,6 @@ def make_ijb(root: Path) -> Path:
         (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
         (["--try-preprocessing", "--embeddings", "e.npz"], "--embeddings take the place"),
         (["--seed", "-1"], "--seed must be at least 0"),
-        (["--replicates", "-1"], "--replicates is -1; give 40 to 100,000, or 0"),
-        (["--replicates", "1"], "--replicates is 1; give 40 to"),
-        (["--replicates", "1000000000000"], "--replicates must be at least"),
-        (["--compare", "runs/older", "--replicates", "0"], "intervals of differences are boot"),
         (["--json", "data"], "data: this is a folder; name the file"),
         (["--out", "r", "--json", "r/f.json"], "r/f.json: lies in r, which holds the report"),
         (["--embeddings", "e.npz", "--channels", "bgr"], "--channels says how a model embeds"),

@@ -35,7 +35,7 @@ def scores(folder: Path) -> Figures:
         column = np.round(common + generator.normal(0, 0.1, len(same)), 6)
         rows = [[int(same[pair]), column[pair].item(), pair // 120] for pair in range(1200)]
         adapters.write_csv(folder / f"{name}.csv", ["label", "score", "fold"], rows)
-    given = [folder / "one.csv", "--replicates", 200]
+    given = [folder / "one.csv"]
     command("verify-scores", *given, "--json", folder / "one.json")
     more = ["--compare", folder / "other.csv", "--json", folder / "both.json"]
     command("verify-scores", *given, *more)
@@ -183,7 +183,7 @@ def run(folder: Path) -> Figures:
 
 def lfw_small(folder: Path, data: Path) -> Figures:
     """200 pairs of LFW by the published network."""
-    bench = ["--bench", data / "lfw_small" / "small_py3.bin", "--no-flip", "--replicates", 200]
+    bench = ["--bench", data / "lfw_small" / "small_py3.bin", "--no-flip"]
     model = ["--model", data / "teacher" / "MobileFaceNet.onnx"]
     command("verify", *bench, *model, "--fpr", "1e-1", "1e-2", "--json", folder / "f.json")
     return adapters.verification(folder / "f.json")
@@ -201,7 +201,7 @@ def embedded(folder: Path, data: Path) -> Path:
 def lfw(folder: Path, data: Path) -> Figures:
     """View 2 of LFW."""
     given = ["--bench", data / "lfw" / "lfw.bin", "--embeddings", embedded(folder, data)]
-    more = ["--compat", "insightface", "--replicates", 200]
+    more = ["--compat", "insightface"]
     command("verify", *given, *more, "--json", folder / "f.json")
     return adapters.verification(folder / "f.json")
 

@@ -71,9 +71,9 @@ LINES = {
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
-    "verify-scores": "scores.csv --replicates 0",
+    "verify-scores": "scores.csv",
     "same": "a.png b.png --model runs/run",
-    "convert": "--bench data/lfw.bin --out lfw_images",
+    "convert": "--bench data/lfw.bin --out lfw_copy.npz",
     "audit": "--embeddings lfw.npz --attributes data/attributes.csv --group group "
     f"--out audit {FAST}",
     "export-onnx": "runs/run --out bundle",

@@ -24,7 +24,6 @@ def make_result(
     persons: int | None = 40,
     folds: bool = True,
     broken: int = 0,
-    replicates: int = 50,
     prefix: str = "p",
     **flags: Any,
 ) -> VerificationResult:
@@ -38,7 +37,6 @@ def make_result(
         persons: their number; None makes them unknown.
         folds: whether there are folds.
         broken: images whose embedding is zero, from the first pair's on.
-        replicates: of the bootstraps.
         prefix: of the names of persons.
         flags: see `evaluate_embeddings`.
     """
@@ -69,6 +67,6 @@ def make_result(
     if not folds:
         bench = replace(bench, pairs=replace(bench.pairs, folds=None))
     result = evaluate_embeddings(
-        Embeddings(vectors, norms, True), bench, replicates=replicates, **flags
+        Embeddings(vectors, norms, True), bench, **flags
     )
     return replace(result, model=MODEL)

@@ -35,13 +35,6 @@ def only(change: str, probability: float = 1.0) -> Augmentation:
     return Augmentation(**{"flip": 0.0, change: probability})
 
 
-def test_flip_mirrors_half_of_the_images(image: np.ndarray) -> None:
-    mirrored = [
-        np.array_equal(Augmentation()(image, 1, 0, index), image[:, ::-1]) for index in range(1000)
-    ]
-    assert abs(sum(mirrored) - 500) < 5 * np.sqrt(250)
-
-
 def test_crop_keeps_one_box_in_place(image: np.ndarray) -> None:
     shares = []
     for index in range(300):

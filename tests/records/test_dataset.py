@@ -444,16 +444,6 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
     assert open_dataset(everybody, seed=0).num_classes == 4
 
 
-def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
-    data = Data(two[0], also=(Part(two[1], weight=0.5), Part(two[0], weight=2.0)))
-    joined = open_dataset(data, seed=0)
-    expected = [1.0] * 6 + [0.5] * 5 + [2.0] * 6
-    assert joined.weights is not None and joined.weights.tolist() == expected
-    assert open_dataset(Data(two[0]), seed=0).weights is None
-    subset = joined.subset(np.array([12, 3, 8]))
-    assert subset.weights is not None and subset.weights.tolist() == [2.0, 1.0, 0.5]
-
-
 # People with few images
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from facerec.errors import DatasetError, ImageError, PackError
+from facerec.errors import DatasetError, PackError
 from facerec.records.images import FolderImages, PackImages
 from facerec.records.packs import Pack, read_pack, write_pack
 
@@ -48,18 +48,6 @@ def test_names_that_do_not_fit(
     ids(tmp_path, names, header)
     with pytest.raises((PackError, DatasetError), match=sentence):
         PackImages(toy(tmp_path))
-
-
-def test_folder(tmp_path: Path) -> None:
-    (tmp_path / "A b").mkdir()
-    (tmp_path / "A b" / "ü.jpg").write_bytes(JPEG)
-    images = FolderImages(tmp_path, ["A b/ü.jpg", "gone.jpg"])
-    assert images.encoded(0) == JPEG
-    assert images.where(1) == str(tmp_path / "gone.jpg")
-    with pytest.raises(ImageError, match=r"gone\.jpg: the image cannot be read"):
-        images.encoded(1)
-    with pytest.raises(DatasetError, match="no such folder"):
-        FolderImages(tmp_path / "nowhere", [])
 
 
 def tree(root: Path) -> None:

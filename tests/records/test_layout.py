@@ -76,17 +76,6 @@ def test_insightface_in_any_physical_order(tmp_path, order):
     assert records.num_classes == 5 and not records.notes
 
 
-def test_images_with_two_labels(tmp_path):
-    images = [image([float(c), 1.0], k) for k, c in ((1, 0), (2, 0), (3, 1), (4, 2))]
-    write(tmp_path, HEADER + images + IDENTITIES)
-    records = RecordImages(tmp_path)
-    assert records.labels.tolist() == [0, 0, 1, 2]
-    # Without a header record the first image must not be taken for one.
-    write(tmp_path, [image([2.0, 3.0], 0), image([1.0, 1.0], 1)])
-    records = RecordImages(tmp_path)
-    assert (records.layout, records.labels.tolist()) == ("im2rec", [2, 1])
-
-
 def test_real_packs(shared_data):
     records = RecordImages(shared_data / "cfp_train")
     assert (records.layout, len(records), records.num_classes) == ("insightface", 4130, 295)

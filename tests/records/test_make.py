@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from facerec.commands.make_records import main
-from facerec.errors import DatasetError, ImageError, RecordError
+from facerec.errors import DatasetError, ImageError
 from facerec.files import sha256
 from facerec.records.decode import decode_image, image_kind
 from facerec.records.images import SubjectFolders
 from facerec.records.layout import RecordImages, write_image_records
 from facerec.records.make import apply_proposals, export_folder, make_records
 from facerec.records.proposals import Proposal, combine, read_proposals, write_proposals
-from facerec.records.recordio import RecordFile, read_index, record_writer
+from facerec.records.recordio import RecordFile, read_index
 from facerec.records.training_set import Data, open_dataset
 
 
@@ -156,21 +156,6 @@ def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
     assert len(summary.notes) == 1 and "1 of 3 identities" in summary.notes[0]
 
 
-def test_resize_scales_square_images_only(tmp_path: Path) -> None:
-    files = {"a/1.jpg": encode(0), "a/2.jpg": encode(1, 224, 224), "a/3.png": encode(2, 64, 64)}
-    folder = write_folder(tmp_path / "in", files)
-    summary = make_records(folder, tmp_path / "out", resize=True)
-    assert summary.counts["scaled"] == 2
-    dataset = RecordImages(tmp_path / "out")
-    assert dataset.encoded(0) == files["a/1.jpg"]
-    expected = cv2.imdecode(np.frombuffer(files["a/2.jpg"], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-    expected = cv2.resize(expected, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
-    assert np.abs(decode_image(dataset.encoded(1), "") - expected).mean() < 4
-    write_folder(folder, {"a/4.jpg": encode(3, 100, 80)})
-    with pytest.raises(ImageError, match=r"/a/4\.jpg: the image is 100×80 .* only square"):
-        make_records(folder, tmp_path / "out2", resize=True)
-
-
 # Names on the way back
 
 
@@ -212,26 +197,6 @@ def test_unsafe_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"train\.lst, line 2: the path .* is unsafe"):
         export_folder(folder, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pack"]
-
-
-@pytest.mark.parametrize("on_error", ["error", "skip"])
-def test_a_damaged_record_on_the_way_back(on_error: str, made: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "pack"
-    folder.mkdir()
-    for path in made.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    offset = int(RecordImages(folder).offsets[3])
-    data = bytearray((folder / "train.rec").read_bytes())
-    data[offset] ^= 1
-    (folder / "train.rec").write_bytes(data)
-    if on_error == "error":
-        with pytest.raises(RecordError, match=rf"key 4, offset {offset}"):
-            export_folder(folder, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-    else:
-        summary = export_folder(folder, tmp_path / "out", on_error="skip")
-        assert [item.index for item in summary.skipped] == [3]
-        assert summary.images + 1 == len(FACES) == len(read_folder(tmp_path / "out")) + 1
 
 
 # Commands
@@ -346,15 +311,6 @@ def test_index_by_ids(train: Path, tmp_path: Path) -> None:
     # What was kept is not lost to a second try.
     status, _, errors = run(train, "--repair")
     assert status == 2 and "an older index is kept here" in errors
-
-
-def test_index_in_file_order_where_ids_say_nothing(tmp_path: Path) -> None:
-    with record_writer(tmp_path / "raw.rec") as writer:
-        for number in range(5):
-            writer.write(b"x" * number)
-    (tmp_path / "raw.idx").unlink()
-    repair(tmp_path / "raw.rec")
-    assert read_index(tmp_path / "raw.idx", 1000).keys.tolist() == list(range(5))
 
 
 @pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])

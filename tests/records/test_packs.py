@@ -46,15 +46,6 @@ def test_three_encodings_of_one_set(shared_data):
         assert (pack.data.dtype, pack.offsets.dtype) == (np.uint8, np.int64)
 
 
-def test_distinct_images_of_lfw(shared_data):
-    pack = read_pack(shared_data / "lfw/lfw.bin")
-    assert (len(pack), int(pack.issame.sum())) == (6000, 3000)
-    first, inverse = pack.distinct()
-    assert len(first) == 7701
-    assert inverse.shape == (12000,)
-    assert all(pack.encoded(first[inverse[i]]) == pack.encoded(i) for i in range(0, 12000, 7))
-
-
 def arrays(images, shape=(-1,)):
     return [np.frombuffer(image, np.uint8).reshape(shape).copy() for image in images]
 
@@ -120,22 +111,6 @@ def test_writing(tmp_path, suffix):
     write_pack(path, [IMAGES[0], IMAGES[1], IMAGES[0], IMAGES[3]], np.array(LABELS))
     assert path.read_bytes() == first
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_other_readers_get(tmp_path):
-    path = tmp_path / "lfw.bin"
-    write_pack(path, IMAGES, LABELS)
-    content = path.read_bytes()
-    assert content[:2] == b"\x80\x02"
-    for options in ({}, {"encoding": "bytes"}):
-        images, labels = pickle.loads(content, **options)
-        assert images == IMAGES
-        assert labels == LABELS
-        assert {type(image) for image in images} == {bytes}
-        assert {type(label) for label in labels} == {bool}
-    write_pack(tmp_path / "lfw.npz", IMAGES, LABELS)
-    with np.load(tmp_path / "lfw.npz", allow_pickle=False) as stored:
-        assert sorted(stored) == ["data", "issame", "offsets"]
 
 
 # -- content that is no pack ---------------------------------------------------------------------

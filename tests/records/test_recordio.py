@@ -184,33 +184,6 @@ def test_writer_and_readers_round_trip(contents, random):
         assert file.damages == []
 
 
-hostile = st.lists(
-    st.one_of(
-        st.binary(max_size=9),
-        st.builds(chunk, st.integers(0, 7), planted),
-        st.builds(chunk, st.integers(0, 3), planted, st.integers(0, 40)),
-        planted,
-    ),
-    max_size=6,
-).map(b"".join)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(hostile, st.integers(-8, 80))
-def test_any_bytes_give_payloads_or_a_record_error(content, offset):
-    with tempfile.TemporaryDirectory() as folder:
-        file = record_file(Path(folder), content)
-        for action in (lambda: payloads(file), lambda: file.read(offset)):
-            try:
-                action()
-            except RecordError as problem:
-                assert f"{file.path}, offset " in str(problem)
-        found = list(file.scan(salvage=True))
-        assert [file.read(at) for at, _ in found] == [payload for _, payload in found]
-        lost = sum(damage.stop - damage.start for damage in file.damages)
-        assert lost + sum(file.record_end(at) - at for at, _ in found) == len(content)
-
-
 @pytest.mark.parametrize(
     ("content", "offset", "words"),
     [
@@ -336,13 +309,6 @@ def test_headers_round_trip(label, id_, id2, image):
     record = unpack(payload, WHERE)
     assert (record.flag, record.id, record.id2, record.image) == (flag, id_, id2, image)
     assert np.array_equal(record.label, np.asarray(label, dtype=np.float32))
-
-
-def test_bytes_of_the_header():
-    payload = pack(ImageRecord(0, 3.0, 5, 6, b"jpeg"))
-    assert payload == bytes.fromhex("00000000 00004040 0500000000000000 0600000000000000") + b"jpeg"
-    payload = pack(ImageRecord(2, np.array([21, 25], np.float32), 0, 0, b""))
-    assert payload == bytes.fromhex("02000000 00000000") + bytes(16) + struct.pack("<ff", 21, 25)
 
 
 @pytest.mark.parametrize(

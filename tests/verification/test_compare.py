@@ -41,7 +41,7 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
     scores[0][[3, 40]] = np.nan
     scores[1][[3, 77, 150]] = np.nan
     first, second = rescored(first, scores[0]), rescored(second, scores[1])
-    found = compare(first, second, replicates=40)
+    found = compare(first, second)
     kept = np.ones(200, bool)
     kept[[3, 40, 77, 150]] = False
     same = first.pairs.issame[kept]
@@ -79,7 +79,7 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
 @pytest.mark.parametrize("persons", [40, None])
 def test_order_turns_the_signs_alone(persons: int | None) -> None:
     first, second = two(persons=persons)
-    forth, back = compare(first, second, replicates=60), compare(second, first, replicates=60)
+    forth, back = compare(first, second), compare(second, first)
     for a, b in zip(forth.rows, back.rows, strict=True):
         if a.difference.value is None:
             continue
@@ -94,9 +94,9 @@ def test_order_turns_the_signs_alone(persons: int | None) -> None:
 @given(power=st.sampled_from([3, 5]), shift=st.integers(-3, 3), seed=st.integers(0, 99))
 def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: int) -> None:
     # Figures of the order of scores are equal in every replicate only if both are drawn alike.
-    first = make_result(60, persons=persons, replicates=0)
+    first = make_result(60, persons=persons)
     moved = first.scores.astype(np.float64) ** power + shift
-    found = compare(first, rescored(first, moved), replicates=20, seed=seed)
+    found = compare(first, rescored(first, moved), seed=seed)
     for figure in ("TPR@FPR=1e-1", "AUC", "EER"):
         there = row(found, figure)
         assert there.difference == Estimate(0)
@@ -105,7 +105,7 @@ def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: 
 
 def test_pairs_are_resampled_where_persons_are_unknown() -> None:
     first, second = two(persons=None)
-    found = compare(first, second, replicates=50, seed=7)
+    found = compare(first, second, seed=7)
     assert found.subjects is None
     assert found.basis == f"50 joint bootstraps over pairs, {INDEPENDENT} (subjects are unknown)"
     # The same, pair by pair.
@@ -178,19 +178,19 @@ def test_images_are_known_by_their_ids_not_their_numbers() -> None:
         second=place[second.pairs.second],
         subjects=second.pairs.subjects[order],
     )
-    found = compare(first, replace(second, pairs=pairs, items=second.items[order]), replicates=20)
-    assert found.rows == compare(first, second, replicates=20).rows
+    found = compare(first, replace(second, pairs=pairs, items=second.items[order]))
+    assert found.rows == compare(first, second).rows
 
 
 def test_subjects_tell_pairs_in_another_order() -> None:
     whole, _ = two()
     assert whole.pairs.subjects is not None
     nameless = replace(whole, items=None)
-    assert compare(nameless, nameless, replicates=20).mated == whole.mated
+    assert compare(nameless, nameless).mated == whole.mated
     moved = np.roll(np.arange(200), 20)  # the same labels
     pairs = replace(whole.pairs, first=whole.pairs.first[moved], second=whole.pairs.second[moved])
     with pytest.raises(MetricError, match="another first subject"):
-        compare(nameless, replace(nameless, pairs=pairs), replicates=20)
+        compare(nameless, replace(nameless, pairs=pairs))
 
 
 def test_names() -> None:
@@ -207,7 +207,7 @@ def test_names() -> None:
 
 
 def test_json_is_strict_and_whole() -> None:
-    found = compare(*two(broken=2), replicates=20)
+    found = compare(*two(broken=2))
     figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert figures["pairs"] == {
         "mated": found.mated,

@@ -148,7 +148,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     matrix, same, subjects = with_persons()
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     bench = toy_bench(same, subjects, subjects_from="the list")
-    known = evaluate_embeddings(embeddings, bench, replicates=300)
+    known = evaluate_embeddings(embeddings, bench)
     unknown = evaluate_embeddings(embeddings, toy_bench(same))
     assert known.subjects == 40
     assert "40 subjects (known from the list)" in known.basis and "300 bootstraps" in known.basis
@@ -172,9 +172,9 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     accepted = scores[~same] >= point.point.threshold
     first, second = subjects[0::2], subjects[1::2]
     assert point.fpr.interval == fmr_interval(accepted, first[~same], second[~same])
-    again = evaluate_embeddings(embeddings, bench, replicates=300)
+    again = evaluate_embeddings(embeddings, bench)
     assert again.to_json() == known.to_json()
-    other = evaluate_embeddings(embeddings, bench, replicates=300, seed=1)
+    other = evaluate_embeddings(embeddings, bench, seed=1)
     assert other.point("0.1").tpr.interval != point.tpr.interval
     # Only TPR@FPR is resampled.
     assert (other.auc, other.eer) == (known.auc, known.eer)
@@ -184,7 +184,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
 def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
     matrix, same, subjects = with_persons()
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    result = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=0)
+    result = evaluate_embeddings(embeddings, toy_bench(same, subjects))
     point = result.point("0.1")
     missed = result.scores[same] < point.point.threshold
     fnmr = fnmr_interval(missed, subjects[0::2][same])
@@ -197,7 +197,7 @@ def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
     threshold = threshold_interval(roc, point.point, effective=fmr.effective)
     assert point.threshold.interval == replace(threshold, assumption=DEPENDENT)
     assert "bootstraps" not in result.basis
-    known = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=20)
+    known = evaluate_embeddings(embeddings, toy_bench(same, subjects))
     assert (result.auc, result.eer) == (known.auc, known.eer)
 
 
@@ -223,7 +223,7 @@ def test_labels_that_contradict_persons_are_noted() -> None:
     same[0], same[35] = False, True  # of one person, of two
     bench = toy_bench(same, subjects)
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    notes = evaluate_embeddings(embeddings, bench, replicates=0).notes
+    notes = evaluate_embeddings(embeddings, bench).notes
     assert notes[0].startswith("1 pairs labelled same show two subjects")
     assert "the first is pair 35" in notes[0]
     assert notes[1].startswith("1 pairs labelled different show one subject")
@@ -406,7 +406,7 @@ def test_images_are_embedded_once(tmp_path: Path, path: Path) -> None:
     images = [pack.encoded(i) for i in range(40)]
     write_pack(tmp_path / "twice.npz", images * 2, [*pack.issame[:20], *pack.issame[:20]])
     model = PixelModel()
-    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False, replicates=0)
+    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False)
     assert model.seen == 40
     assert result.mated + result.non_mated == 40
 
@@ -423,8 +423,8 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     tmp_path: Path, path: Path, bench: Bench
 ) -> None:
     cut = broken_bench(tmp_path / "cut.npz", path)
-    result = evaluate_bench(PixelModel(), cut, on_error="skip", replicates=0)
-    whole = evaluate_bench(PixelModel(), bench, replicates=0)
+    result = evaluate_bench(PixelModel(), cut, on_error="skip")
+    whole = evaluate_bench(PixelModel(), bench)
     assert [failure.pair for failure in result.failures] == [4]
     assert "cut.npz, image 9 (pair 4): " in result.failures[0].reason
     assert "image 9" in result.notes[0]

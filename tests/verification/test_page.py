@@ -73,7 +73,7 @@ def report(
     results: dict[str, VerificationResult], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder = tmp_path_factory.mktemp("place") / "new" / "report"
-    comparison = compare(results["one"], results["two"], replicates=30)
+    comparison = compare(results["one"], results["two"])
     path = write_report(
         folder,
         results,
@@ -86,7 +86,7 @@ def report(
 
 @pytest.fixture
 def small() -> dict[str, VerificationResult]:
-    return {"x": make_result(60, replicates=0)}
+    return {"x": make_result(60)}
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, quick: None) -> None:
         write_report(
             tmp_path / name,
             {"x": result, "y": other},
-            comparisons=[compare(result, other, replicates=10)],
+            comparisons=[compare(result, other)],
             command="facerec verify",
         )
     assert files(tmp_path / "once") == files(tmp_path / "again")

@@ -85,4 +85,4 @@ def _by_group(
 
 
 def _share(share: ClusteredShare, remark: str = "") -> Estimate:
-    return Estimate(share.rate, share.interval(), share.events, share.comparisons, remark)
+    return Estimate(share.value, share.interval(), share.events, share.comparisons, remark)

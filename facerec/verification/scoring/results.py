@@ -55,25 +55,10 @@ class ErrorTable:
         return self.false_non_matches / self.mated
 
     def fmr_share(self) -> ClusteredShare:
-        """Return the FMR with the sums over subjects that its interval needs.
-
-        Without the counts by pair of subjects the sums within such pairs are taken for 0, which
-        gives Hájek's variance: wider, and conservative for rare false matches.
-        """
+        """Return the FMR with what its interval needs."""
         if self.by_pair is not None:
             return ClusteredShare.from_images(self.by_pair, self.images)
-        images = self.images.astype(np.float64)
-        loads = images * (images.sum() - images)
-        subjects = images.size
-        return ClusteredShare(
-            events=self.false_matches,
-            comparisons=self.non_mated,
-            residuals=self.involved - self.fmr * loads,
-            loads=loads,
-            squares=0.0,
-            mated_squares=0.0,
-            disjoint=lambda: subjects // 2,
-        )
+        return ClusteredShare.from_involved(self.false_matches, self.involved, self.images)
 
     def fnmr_share(self) -> ClusteredShare:
         """Return the FNMR with the sums over subjects that its interval needs."""

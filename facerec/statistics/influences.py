@@ -1,0 +1,184 @@
+"""What each comparison adds to a figure of labelled scores: AUC, EER, TPR at an FPR.
+
+The influences of all comparisons sum to the error of a figure, so that summed by subject they give
+its interval (`facerec.statistics.clustered`), and their differences that of a difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.special import logit as _logit
+
+from facerec.statistics.clustered import Array, Bound, ClusteredFigure, ClusteredShare
+from facerec.statistics.intervals import INDEPENDENT, Interval
+from facerec.statistics.operating_points import OperatingPoint
+from facerec.statistics.rates import SortedScores, sort_scores
+
+Influence = tuple[float, Array]
+"""A figure, and what each comparison adds to its error, ``(N,)``."""
+
+MOST_STEPS, LEAST_STEPS = 1.5, 0.05
+"""Limits of the logarithmic reach in FPR over which the slope of the ROC is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredComparisons:
+    """Labelled scores whose subjects may be known."""
+
+    scores: NDArray[np.floating]
+    """Similarities, ``(N,)``."""
+    same: NDArray[np.bool_]
+    """Whether each comparison is mated, ``(N,)``."""
+    figures: SortedScores
+    first: NDArray[np.int64]
+    """Subject, or family, on one side, ``(N,)``, from 0."""
+    second: NDArray[np.int64]
+    """On the other side, ``(N,)``."""
+    known: bool
+    """Whether subjects are known; else every comparison is a unit of its own."""
+
+    @classmethod
+    def of(
+        cls,
+        scores: NDArray[np.floating],
+        same: NDArray[np.bool_],
+        subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    ) -> ScoredComparisons:
+        """Sort scores.
+
+        Raises:
+            MetricError: one class of comparisons only, or NaN among the scores.
+        """
+        own = np.arange(scores.size)
+        first, second = (own, own) if subjects is None else subjects
+        figures = sort_scores(scores[same], scores[~same])
+        return cls(scores, same, figures, first, second, subjects is not None)
+
+    def figure(self, influence: Influence) -> ClusteredFigure:
+        """Return a figure with what each subject adds to it."""
+        return ClusteredFigure.from_influences(*influence, self.first, self.second, self.same)
+
+    def interval(self, influence: Influence) -> Interval:
+        """Return the 95 % interval of a figure."""
+        return self._said(self.figure(influence).interval())
+
+    def share(self, events: NDArray[np.bool_], among: NDArray[np.bool_]) -> ClusteredShare:
+        """Return the share of events among some comparisons."""
+        return ClusteredShare.from_pairs(events[among], self.first[among], self.second[among])
+
+    def _said(self, interval: Interval) -> Interval:
+        return interval if self.known else replace(interval, assumption=INDEPENDENT)
+
+    def mean(self, values: NDArray) -> Influence:
+        """Return the mean of a value per comparison, such as 1 for a right decision."""
+        mean = float(values.mean())
+        return mean, (values - mean) / values.size
+
+    def auc(self) -> Influence:
+        """Return the area under the ROC."""
+        area = self.figures.auc()
+        # Share of the other class that each score beats, ties counting one half.
+        beaten = _below(self.figures.non_mated, self.scores) - area
+        beaters = 1 - _below(self.figures.mated, self.scores) - area
+        counts = self.figures.mated.size, self.figures.non_mated.size
+        return area, np.where(self.same, beaten / counts[0], beaters / counts[1])
+
+    def eer(self) -> Influence:
+        """Return the equal error rate on the convex hull of the ROC.
+
+        Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1), s the
+        slope of the ROC.
+        """
+        eer = self.figures.eer_rocch()
+        weight = 1.0 if math.isinf(eer.slope) else eer.slope / (eer.slope + 1)
+        accepted = self.scores >= self.figures.roc().eer_threshold()
+        return eer.rate, self._rates(accepted, (1 - weight) * -1.0, weight)
+
+    def tpr(self, point: OperatingPoint) -> Influence:
+        """Return the TPR at an FPR target, for the uncertainty of both rates.
+
+        An error a of the FPR moves the threshold, and the TPR by s·a, s the slope of the ROC. It is
+        taken over as many false accepts as the FPR is uncertain by.
+        """
+        accepted = self.scores >= point.threshold
+        share = self.share(accepted, ~self.same)
+        reach = math.inf if not share.value else math.sqrt(share.variance) / share.value
+        slope = self._slope(point, min(max(reach, LEAST_STEPS), MOST_STEPS))
+        return point.tpr, self._rates(accepted, 1.0, -slope)
+
+    def tpr_interval(self, point: OperatingPoint) -> Interval:
+        """Return the interval of the TPR at an FPR target, for the uncertainty of both rates.
+
+        On the logit scale, distances of two kinds add as squares: of the limits of the TPR at the
+        threshold found, and of the TPRs that the ROC has at the limits of the FPR (MOVER; Zou and
+        Donner, Statistics in Medicine 27, 2008). Few false accepts leave a wide and lopsided range
+        of thresholds, which a slope would not follow.
+        """
+        accepted = self.scores >= point.threshold
+        own = self.share(accepted, self.same).interval()
+        if not 0 < point.true_accepts < point.mated or own.method == "none":
+            return self._said(own)
+        fpr = self.share(accepted, ~self.same).interval()
+        roc = self.figures.roc()
+        # Above the highest different score the ROC is taken for a straight line to the origin.
+        steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
+        false_accepts = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
+        reached = np.append(roc.true_accepts[steps], roc.mated) / roc.mated
+        least, centre = 1 / (2 * point.mated), _logit(point.tpr)
+        limits = []
+        for limit, rate in ((own.low, fpr.low), (own.high, fpr.high)):
+            moved = float(np.interp(rate, false_accepts, reached))
+            ends = _logit(np.clip([limit, moved], least, 1 - least))
+            limits.append(math.hypot(*(ends - centre)))
+        low, high = expit([centre - limits[0], centre + limits[1]])
+        return self._said(replace(own, low=float(low), high=float(high)))
+
+    def threshold_interval(self, point: OperatingPoint) -> Interval | None:
+        """Return the interval of the threshold of an FPR target (Woodruff, JASA 47, 1952).
+
+        Its limits are the scores at which the FPR reaches the limits of the interval of the FPR at
+        the threshold found; the upper one is +inf where no different pair scores so high.
+        """
+        fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
+        if isinstance(fpr, Bound):
+            return None
+        descending = self.figures.non_mated[::-1]
+        low, high = (
+            float(descending[rank - 1]) if 0 < rank <= descending.size else math.inf
+            for rank in (
+                math.ceil(fpr.high * descending.size),
+                math.floor(fpr.low * descending.size),
+            )
+        )
+        limits = min(low, point.threshold), max(high, point.threshold)
+        return self._said(replace(fpr, low=limits[0], high=limits[1]))
+
+    def _rates(self, accepted: NDArray[np.bool_], of_tpr: float, of_fpr: float) -> Array:
+        """Return the influences of a weighted sum of TPR and FPR at one threshold."""
+        influences = np.empty(self.scores.size)
+        for kind, weight in ((self.same, of_tpr), (~self.same, of_fpr)):
+            count = int(np.count_nonzero(kind))
+            influences[kind] = weight * (accepted[kind] - accepted[kind].mean()) / count
+        return influences
+
+    def _slope(self, point: OperatingPoint, reach: float) -> float:
+        """Return dTPR/dFPR of the ROC around a point, over a factor of exp(±reach) in FPR."""
+        total = point.non_mated
+        middle = max(point.false_accepts, 1)
+        most = min(total, math.ceil(middle * math.exp(reach)))
+        least = max(1, math.floor(middle * math.exp(-reach)))
+        edges = self.figures.non_mated[[total - most, total - least]]
+        fpr = np.searchsorted(self.figures.non_mated, edges) / total
+        tpr = np.searchsorted(self.figures.mated, edges) / point.mated
+        return float((tpr[1] - tpr[0]) / (fpr[1] - fpr[0])) if fpr[1] > fpr[0] else 0.0
+
+
+def _below(ascending: NDArray[np.floating], scores: NDArray[np.floating]) -> Array:
+    """Return the share of some scores that lies below each score, equal ones counting one half."""
+    ends = (np.searchsorted(ascending, scores, side=side) for side in ("left", "right"))
+    return np.asarray(sum(ends) / (2 * ascending.size), np.float64)

@@ -32,10 +32,9 @@ from facerec.commands.embed import Job, Source, open_source
 from facerec.embedding.extraction import describe_embedding, embed_images
 from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.embedding.onnx_file import first_line
 from facerec.embedding.parquet import JOB_FILE
 from facerec.embedding.parts import job_identity
-from facerec.errors import DatasetError, FacerecError
+from facerec.errors import DatasetError, FacerecError, message_line
 from facerec.files import exclusive, parse_json, read_file, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences
@@ -271,7 +270,7 @@ def run(
         if address is not None:
             where, do = address, "start it there, or leave out --address"
         raise FacerecError(
-            f"{where}: Ray does not start or answer ({first_line(problem)}); {do}"
+            f"{where}: Ray does not start or answer ({message_line(problem)}); {do}"
         ) from problem
     try:
         context = ray.data.DataContext.get_current()
@@ -306,7 +305,7 @@ def run(
         if not isinstance(problem, ray.exceptions.RayError):
             raise
         raise FacerecError(
-            f"{job.out}: Ray ended the job ({first_line(problem)}); the same "
+            f"{job.out}: Ray ended the job ({message_line(problem)}); the same "
             "command goes on from the shards that are there"
         ) from problem
     finally:

@@ -39,6 +39,3 @@ ClusterMetric = Literal["nmi", "f1"]
 
 IndexKind = Literal["auto", "exact", "faiss"]
 """How a gallery is searched."""
-
-Template = Literal["one", "mean"]
-"""Of a person in a search of an audit: the first image, or the mean of all but the probe."""

@@ -16,7 +16,7 @@ import tyro
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, listed, listed_rates, refuse_unused, run_command
-from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES, Template
+from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError, MetricError
 from facerec.files import sha256
 from facerec.limits import MOST, Flags, Limits, Seed
@@ -82,8 +82,6 @@ class Searches(Flags):
     reference: str | None = None
     """A group on which thresholds are set too, and to which the others are compared; by default
     the one with most subjects."""
-    template: Template = "one"
-    """Enrol one image of a subject, or the mean of half of theirs."""
 
     def plan(self, seed: int) -> SearchPlan | None:
         """Return what is asked of identification, if anything.
@@ -96,11 +94,10 @@ class Searches(Flags):
         if not self.one_to_many:
             if self != Searches():
                 raise DatasetError(
-                    "--fpir, --reference and --template belong to --one-to-many; give both or "
-                    "neither"
+                    "--fpir and --reference belong to --one-to-many; give both or neither"
                 )
             return None
-        return SearchPlan(listed_rates(self.fpir), self.reference, self.template, seed)
+        return SearchPlan(listed_rates(self.fpir), self.reference, seed)
 
 
 PRECISION, SEARCHES = Precision(), Searches()

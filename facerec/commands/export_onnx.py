@@ -14,7 +14,6 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_notes
 from facerec.errors import ExportError
 from facerec.export.options import DEFAULT, BundleOptions
-from facerec.files import write_json
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ def export_onnx(
     out: Path | None = None,
     bench: tuple[str, ...] = (),
     data: Path | None = None,
-    json: Path | None = None,
     force: bool = False,
     contents: tyro.conf.OmitArgPrefixes[BundleOptions] = DEFAULT,
 ) -> None:
@@ -40,7 +38,6 @@ def export_onnx(
         out: the bundle's folder; by default export/ in the run, or NAME_onnx beside the file.
         bench: names or packs on which int8 is compared with float32.
         data: folder of the benches; then FACEREC_DATA and data/ are looked at.
-        json: write all checks and figures to this file.
         force: replace a bundle that is there, and holds no file of others.
         contents: what goes into it besides the main file.
     """
@@ -51,11 +48,6 @@ def export_onnx(
 
     console = Console(highlight=False)
     out = out or default_folder(model)
-    if json is not None and json.resolve().is_relative_to(out.resolve()):
-        raise ExportError(
-            f"--json {json}: lies in the bundle {out}, which holds no file but those of its "
-            "checksums; choose another place"
-        )
     loaded = load_model(model, device="cpu")
     if not isinstance(loaded, TorchModel):
         raise ExportError(
@@ -82,15 +74,6 @@ def export_onnx(
             progress=progress,
         )
     _print(report, console)
-    if json is not None:
-        figures = {
-            "bundle": str(report.path),
-            "note": report.note,
-            "parity": {name: list(map(asdict, rows)) for name, rows in report.parity.items()},
-            "comparisons": [comparison.to_json() for comparison in report.comparisons],
-        }
-        write_json(json, figures)
-        console.print(f"figures: {json}", soft_wrap=True)
     console.print(f"bundle: {report.path}", soft_wrap=True)
 
 

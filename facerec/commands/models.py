@@ -29,15 +29,13 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
 
 def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
     """Say what embeddings on the disk were made of, as far as they say it themselves."""
-    from facerec.embedding.onnx_file import printable
-
     model = embeddings.note.get("model")
     known = model.get("preprocessing") if isinstance(model, dict) else None
     words = "how they were made is not known"
     if isinstance(model, dict) and isinstance(known, dict):
         # A file of anybody may hold anything here.
         name, channels, mean, std = (
-            printable(str(value))
+            str(value)
             for value in (model.get("name"), *map(known.get, ("channels", "mean", "std")))
         )
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,23 +39,19 @@ class FinalRun:
     labels: NDArray[np.int64]
     """Class of each query, ``(q,)``."""
     scores: Mapping[tuple[View, str], PerQuery]
-    """A figure of each query, ``(q,)``: of each view, the metrics and ``recall@K``."""
+    """A figure of each query, ``(q,)``: of each view, the metrics and ``recall@K``; and of all
+    queries together, ``()``, the `ClusterMetric`s asked for."""
     models: Mapping[str, PerQuery]
-    """A figure of each fold's model, ``(folds,)``: the metrics, ``norm_mean`` and ``norm_cv2`` of
-    its raw test embeddings."""
+    """``norm_mean`` and ``norm_cv2`` of raw test embeddings, of each fold's model, ``(folds,)``."""
     fits: tuple[Fit, ...]
     """How each of them was trained; none for an untrained model."""
     dropped: int
     """Queries without another image of their class."""
     tied: float
     """Share of queries whose neighbours were in part ordered by index (concatenated)."""
-    clusterings: Mapping[tuple[View, str], float] = field(default_factory=dict)
-    """A figure of all queries together: of each view, the `ClusterMetric`s asked for."""
 
     def mean(self, view: View, name: str) -> float:
         """Return a figure of all queries, for those of single ones their mean."""
-        if (view, name) in self.clusterings:
-            return self.clusterings[view, name]
         return float(self.scores[view, name].mean())
 
 
@@ -111,24 +107,13 @@ def score_models(
     apart = [search(each) for each in raw]
     scores = _named("concatenated", together) | _named("separated", *apart)
 
-    clusterings: dict[tuple[View, str], float] = {}
     for view, queries in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
         measured = [clustering(each, labels, seed=0) for each in queries if metrics]
         for asked in metrics:
-            clusterings[view, asked] = float(np.mean([getattr(each, asked) for each in measured]))
+            scores[view, asked] = np.mean([getattr(each, asked) for each in measured], axis=0)
     norms = [norm_figures(np.concatenate(each)) for each in raw]
     figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
-    for name in METRICS:
-        figures[name] = np.array([getattr(retrieval, name).mean() for retrieval in apart])
-    return FinalRun(
-        together.labels,
-        scores,
-        figures,
-        tuple(fits),
-        together.dropped,
-        together.tied,
-        clusterings,
-    )
+    return FinalRun(together.labels, scores, figures, tuple(fits), together.dropped, together.tied)
 
 
 def _named(view: View, *retrievals: Retrieval) -> dict[tuple[View, str], PerQuery]:
@@ -157,15 +142,8 @@ def write_final(path: Path, run: FinalRun, note: Mapping[str, Any]) -> None:
     """
     arrays: dict[str, Any] = {f"{v}:{name}": values for (v, name), values in run.scores.items()}
     arrays |= {f"model:{name}": values for name, values in run.models.items()}
-    text = json.dumps(
-        {
-            **note,
-            "fits": [to_dict(fit) for fit in run.fits],
-            "dropped": run.dropped,
-            "tied": run.tied,
-            "clusterings": [[*key, value] for key, value in run.clusterings.items()],
-        }
-    )
+    own = {"fits": to_dict(list(run.fits)), "dropped": run.dropped, "tied": run.tied}
+    text = json.dumps({**note, **own})
     with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, labels=run.labels, note=np.array(text), **arrays)
 
@@ -183,8 +161,6 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
         labels = arrays.pop("labels")
         fits = tuple(from_dict(Fit, fit, str(path)) for fit in note.pop("fits"))
         dropped, tied = note.pop("dropped"), note.pop("tied")
-        # Absent from files of earlier versions.
-        clusterings = {(view, name): v for view, name, v in note.pop("clusterings", [])}
     # Damaged archives end in many kinds of error, down to those of zlib.
     except Exception as error:
         raise ComparisonError(
@@ -196,4 +172,4 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
     scores = {
         (view, name): values for view in VIEWS for (kind, _, name), values in named if kind == view
     }
-    return FinalRun(labels, scores, models, fits, dropped, tied, clusterings), note
+    return FinalRun(labels, scores, models, fits, dropped, tied), note

@@ -6,7 +6,6 @@ Images stay encoded where they are; labels, names and classes are read at once.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,13 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError, ImageError, message_line
 from facerec.files import sha256
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages, ImageSource, SubjectFolders, turned_note
+from facerec.records.images import (
+    FolderImages,
+    ImageSource,
+    SubjectFolders,
+    is_file,
+    turned_note,
+)
 from facerec.records.layout import RecordImages
 from facerec.verification.protocols.lists import MAX_NAME, read_lines
 
@@ -247,8 +252,8 @@ def _read_list(root: Path) -> ImageSet:
             f"{file}: {len(both):,} classes are in the training part and in the test part: "
             f"{_some(both)}; write the list again"
         )
-    # All names become one array as wide as the longest. `Path.is_file` raises where one is long.
-    missing = [n for n in images if len(n) > MAX_NAME or not os.path.isfile(root / n)]  # noqa: PTH113
+    # All names become one array as wide as the longest.
+    missing = [name for name in images if len(name) > MAX_NAME or not is_file(root / name)]
     if missing:
         raise DatasetError(
             f"{file}: {len(missing):,} of {len(images):,} listed images are not in {root}: "

@@ -116,11 +116,6 @@ class Protocol(Checked):
                 f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
             )
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all fields, as hex; arms with the same one are comparable."""
-        return digest(as_stored(self))
-
 
 def digest(stored: Any) -> str:
     """Return the SHA-256 of a tree of JSON types, as hex."""

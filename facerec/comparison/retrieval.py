@@ -28,7 +28,7 @@ from facerec.devices import exact_products
 from facerec.errors import MetricError, MissingExtraError
 from facerec.statistics.identification import count_equal
 
-_CELLS = 1 << 22
+_CELLS = 1 << 23
 """Scores that a thread holds at once."""
 
 

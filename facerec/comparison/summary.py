@@ -209,7 +209,7 @@ def _values(
     if view == "models":
         return np.array([run.models[metric].mean() for run in runs]), None
     if metric in CLUSTER_METRICS:
-        return np.array([run.clusterings[view, metric] for run in runs]), None  # type: ignore[index]
+        return np.array([run.scores[view, metric] for run in runs]), None  # type: ignore[index]
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels  # type: ignore[index]
 
 
@@ -284,20 +284,17 @@ def kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
 
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[str, str]:
     """Return the declared fields that differ, and what takes the mark "fair" away."""
+    # No other field differs, see `Comparison.check`.
     different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
     declared = [
         each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
-    reasons = [
-        f"{name} differs and is not declared" for name in different if not is_within(name, declared)
-    ]
-    for noun, first, second in (
-        ("trials", len(arm.trials), len(base.trials)),
-        ("first settings", arm.first_settings, base.first_settings),
-    ):
-        if first != second:
-            reasons.append(f"{first} and {second} {noun}")
-    return ", ".join(declared), "; ".join(reasons)
+    counts = {
+        "trials": (len(arm.trials), len(base.trials)),
+        "first settings": (arm.first_settings, base.first_settings),
+    }
+    unfair = (f"{own} and {other} {noun}" for noun, (own, other) in counts.items() if own != other)
+    return ", ".join(declared), "; ".join(unfair)
 
 
 def _gain(
@@ -327,7 +324,6 @@ def _arm(
     headline: PairedDifference | None,
 ) -> dict[str, Any]:
     arm, best = result.arm, result.best
-    tuned = arm if best is None else arm.at(best.setting)
     row: dict[str, Any] = {
         "arm": arm.name,
         "against": arm.against,
@@ -335,8 +331,6 @@ def _arm(
         "failures": "; ".join(result.failures),
         "validation": None if best is None else best.score,
         "setting": None if best is None else dict(best.setting),
-        "loss": repr(tuned.loss),
-        "penalty": repr(tuned.regularizer) if tuned.regularizer else "",
         "trials": len(result.trials),
         "failed_trials": sum(trial.score is None for trial in result.trials),
         "first_settings": result.first_settings,

@@ -496,5 +496,6 @@ def alignment_words(described: Mapping[str, Any] | None) -> str:
         return "alignment: none, images as they are"
     file = described.get("pack") or Path(str(described.get("path", ""))).name
     threshold = described.get("score_threshold")
+    of = f" ({file})" if file else ""
     cut = "" if threshold is None else f", score threshold {threshold}"
-    return f"alignment: {described.get('method')} ({file}){cut}"
+    return f"alignment: {described.get('method')}{of}{cut}"

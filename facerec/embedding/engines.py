@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.onnx_file import OnnxFile, first_line
+from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.trial import run_apart
 from facerec.environment import available_cores
-from facerec.errors import MissingExtraError, ModelError
+from facerec.errors import MissingExtraError, ModelError, message_line
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 EngineName = Literal["onnxruntime", "openvino"]
@@ -111,7 +111,7 @@ class OnnxruntimeEngine(Engine):
             (output,) = self._session.run([self._output], {self.input.name: batch})
             return np.asarray(output, np.float32)
         except Exception as error:  # onnxruntime's classes share no base but this
-            raise ModelError(f"{self.where}: onnxruntime failed ({first_line(error)})") from error
+            raise ModelError(f"{self.where}: onnxruntime failed ({message_line(error)})") from error
 
 
 def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None) -> Any:
@@ -132,7 +132,7 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
             )
         except Exception as error:  # onnxruntime's classes share no base but this
             raise ModelError(
-                f"{file.where}: onnxruntime cannot load it ({first_line(error)})"
+                f"{file.where}: onnxruntime cannot load it ({message_line(error)})"
             ) from error
         offered = session.get_providers()
     if wanted not in offered:
@@ -216,7 +216,7 @@ class OpenVinoEngine(Engine):
             real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         except Exception as error:  # OpenVINO raises bare RuntimeErrors
             raise ModelError(
-                f"{file.where}: OpenVINO cannot load it ({first_line(error)})"
+                f"{file.where}: OpenVINO cannot load it ({message_line(error)})"
             ) from error
         self.precision = {"f32": "fp32", "bf16": "bf16"}.get(real, real)
         if self.precision != precision:
@@ -228,7 +228,7 @@ class OpenVinoEngine(Engine):
                 self._request.infer([batch])
                 return np.array(self._request.get_output_tensor(0).data, np.float32)
         except Exception as error:  # OpenVINO raises bare RuntimeErrors
-            raise ModelError(f"{self.where}: OpenVINO failed ({first_line(error)})") from error
+            raise ModelError(f"{self.where}: OpenVINO failed ({message_line(error)})") from error
 
 
 def _openvino_hints(precision: Precision, threads: int | None) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from facerec.recipe import to_dict
 if TYPE_CHECKING:
     import torch
 
+    from facerec.backbones import Backbone
+
 MODEL_FILE = "model.safetensors"
 
 Finish = Callable[[], npt.NDArray[np.float32]]
@@ -44,6 +46,10 @@ class EmbeddingModel(ABC):
         name: short name for tables: the run's folder, or the file without its suffix.
         path: the file that the weights came from, or None for a module in memory.
         sha256: SHA-256 of that file, or None.
+        runtime: what computes, with its version.
+        device: where it really computes.
+        precision: in which numbers.
+        config: the recipe's section on the backbone; None if unknown.
         embedding_size: dimensions D of an embedding.
         image_size: height and width of the images, in pixels.
         preprocessing: what happens to the pixels before the network.
@@ -58,6 +64,10 @@ class EmbeddingModel(ABC):
     name: str
     path: Path | None
     sha256: str | None
+    runtime: str
+    device: str | torch.device
+    precision: str
+    config: Backbone | None = None
     embedding_size: int
     image_size: tuple[int, int] = (112, 112)
     preprocessing: Preprocessing
@@ -137,9 +147,23 @@ class EmbeddingModel(ABC):
         self.preprocessing = pixels.preprocessing
         self.evidence, self.assumed = pixels.evidence, pixels.assumed
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
+        return {
+            "name": self.name,
+            "path": None if self.path is None else str(self.path),
+            "sha256": self.sha256,
+            "runtime": self.runtime,
+            "device": str(self.device),
+            "precision": self.precision,
+            "embedding_size": self.embedding_size,
+            "preprocessing": to_dict(self.preprocessing),
+            "preprocessing_evidence": list(self.evidence),
+            "preprocessing_assumed": list(self.assumed),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
+            "backbone": None if self.config is None else to_dict(self.config),
+            "embedding_bn": None if self.config is None else self.config.embedding_bn,
+        }
 
     @abstractmethod
     def _forward(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
@@ -152,21 +176,6 @@ class EmbeddingModel(ABC):
 
     def _ready(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
-
-    def _description(self, runtime: str, device: str, precision: str) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "path": None if self.path is None else str(self.path),
-            "sha256": self.sha256,
-            "runtime": runtime,
-            "device": device,
-            "precision": precision,
-            "embedding_size": self.embedding_size,
-            "preprocessing": to_dict(self.preprocessing),
-            "preprocessing_evidence": list(self.evidence),
-            "preprocessing_assumed": list(self.assumed),
-            **({"warnings": list(self.warnings)} if self.warnings else {}),
-        }
 
 
 class OnnxModel(EmbeddingModel):
@@ -210,20 +219,13 @@ class OnnxModel(EmbeddingModel):
         self._input = file.image_input()
         self._prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
         self._engine = open_engine(file, engine, str(device), precision)
-        self.device = self._engine.device
+        self.runtime, self.device = self._engine.name, self._engine.device
+        self.precision = self._engine.precision
         self.image_size = (self._input.height, self._input.width)
         self.batch_size = self._input.batch or batch_size
         # The stated output shape may be symbolic or wrong; one black image tells the truth.
         black = np.zeros((1, *self.image_size, 3), np.uint8)
         self.embedding_size = self._forward(black).shape[1]
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a report must say about this model, as JSON types."""
-        return {
-            **self._description(self._engine.name, self.device, self._engine.precision),
-            "backbone": None,
-            "embedding_bn": None,
-        }
 
     def _forward(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         count = len(pixels)

@@ -55,8 +55,8 @@ class TensorInfo:
     """A number, the name of a free dimension, or None where the file says nothing."""
 
     def __str__(self) -> str:
-        sides = ", ".join("?" if side is None else printable(str(side)) for side in self.shape)
-        return f"{printable(self.name)} {self.dtype} [{sides}]"
+        sides = ", ".join("?" if side is None else str(side) for side in self.shape)
+        return f"{self.name} {self.dtype} [{sides}]"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class OnnxFile:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
                 f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged or of another "
-                f"facerec ({first_line(error)}); export the model again"
+                f"facerec ({message_line(error)}); export the model again"
             ) from error
         assert isinstance(note, dict)
         return note
@@ -219,7 +219,7 @@ def parse_onnx(
     # protobuf, onnx and its checker raise classes that share no base but this.
     except Exception as error:
         raise ModelError(
-            f"{where}: not an .onnx file that can be used here ({first_line(error)}); copy or "
+            f"{where}: not an .onnx file that can be used here ({message_line(error)}); copy or "
             "export it again"
         ) from error
     return file
@@ -339,19 +339,3 @@ def _info(value: Any) -> TensorInfo:
     kinds = ((dim, dim.WhichOneof("value")) for dim in tensor.shape.dim)
     shape = tuple(None if kind is None else getattr(dim, kind) for dim, kind in kinds)
     return TensorInfo("".join((value.name,)), dtype, shape)
-
-
-def printable(text: str, limit: int = 80) -> str:
-    """Return text of a file with everything escaped that a terminal would obey or hide."""
-    escaped = "".join(c if c.isprintable() and c != "\\" else _escape(c) for c in text[:limit])
-    return escaped + ("…" if len(text) > limit else "")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message; of a long one the end is kept too."""
-    text = message_line(error)
-    return printable(text if len(text) <= 300 else f"{text[:80]} … {text[-200:]}", 300)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing
-from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, printable
+from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile
 from facerec.errors import ModelError, RecipeError
 from facerec.recipe import from_dict
 
@@ -135,7 +135,7 @@ def guess_by_name(path: Path | None) -> PixelGuess:
     for pattern, usual, family in KNOWN_NAMES:
         if re.search(pattern, name.lower()):
             wanted = usual
-            evidence = f"the name '{printable(name)}' is that of {family}; nothing else tells"
+            evidence = f"the name '{name}' is that of {family}; nothing else tells"
             break
     return PixelGuess(wanted, (evidence,), (), _ALL)
 

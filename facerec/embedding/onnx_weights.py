@@ -71,13 +71,6 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
             that the embeddings differ.
         MissingExtraError: onnx or onnxruntime is not installed.
     """
-
-    def refusal(problem: str) -> ModelError:
-        return ModelError(
-            f"{file.where}: {problem}; give the architecture, width and embedding size that it was "
-            "exported from"
-        )
-
     waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
     backbone.eval()
     try:
@@ -88,28 +81,25 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
                 weight = module.get_parameter("weight")
                 key = _key(_kind(module), weight)
                 if not waiting[key] and not isinstance(module, _BatchNorm):
-                    raise refusal(f"it has too few layers like {_words(key)}")
+                    raise ValueError(f"it has too few layers like {_words(key)}")
                 # A batch norm that is not there is folded into the layer behind it.
                 layer = waiting[key].popleft() if waiting[key] else _Layer(NORM, weight)
                 if not _fill(module, norm, layer):
-                    raise refusal(f"the backbone has no bias behind its {_words(key)}, it has")
-    # A node breaks the rules of ONNX, or its tensors do not belong together.
+                    raise ValueError(f"the backbone has no bias behind its {_words(key)}, it has")
+        if left := next((key for key, unused in waiting.items() if unused), None):
+            raise ValueError(f"it has more layers like {_words(left)} than this backbone")
+        difference = _difference(backbone, file)
+        if not difference <= TOLERANCE:
+            raise ValueError(
+                f"with its weights this backbone gives other embeddings (they differ by "
+                f"{difference:.2g} of their length), so its layers are joined in another way"
+            )
+    # The other kinds: a node breaks the rules of ONNX, or its tensors do not belong together.
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
         raise ModelError(
-            f"{file.where}: its layers cannot be read ({message_line(error)}); export the model "
-            "again"
+            f"{file.where}: {message_line(error)}; give the architecture, width and embedding size "
+            "that it was exported from"
         ) from error
-    for key, unused in waiting.items():
-        if unused:
-            raise refusal(
-                f"{len(unused)} of its layers like {_words(key)} are not in this backbone"
-            )
-    difference = _difference(backbone, file)
-    if not difference <= TOLERANCE:
-        raise refusal(
-            f"with its weights this backbone gives other embeddings (they differ by "
-            f"{difference:.2g} of their length), so its layers are joined in another way"
-        )
 
 
 def _words(key: _Key) -> str:
@@ -164,8 +154,8 @@ def _layers(file: OnnxFile) -> list[_Layer]:
             if name in constants
         ]
         layer = _layer(node.op_type, numbers, attributes)
-        if node.op_type == "BatchNormalization" and before is not None and before.norm is None:
-            before.norm, before.epsilon = numbers[:4], _epsilon(attributes)
+        if layer is not None and layer.kind == NORM and before is not None and not before.norm:
+            before.norm, before.epsilon = layer.norm, layer.epsilon
             made_by[node.output[0]] = before
         elif layer is not None:
             layers.append(layer)
@@ -181,25 +171,17 @@ def _layers(file: OnnxFile) -> list[_Layer]:
 
 def _layer(operator: str, numbers: list[Tensor], attributes: dict[str, Any]) -> _Layer | None:
     """Make a layer of a node's constants, None for an operator without weights."""
-    if not numbers:
+    if not numbers or operator not in ("Conv", "Gemm", "MatMul", "PRelu", "BatchNormalization"):
         return None
-    bias = numbers[1].flatten() if len(numbers) > 1 else None
-    if operator == "Conv":
-        return _Layer(PRODUCT, numbers[0], bias)
-    if operator == "Gemm":
-        weight = numbers[0] if attributes.get("transB", 0) else numbers[0].T
-        return _Layer(PRODUCT, weight, bias)
-    if operator == "MatMul":
-        return _Layer(PRODUCT, numbers[0].T)
+    weight, *more = numbers
     if operator == "PRelu":
-        return _Layer(PRELU, numbers[0].flatten())
+        return _Layer(PRELU, weight.flatten())
     if operator == "BatchNormalization":
-        return _Layer(NORM, numbers[0], norm=numbers[:4], epsilon=_epsilon(attributes))
-    return None
-
-
-def _epsilon(attributes: dict[str, Any]) -> float:
-    return float(attributes.get("epsilon", 1e-5))
+        epsilon = float(attributes.get("epsilon", 1e-5))
+        return _Layer(NORM, weight, norm=numbers[:4], epsilon=epsilon)
+    if operator != "Conv" and not attributes.get("transB", 0):
+        weight = weight.T
+    return _Layer(PRODUCT, weight, more[0].flatten() if more else None)
 
 
 # ---------------------------------------------------------------- the backbone's layers

@@ -71,12 +71,31 @@ class EmbeddingsWriter:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
         job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
-        file = self.folder / "job.json"
-        if file.is_file():
-            self._compare(file, job)
-        else:
-            self._make_folder()
-            write_json(file, job)
+        file, here, changed = self.folder / "job.json", f"{self.folder}: holds", list[str]()
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A kill while job.json was written leaves a hidden file at most.
+            strangers = [path.name for path in self.folder.iterdir() if path.name[0] != "."]
+            if file.name in strangers:
+                changed = differences(parse_json(read_file(file)), job)
+            elif strangers:
+                raise DatasetError(
+                    f"{here} {strangers[0]} but no parts of embeddings; choose another output file "
+                    "or move the folder away"
+                )
+            else:
+                write_json(file, job)
+        except OSError as problem:
+            raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
+        except (ValueError, AttributeError) as problem:
+            raise DatasetError(
+                f"{file}: cannot be read ({problem}); remove {self.folder} and start again"
+            ) from problem
+        if changed:
+            raise DatasetError(
+                f"{here} parts of a job that differs in {', '.join(changed[:4])}; run that command "
+                "again, choose another output file, or remove the folder"
+            )
         return self.missing()
 
     def missing(self) -> list[int]:
@@ -159,32 +178,6 @@ class EmbeddingsWriter:
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}.npz"
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A kill while job.json was written leaves a hidden file at most.
-            strangers = [path.name for path in self.folder.iterdir() if path.name[0] != "."]
-        except OSError as problem:
-            raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
-        if strangers:
-            raise DatasetError(
-                f"{self.folder}: holds {strangers[0]} but no parts of embeddings; choose another "
-                "output file or move the folder away"
-            )
-
-    def _compare(self, file: Path, job: dict[str, Any]) -> None:
-        try:
-            changed = differences(parse_json(read_file(file)), job)
-        except (OSError, ValueError, AttributeError) as problem:
-            raise DatasetError(
-                f"{file}: cannot be read ({problem}); remove {self.folder} and start again"
-            ) from problem
-        if changed:
-            raise DatasetError(
-                f"{self.folder}: holds parts of a job that differs in {', '.join(changed[:4])}; "
-                "run that command again, choose another output file, or remove the folder"
-            )
 
 
 def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:

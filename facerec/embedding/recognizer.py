@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from facerec.embedding.align import (
     NO_DETECTOR,
@@ -31,8 +31,7 @@ from facerec.embedding.align import (
 )
 from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.embedding.onnx_file import printable
-from facerec.errors import ImageError, MetricError, ModelError
+from facerec.errors import ImageError, MetricError, ModelError, printable
 from facerec.files import parse_json, read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
@@ -193,33 +192,21 @@ class FaceRecognizer:
             "contract": self.contract,
         }
 
-    def embed(self, images: Images, *, points: ArrayLike | None = None) -> NDArray[np.float32]:
+    def embed(self, images: Images) -> NDArray[np.float32]:
         """Return raw embeddings: ``(N, D)``, or ``(D,)`` for one image.
 
         Args:
             images: of the model's size they are taken as aligned; the faces of others are found by
-                the detector, or by ``points``.
-            points: five points a photo, ``(N, 5, 2)``, or ``(5, 2)`` for one, see `align_face`.
+                the detector.
 
         Raises:
-            ImageError: an image of another shape or type, or points that do not fit.
+            ImageError: an image of another shape or type, or without a face.
         """
         one = _is_photo(images)
         photos: list[Photo] = [cast(Photo, images)] if one else list(cast(Any, images))
-        landmarks = None if points is None else np.asarray(points, np.float64)
-        if landmarks is not None and landmarks.size != 10 * len(photos):
-            raise ImageError(
-                f"points have shape (N, 5, 2), x and y of five points an image, found "
-                f"{landmarks.shape} for {len(photos)} images"
-            )
 
         def face(index: int) -> Image:
-            photo, where = read_photo(photos[index], f"image {index}")
-            if landmarks is None:
-                return self.face(photo, where)[0]
-            return align_face(
-                photo, landmarks.reshape(-1, 5, 2)[index], self.model.image_size, where
-            )
+            return self.face(photos[index], f"image {index}")[0]
 
         batch_size = self.model.batch_size
         vectors = extract(self.model, face, len(photos), flip=self.flip, batch_size=batch_size)
@@ -296,8 +283,9 @@ class FaceRecognizer:
         usable = [t for t in matching if t.flip == self.flip]
         if len(usable) == 1:
             return usable[0]
-        rates = ", ".join(dict.fromkeys(t.fpr for t in known)) or "none"
-        problem = f"no threshold for FPR {fpr} is known, only for {rates}; give a threshold"
+        rates = ", ".join(dict.fromkeys(t.fpr for t in known))
+        others = f", only for {rates}" if rates else ""
+        problem = f"no threshold for it is known{others}; give a threshold"
         if usable:
             problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
         elif matching:
@@ -506,22 +494,24 @@ def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
         if not table and model.path is not None and thresholds_file(model.path).is_file():
             beside = parse_json(read_file(thresholds_file(model.path)))
             table = beside["thresholds"] if beside["sha256"] == model.sha256 else []
-        return tuple(_read_threshold(row) for row in table)
+        found = tuple(
+            Threshold(
+                float(row["threshold"]),
+                str(row["fpr"]),
+                # These come from a file that anybody may have written, and are printed.
+                printable(str(row["bench"])),
+                row["flip"],
+                printable(str(row.get("source", {}).get("report") or "")) or None,
+            )
+            for row in table
+        )
+        for known in found:
+            parse_rate(known.fpr)
+            if not math.isfinite(known.value) or not isinstance(known.flip, bool):
+                raise ValueError(f"threshold {known.value}, flip {known.flip!r}")
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, MetricError) as error:
         raise ModelError(
-            f"{model.path}: its table of thresholds is damaged ({printable(repr(error), 200)}); "
-            "export it or run facerec verify again"
+            f"{model.path}: its table of thresholds is damaged ({error!r}); export it or run "
+            "facerec verify again"
         ) from error
-
-
-def _read_threshold(row: dict[str, Any]) -> Threshold:
-    value, flip = float(row["threshold"]), row["flip"]
-    if not math.isfinite(value) or not isinstance(flip, bool):
-        raise ValueError(f"threshold {value}, flip {flip!r}")
-    fpr = str(row["fpr"])
-    parse_rate(fpr)
-    report = row.get("source", {}).get("report")
-    # The names come from a file that anybody may have written, and are printed.
-    return Threshold(
-        value, fpr, printable(str(row["bench"])), flip, report and printable(str(report))
-    )
+    return found

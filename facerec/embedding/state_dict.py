@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.embedding.onnx_file import first_line
-from facerec.errors import ModelError
+from facerec.errors import ModelError, message_line
 from facerec.files import open_file
 
 _DEPTH = 8
@@ -47,20 +46,17 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     check_readable(path)
-    code: list[str] = []
     try:
-        _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            content = _load(path, code)
+            content = _load(path)
     except ModelError:
         raise
     # torch names no errors, and a damaged pickle ends in nearly all that Python has. What it says
     # of weights_only is advice to load the file in a way that may run code.
     except Exception as error:
-        names = code or re.findall(r"GLOBAL (\S+)", str(error))
-        reason = f"it names {', '.join(names)}, which is code" if names else first_line(error)
-        if not names and "eights_only" in str(error).replace(" ", "_"):
+        reason = message_line(error)
+        if "eights_only" in str(error).replace(" ", "_"):
             reason = "its pickle is damaged or asks for more than tensors"
         raise ModelError(
             f"{path}: not a state dict that loads without running code ({reason}); save the "
@@ -68,10 +64,12 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         ) from error
     tensors = dict(_flat(content)) if isinstance(content, dict) else {}
     if not tensors:
-        found = f"a whole model or other objects ({', '.join(code)})" if code else ""
+        found = "a whole model or other objects"
+        if type(content) is not _Placeholder:
+            found = f"a {type(content).__name__}"
         raise ModelError(
-            f"{path}: a state dict maps names to tensors, found "
-            f"{found or 'a ' + type(content).__name__}; save the model's state_dict() alone"
+            f"{path}: a state dict maps names to tensors, found {found}; save the model's "
+            "state_dict() alone"
         )
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
@@ -81,15 +79,16 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     )
 
 
-def _load(path: Path, code: list[str]) -> Any:
-    """Load a file; ``code`` gets the names of what it holds beside tensors."""
+def _load(path: Path) -> Any:
     # Imported here so that a step needs nothing of it.
     from safetensors.torch import load_file
 
     if path.suffix == ".safetensors":  # torch's own loader takes them in newer releases only
         return load_file(path)
-    if zipfile.is_zipfile(path):
-        code += torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    code: list[str] = []
+    if zipfile.is_zipfile(path):  # else the form of old releases, or nothing at all
+        _check_archive(path)
+        code = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     with torch.serialization.safe_globals([(_Placeholder, name) for name in code]):
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -226,8 +225,6 @@ def check_readable(path: Path) -> None:
 
 def _check_archive(path: Path) -> None:
     """Refuse an archive that unpacks to more than it has: torch stores numbers as they are."""
-    if not zipfile.is_zipfile(path):
-        return  # the form of old releases, or nothing at all
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     if any(member.filename.endswith("/constants.pkl") for member in members):

@@ -32,7 +32,6 @@ from facerec.backbones import (
 from facerec.devices import HostCopy, choose_device, true_float32
 from facerec.embedding.engines import Precision
 from facerec.embedding.model import MODEL_FILE, EmbeddingModel, Finish
-from facerec.embedding.onnx_file import printable
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_by_name, stated_preprocessing
 from facerec.embedding.state_dict import (
     COUNTER,
@@ -90,9 +89,10 @@ class TorchModel(EmbeddingModel):
         path: Path | None = None,
         recipe: dict[str, Any] | None = None,
     ) -> None:
-        self.device = (
+        self.device: torch.device = (
             next(backbone.parameters()).device if device is None else choose_device(device)
         )
+        self.runtime = f"torch {torch.__version__}"
         self.backbone = backbone.to(self.device)
         self.embedding_size = cast(int, backbone.embedding_size)
         self.preprocessing = preprocessing
@@ -103,14 +103,6 @@ class TorchModel(EmbeddingModel):
         self.path = path
         self.sha256 = None if path is None else sha256(path)
         self.recipe = recipe or {}
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a report must say about this model, as JSON types."""
-        return {
-            **self._description(f"torch {torch.__version__}", str(self.device), self.precision),
-            "backbone": None if self.config is None else to_dict(self.config),
-            "embedding_bn": None if self.config is None else self.config.embedding_bn,
-        }
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
@@ -299,7 +291,7 @@ def _top(name: str) -> str:
 
 
 def _few(names: Collection[str]) -> str:
-    few = ", ".join(printable(name) for name in sorted(names)[:5])
+    few = ", ".join(name for name in sorted(names)[:5])
     return few + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -346,8 +338,8 @@ def _read_safetensors(
             pixels = stated_preprocessing(note["preprocessing"], str(path))
             if note.get("registered_by") is not None and not is_backbone(config.name):
                 raise ModelError(
-                    f"{path}: its backbone {printable(config.name)!r} is not part of facerec; "
-                    f"import the file that registers it, {printable(str(note['registered_by']))!r} "
+                    f"{path}: its backbone {config.name!r} is not part of facerec; "
+                    f"import the file that registers it, {str(note['registered_by'])!r} "
                     "when the model was saved, or name that file in the environment variable "
                     "FACEREC_BACKBONES"
                 )

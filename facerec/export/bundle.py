@@ -41,7 +41,6 @@ from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import Comparison, compare
-from facerec.verification.report import difference_limits, difference_points
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -235,10 +234,11 @@ def _loss(benches: Sequence[Bench], comparisons: Sequence[Comparison], limit: fl
     """Return why int8 loses too much, or None."""
     for bench, comparison in zip(benches, comparisons, strict=True):
         row = next(row for row in comparison.rows if row.figure == "accuracy")
-        if -100 * (row.difference.value or 0) > limit:
+        change = 100 * (row.difference.value or 0)
+        if -change > limit:
             return (
-                f"its accuracy on {bench.name} changes by {difference_points(row)} points "
-                f"{difference_limits(row)}, more than the {limit:g} of --max-loss"
+                f"its accuracy on {bench.name} changes by {change:+.2f} points, more than the "
+                f"{limit:g} of --max-loss"
             )
     return None
 

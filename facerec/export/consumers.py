@@ -15,10 +15,10 @@ import torch
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
-from facerec.embedding.onnx_file import OnnxFile, first_line, parse_onnx
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
-from facerec.errors import ExportError
+from facerec.errors import ExportError, message_line
 from facerec.export.graph import copy_for_export, quiet
 from facerec.export.parity import Bar, Images, Vectors, deviation, judge, rounding_words
 
@@ -87,7 +87,7 @@ def _row(
         with quiet():
             version = str(importlib.import_module(consumer.module).__version__)
     except ImportError as error:
-        return ConsumerRow(name, None, "not installed", note=first_line(error))
+        return ConsumerRow(name, None, "not installed", note=message_line(error))
     if consumer.module == "insightface" and stated != Preprocessing():
         return ConsumerRow(name, version, "not suited", note="it feeds RGB by 127.5/127.5 alone")
     try:
@@ -96,10 +96,10 @@ def _row(
     except Exception as error:  # whatever a stranger's library raises
         if consumer.required:
             raise ExportError(
-                f"{name} {version} cannot use the exported file ({first_line(error)}); try another "
-                "opset"
+                f"{name} {version} cannot use the exported file ({message_line(error)}); try "
+                "another opset"
             ) from error
-        note = first_line(error).removeprefix(f"{file.where}: ")
+        note = message_line(error).removeprefix(f"{file.where}: ")
         return ConsumerRow(name, version, "cannot load", note=note)
     measured = deviation(reference, embeddings)
     figures = measured.max_abs, measured.min_cosine

@@ -23,8 +23,8 @@ from torch import nn
 import facerec
 from facerec.backbones import Preprocessing
 from facerec.defaults import OPSET
-from facerec.embedding.onnx_file import METADATA_KEY, first_line
-from facerec.errors import ExportError, MissingExtraError
+from facerec.embedding.onnx_file import METADATA_KEY
+from facerec.errors import ExportError, MissingExtraError, message_line
 from facerec.export.rewrites import Graph, attributes, epsilon_of
 
 INPUT = "data"
@@ -118,7 +118,7 @@ def finish(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(
-            f"onnx.checker refuses the exported model ({first_line(error)})"
+            f"onnx.checker refuses the exported model ({message_line(error)})"
         ) from error
     return bytes(model.SerializeToString(deterministic=True))
 
@@ -292,4 +292,4 @@ def _reason(error: BaseException) -> str:
     """Return what first went wrong; the exporter's own words are advice on debugging."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return first_line(error)
+    return message_line(error)

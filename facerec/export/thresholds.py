@@ -33,26 +33,19 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
     try:
         results = parse_json(read_file(path))["results"]
         results = list(results.values() if isinstance(results, dict) else results)
-        models = [result["model"] for result in results]
+        digests = {(result["model"] or {}).get("sha256") for result in results}
+        source = {"report": path.name, "sha256": sha256(path)}
+        rows = [{**row, "source": source} for result in results for row in _rows(result)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(
-            f"{path}: not a report of facerec verify ({error}); write one with --json"
+            f"{path}: not a report of facerec verify ({error!r}); write one with --json"
         ) from error
-    for model in models:
-        digest = model.get("sha256") if isinstance(model, dict) else None
-        if digest is None or digest != model_sha256:
-            raise ExportError(
-                f"{path}: the report is on a model with SHA-256 {str(digest)[:12]}, not on this "
-                f"one ({str(model_sha256)[:12]}), and thresholds belong to one model; verify "
-                "this one"
-            )
-    source = {"report": path.name, "sha256": sha256(path)}
-    try:
-        rows = [{**row, "source": source} for result in results for row in _rows(result)]
-    except (KeyError, TypeError, AttributeError) as error:
+    if digests != {model_sha256} or model_sha256 is None:
         raise ExportError(
-            f"{path}: its thresholds are damaged ({error!r}); verify again"
-        ) from error
+            f"{path}: the report is on a model with SHA-256 "
+            f"{', '.join(str(digest)[:12] for digest in digests)}, not on this one "
+            f"({str(model_sha256)[:12]}), and thresholds belong to one model; verify this one"
+        )
     flips = [row["flip"] for row in rows]
     if not any(all(flip is mode for flip in flips) for mode in (True, False)):
         raise ExportError(

@@ -6,7 +6,6 @@ import json
 import re
 
 from facerec.embedding.onnx_file import OnnxFile, TensorInfo
-from facerec.errors import ExportError
 
 CONFIG_FILE = "config.pbtxt"
 VERSION = "1"
@@ -15,7 +14,7 @@ MODEL_FILE = "model.onnx"
 
 MAX_BATCH = 64
 
-_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "uint8": "TYPE_UINT8"}
+_TYPES = {"float32": "TYPE_FP32", "uint8": "TYPE_UINT8"}
 
 
 def model_id(name: str) -> str:
@@ -34,9 +33,6 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
     Triton adds the batch itself where ``max_batch_size`` is above 0, so dims leave it out.
 
     The name is also that of its folder; Triton puts ``max_batch`` images into one batch at most.
-
-    Raises:
-        ExportError: the batch is fixed, or a tensor has an open size or another type.
     """
     lines = [
         f"name: {json.dumps(name)}",
@@ -54,13 +50,6 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
 
 
 def _tensor(tensor: TensorInfo) -> str:
-    batch, *dims = tensor.shape
-    if isinstance(batch, int) or not all(isinstance(size, int) for size in dims):
-        raise ExportError(
-            f"Triton batches a model whose first dimension alone is open; tensor {tensor.name!r} "
-            f"has shape {tensor.shape}"
-        )
-    if tensor.dtype not in _TYPES:
-        raise ExportError(f"no Triton type is known for tensor {tensor.name!r} of {tensor.dtype}")
     # JSON's escapes are among those of protobuf's text format.
-    return f"name: {json.dumps(tensor.name)} data_type: {_TYPES[tensor.dtype]} dims: {dims}"
+    name, kind = json.dumps(tensor.name), _TYPES[tensor.dtype]
+    return f"name: {name} data_type: {kind} dims: {list(tensor.shape[1:])}"

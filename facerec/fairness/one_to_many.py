@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.defaults import AUDIT_FPIR_TARGETS, Template
+from facerec.defaults import AUDIT_FPIR_TARGETS
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
@@ -49,6 +49,7 @@ from facerec.statistics.searches import (
 from facerec.verification.identification import nearest_entries
 
 Mask = NDArray[np.bool_]
+Templates = NDArray[np.float64]
 
 _HALVES = 2
 
@@ -61,75 +62,43 @@ class SearchPlan(Checked):
     """Target FPIRs, taken exactly."""
     reference: str | None = None
     """Group on which thresholds are set too, and with which others are compared."""
-    template: Template = "one"
-    """Enrol one image of a subject, or the mean of the unit vectors of half of them."""
     seed: Seed = 0
     """Of the split of subjects and the choice of images."""
 
 
-@dataclass(frozen=True, eq=False)
-class Enrolment:
-    """Who is enrolled where, and with which images; n images of G subjects."""
-
-    half: NDArray[np.int64]
-    """Gallery of each subject, 0 or 1, ``(G,)``."""
-    enrolled: NDArray[np.bool_]
-    """Whether an image is one to enrol, acquired or not, ``(n,)``."""
-
-    @classmethod
-    def draw(
-        cls,
-        subjects: NDArray[np.int64],
-        order: NDArray[np.int64],
-        template: Template,
-        seed: int,
-    ) -> Enrolment:
-        """Split subjects into halves and choose their images, by a seed.
-
-        Args:
-            subjects: subject of each image, 0 to G − 1, ``(n,)``.
-            order: a number of each image's own, ``(n,)``, by which it is drawn; rows play no part.
-            template: enrol one image, or half of them rounded down, but one at least.
-            seed: equal seeds draw alike.
-        """
-        generator = np.random.default_rng(seed)
-        images = np.bincount(subjects)
-        half = np.empty(images.size, np.int64)
-        half[generator.permutation(images.size)] = np.arange(images.size) % _HALVES
-        chance = np.empty(subjects.size, np.int64)
-        chance[np.argsort(order)] = generator.permutation(subjects.size)
-        drawn = np.lexsort((chance, subjects))
-        starts = np.cumsum(images) - images
-        turn = np.empty(subjects.size, np.int64)
-        turn[drawn] = np.arange(subjects.size) - starts[subjects[drawn]]
-        wanted = np.ones_like(images) if template == "one" else np.maximum(images // 2, 1)
-        return cls(half, turn < wanted[subjects])
-
-
-def enrol(
-    vectors: NDArray[np.floating],
-    subjects: NDArray[np.int64],
-    chosen: NDArray[np.bool_],
-    count: int,
-) -> NDArray[np.float64]:
-    """Return the template of every subject: the mean of the unit vectors of the chosen images.
+def draw(
+    subjects: NDArray[np.int64], order: NDArray[np.int64], seed: int
+) -> tuple[NDArray[np.int64], Mask]:
+    """Split subjects into halves and choose an image of each to enrol.
 
     Args:
-        vectors: raw embeddings, ``(n, D)``.
-        subjects: subject of each, ``(n,)``.
-        chosen: images to enrol that were acquired, ``(n,)``.
-        count: of subjects, G.
+        subjects: subject of each image, 0 to G − 1, ``(n,)``.
+        order: a number of each image's own, ``(n,)``, by which it is drawn; rows play no part.
+        seed: equal seeds draw alike.
 
     Returns:
-        ``(G, D)``; NaN for subjects without such an image.
+        Gallery of each subject, 0 or 1, ``(G,)``; whether an image is one to enrol, ``(n,)``.
     """
-    rows = np.flatnonzero(chosen)
-    units = vectors[rows].astype(np.float64)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    sums = np.zeros((count, vectors.shape[1]))
-    np.add.at(sums, subjects[rows], units)
-    images = np.bincount(subjects[rows], minlength=count)[:, None]
-    return np.divide(sums, images, out=np.full_like(sums, np.nan), where=images > 0)
+    generator = np.random.default_rng(seed)
+    images = np.bincount(subjects)
+    half = np.empty(images.size, np.int64)
+    half[generator.permutation(images.size)] = np.arange(images.size) % _HALVES
+    chance = np.empty(subjects.size, np.int64)
+    chance[np.argsort(order)] = generator.permutation(subjects.size)
+    enrolled = np.zeros(subjects.size, bool)
+    enrolled[np.lexsort((chance, subjects))[np.cumsum(images) - images]] = True
+    return half, enrolled
+
+
+def enrol(vectors: NDArray[np.floating], subjects: NDArray[np.int64], chosen: Mask) -> Templates:
+    """Return the template of every subject, the unit vector of the image chosen, ``(G, D)``.
+
+    Subjects without such an image have NaN.
+    """
+    templates = np.full((int(subjects.max()) + 1, vectors.shape[1]), np.nan)
+    units = vectors[chosen].astype(np.float64)
+    templates[subjects[chosen]] = units / np.linalg.norm(units, axis=1, keepdims=True)
+    return templates
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +141,7 @@ class OtherSubjects:
         """Subjects."""
         return int(self.subjects.max()) + 1
 
-    def best_scores(self, size: int, plan: SearchPlan) -> NDArray[np.float32]:
+    def best_scores(self, size: int, seed: int) -> NDArray[np.float32]:
         """Return the best scores of non-mated searches, ``(S,)``.
 
         There are as many galleries of that size as subjects suffice for, each searched with all
@@ -180,7 +149,7 @@ class OtherSubjects:
 
         Args:
             size: subjects in a gallery.
-            plan: says how templates are made, and has the seed.
+            seed: of the images that are enrolled, and of the galleries.
 
         Raises:
             DatasetError: too few subjects for a gallery and somebody outside.
@@ -191,9 +160,9 @@ class OtherSubjects:
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
                 f"{size:,} subjects, or leave out --threshold-from or --one-to-many"
             )
-        enrolled = Enrolment.draw(self.subjects, self.order, plan.template, plan.seed).enrolled
-        templates = enrol(self.vectors, self.subjects, enrolled, self.count)
-        order = np.random.default_rng((plan.seed, 2)).permutation(self.count)
+        _, enrolled = draw(self.subjects, self.order, seed)
+        templates = enrol(self.vectors, self.subjects, enrolled)
+        order = np.random.default_rng((seed, 2)).permutation(self.count)
         best = []
         for start in range(0, self.count - size + 1, size):
             entries = np.sort(order[start : start + size])
@@ -221,16 +190,15 @@ class _Searcher:
         self.plan, self._subjects = plan, joined.subjects
         self.count = int(joined.subjects.max()) + 1
         own = vectors[joined.rows]
-        drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
-        templates = enrol(own, self._subjects, drawn.enrolled & joined.acquired, self.count)
+        half, enrolled = draw(joined.subjects, joined.order, plan.seed)
+        templates = enrol(own, self._subjects, enrolled & joined.acquired)
         self._made = ~np.isnan(templates[:, 0])
-        self.placed = np.where(self._made, drawn.half, NOBODY)
-        half = drawn.half[self._subjects]
+        self.placed = np.where(self._made, half, NOBODY)
         blocks = []
         for gallery in range(_HALVES):
-            inside = half == gallery
+            inside = half[self._subjects] == gallery
             # An enrolled image would find itself; whoever failed to enrol has no mate to find.
-            mated = inside & ~drawn.enrolled & self._made[self._subjects]
+            mated = inside & ~enrolled & self._made[self._subjects]
             probes = np.flatnonzero((mated | ~inside) & joined.acquired)
             entries = np.flatnonzero(self.placed == gallery)
             found = nearest_entries(
@@ -371,17 +339,12 @@ def add_searches(
             "subjects with two images or more"
         )
     size = max(searcher.entries)
-    of_others = None if others is None else others.best_scores(size, plan)
+    of_others = None if others is None else others.best_scores(size, plan.seed)
     for grouping in groupings:
         searcher.add(rows, grouping, of_others)
-    chosen = (
-        "one image, drawn by the seed,"
-        if plan.template == "one"
-        else "the mean of the unit vectors of half of a subject's images, one at least,"
-    )
     protocol = (
         f"{searcher.count:,} subjects were split into two halves by seed {plan.seed}. Each half "
-        f"was enrolled once, with {chosen} as a template, in galleries of "
+        "was enrolled once, with one image, drawn by the seed, as a template, in galleries of "
         f"{' and '.join(f'{entries:,}' for entries in searcher.entries)} subjects. Other images of "
         f"enrolled subjects made {mated:,} mated searches, all images of the other half "
         f"{made - mated:,} non-mated ones; figures pool both galleries."

@@ -46,8 +46,6 @@ CALIBRATION_PROBES = 4096
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
 
-Names = Sequence[str] | NDArray[np.str_]
-
 _BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""
 
@@ -186,16 +184,13 @@ class Gallery:
 
     # --- enrolling and deleting ------------------------------------------------------------
 
-    def enroll(
-        self, embeddings: Embeddings, subjects: Names | None = None, where: str = "images"
-    ) -> Enrolment:
+    def enroll(self, embeddings: Embeddings, where: str = "images") -> Enrolment:
         """Add subjects, or images of subjects who are there.
 
         An image without an embedding, or of nobody knows whom, is left out and listed.
 
         Args:
-            embeddings: with ids; rows of failures to acquire may be among them.
-            subjects: who is on each image, ``(n,)`` texts; by default what `embeddings` says.
+            embeddings: with ids and subjects; rows of failures to acquire may be among them.
             where: the images come from.
 
         Raises:
@@ -203,14 +198,13 @@ class Gallery:
             DatasetError: nobody says who is on the images.
         """
         self.space.check(Space.of(embeddings), where)
-        known = _names(embeddings, subjects, where)
         count = len(embeddings.vectors)
-        if known is None or known.shape != (count,):
-            named = "nothing" if known is None else f"{known.size}"
+        if embeddings.subjects is None:
             raise DatasetError(
-                f"{where}: somebody must be named for each of {count} images, found {named}; put "
-                "the images of each person into a folder of that name, or give a table"
+                f"{where}: nobody is named on {count} images; put the images of each person into a "
+                "folder of that name, or give a table"
             )
+        known = text_array(embeddings.subjects, where)
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
         failures = {str(names[row]): why for row, why in embeddings.failures.items()}
         lengths = row_norms(embeddings.vectors)
@@ -471,10 +465,7 @@ class Gallery:
         self,
         impostors: Embeddings | None = None,
         *,
-        subjects: Names | None = None,
         where: str = "impostors",
-        depth: int = DEPTH,
-        seed: int = 0,
         progress: Progress | None = None,
     ) -> Calibration:
         """Score subjects with the templates of others, and keep the highest scores.
@@ -485,12 +476,9 @@ class Gallery:
             impostors: images of subjects who are not enrolled; those of subjects who are (by name)
                 meet the others alone. By default the gallery's own subjects stand in for strangers,
                 up to 4,096 of them, drawn at random. Their templates may rest on several images,
-                which makes them better likenesses than the single image of a visitor.
-            subjects: who is on each, ``(n,)``; by default what `impostors` says, or each image
-                counts as another subject, and then intervals are too narrow.
+                which makes them better likenesses than the single image of a visitor. Without names
+                each image counts as another subject, and intervals are too narrow.
             where: the impostors come from.
-            depth: scores kept of each probe.
-            seed: of the draw.
             progress: see `search`.
 
         Raises:
@@ -498,12 +486,14 @@ class Gallery:
             MetricError: nobody to compare with.
         """
         if impostors is None:
-            of_probe = np.random.default_rng(seed).permutation(len(self))[:CALIBRATION_PROBES]
+            of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
             vectors: NDArray[np.floating] = self.templates[of_probe]
             note = {"probes": "the gallery's own people"}
         else:
             self.space.check(Space.of(impostors), where)
-            names = _names(impostors, subjects, where)
+            names = None
+            if impostors.subjects is not None:
+                names = text_array(impostors.subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = take(impostors.vectors, rows)
             # An image of nobody knows whom is a subject. Strangers have numbers below 0.
@@ -517,7 +507,7 @@ class Gallery:
                 f"{where}: {len(vectors)} usable embeddings of impostors and {len(self)} enrolled "
                 "people are nothing to calibrate with; both are needed"
             )
-        nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
+        nearest, scores = self.search(vectors, DEPTH + 1, index="exact", progress=progress)
         # Who would meet nobody else is no stranger to this gallery.
         alone = (of_probe == 0) if len(self) == 1 else np.zeros(len(of_probe), bool)
         if alone.all():
@@ -527,7 +517,7 @@ class Gallery:
             )
         nearest, scores, of_probe = nearest[~alone], scores[~alone], of_probe[~alone]
         # A subject with itself is no impostor.
-        nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None], depth)
+        nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None], DEPTH)
         self.calibration = Calibration(
             scores, nearest, of_probe.astype(np.int64), np.arange(len(self)), note
         )
@@ -597,9 +587,3 @@ class Gallery:
             DatasetError: the file cannot be written.
         """
         export_table(Path(path), self.subjects, self.images, self.templates, self.space)
-
-
-def _names(embeddings: Embeddings, subjects: Names | None, where: str) -> NDArray[np.str_] | None:
-    """Return who is on each image, from ``subjects`` or else the embeddings, if either tells."""
-    names = embeddings.subjects if subjects is None else subjects
-    return None if names is None else text_array(names, where)

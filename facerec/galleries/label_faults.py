@@ -18,7 +18,7 @@ from facerec.galleries.faults import (
     probability_of,
     share_beyond,
 )
-from facerec.galleries.search import best_subjects
+from facerec.galleries.search import best_columns
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 
@@ -118,9 +118,7 @@ def nearest_classes(
     rows = np.flatnonzero(usable)
     if not rows.size:
         return np.full(len(unit), -1.0), np.zeros(len(unit), np.int64)
-    scores, places = best_subjects(
-        unit, take(centers, rows), np.arange(len(rows)), 2, device, doing, progress
-    )
+    scores, places = best_columns(unit, take(centers, rows), 2, device, doing, progress)
     which = rows[places]
     # The second best where the best is its own, or the only one.
     at = np.where(which[:, 0] == own, which.shape[1] - 1, 0)

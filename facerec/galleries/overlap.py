@@ -1,13 +1,12 @@
 """Who is in two sets of images at once: proposals with a calibrated number of false ones.
 
-Every subject of A is compared with every subject of B, as a template (the sum of the raw embeddings
-of all images), and image by image; `facerec.galleries.impostor_tail` says how likely the best of so
-many impostors scores as high. An image whose subject nobody names is a subject of its own.
+Every subject of A is compared with every subject of B as a template, the sum of the raw embeddings
+of all images; `facerec.galleries.impostor_tail` says how likely the best of so many impostors
+scores as high. An image whose subject nobody names is a subject of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +25,8 @@ from facerec.galleries.impostor_tail import (
     standardise,
     subtracted,
 )
-from facerec.galleries.search import best_subjects
-from facerec.large_arrays import empty, group_blocks, take
+from facerec.galleries.search import best_columns
+from facerec.large_arrays import empty, group_blocks
 from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms, unit_rows
 
@@ -101,10 +100,6 @@ class Side:
     def unit(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the embeddings of images by their rows, of length 1, ``(n, D)``."""
         return unit_rows(self.vectors, self._norms, rows)
-
-    def unit_images(self) -> NDArray[np.float32]:
-        """Return the embeddings of usable images in their order, of length 1, ``(n, D)``."""
-        return self.unit(self.rows)
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
@@ -195,57 +190,22 @@ def find_overlap(
             f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
             "compare with; give one of them more subjects"
         )
-    where, named = choose_device(device), second.named
-    everyone = np.arange(len(first)), np.arange(len(second))
     templates = first.templates(), second.templates()
-    levels = [_Level(templates, everyone, named, share, where, "comparing templates", progress)]
-    if len(first.rows) > len(first) or len(second.rows) > len(second):
-        images = first.unit_images(), second.unit_images()
-        subjects = first.subject, second.subject
-        levels.append(_Level(images, subjects, named, share, where, "comparing images", progress))
-    return Overlap(first, second, share, _proposals(first, second, levels, share))
-
-
-class _Level:
-    """One comparison of all rows of A with all of B.
-
-    Attributes:
-        log_p: of each subject of A, ``(P,)``.
-        other: the subject of B who is behind it, ``(P,)``.
-    """
-
-    def __init__(
-        self,
-        unit: tuple[NDArray[np.float32], NDArray[np.float32]],
-        subject: tuple[NDArray[np.int64], NDArray[np.int64]],
-        named: NDArray[np.bool_],
-        share: float,
-        device: torch.device,
-        stage: str,
-        progress: Progress | None,
-    ) -> None:
-        scaled = standardise(*unit)
-        ranks = RANKS if named.all() else _UNNAMED_RANKS
-        scores, subjects = best_subjects(*scaled, subject[1], ranks, device, stage, progress)
-        first = subjects[:, 0].copy()
-        scores = _without_more_of_the_best(scores, subjects, unit[1], subject[1], named)
-        scale = centre_and_spread(*scaled)
-        values = fit_tail(scores[:, :RANKS], len(named), scale, share)
-        # Half of a subject's images or more must agree, as one may have a wrong label: twice the
-        # median is a p-value however they depend on each other (Rüger 1978).
-        images = np.bincount(subject[0])
-        order, agreeing = np.lexsort((values, subject[0])), (images + 1) // 2
-        begins = np.cumsum(images) - images
-        middle = values[order[begins + agreeing - 1]]
-        self.log_p = np.minimum(0.0, middle + np.log(images / agreeing))
-        self.other = first[order[begins]]
+    rows, columns = standardise(*templates)
+    ranks = RANKS if second.named.all() else _UNNAMED_RANKS
+    where, stage = choose_device(device), "comparing templates"
+    scores, others = best_columns(rows, columns, ranks, where, stage, progress)
+    nearest = others[:, 0].copy()
+    scores = _without_more_of_the_best(scores, others, templates[1], second.named)
+    scale = centre_and_spread(rows, columns)
+    log_p = fit_tail(scores[:, :RANKS], len(second), scale, share)
+    return Overlap(first, second, share, _proposals(first, second, log_p, nearest, share))
 
 
 def _without_more_of_the_best(
     scores: NDArray[np.float32],
     subjects: NDArray[np.int32],
-    unit: NDArray[np.float32],
-    subject: NDArray[np.int64],
+    templates: NDArray[np.float32],
     named: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
     """Take away scores that may be of the same subject as the best one, where nobody names both.
@@ -255,8 +215,7 @@ def _without_more_of_the_best(
     Args:
         scores: of each row with its best subjects, descending, ``(n, k)``.
         subjects: numbers of these subjects.
-        unit: the images or templates of the set that these subjects are of.
-        subject: of each of them.
+        templates: of the set that these subjects are of, ``(P, D)``.
         named: whether each subject of that set has a name.
 
     Returns:
@@ -264,18 +223,18 @@ def _without_more_of_the_best(
     """
     if named.all() or scores.shape[1] < 2:
         return scores
-    centred = subtracted(unit, unit.mean(axis=0))
+    centred = subtracted(templates, templates.mean(axis=0))
     for start in range(0, len(centred), _BLOCK):
         block = centred[start : start + _BLOCK]
         block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)
     middle, spread = centre_and_spread(centred, centred, same=True)
-    # Subjects without a name have one image or template, so their first is all that there is.
-    one = take(centred, np.searchsorted(subject, np.arange(len(named))))
     kept = np.empty_like(scores)
     for start in range(0, len(scores), 1024):
         who = subjects[start : start + 1024]
         block = scores[start : start + 1024].copy()
-        alike = np.einsum("nkd,nd->nk", one[who], one[who[:, 0]]) >= middle + _ALIKE * spread
+        alike = (
+            np.einsum("nkd,nd->nk", centred[who], centred[who[:, 0]]) >= middle + _ALIKE * spread
+        )
         alike &= ~(named[who] & named[who[:, :1]])
         alike[:, 0] = False
         block[alike] = -np.inf
@@ -284,17 +243,12 @@ def _without_more_of_the_best(
 
 
 def _proposals(
-    mine: Side, theirs: Side, levels: Sequence[_Level], share: float
+    mine: Side, theirs: Side, log_p: NDArray[np.float64], nearest: NDArray[np.int32], share: float
 ) -> tuple[Match, ...]:
     """Return the subjects of A who are probably in B, the surest first."""
-    each = np.stack([level.log_p for level in levels])
-    which, subjects = each.argmin(axis=0), np.arange(len(mine))
-    # The better of two comparisons is taken, so it may be so good twice as easily.
-    log_p = np.minimum(0.0, each[which, subjects] + np.log(len(levels)))
-    chosen = np.flatnonzero(accept(log_p, share))
-    matches = []
+    chosen, matches = np.flatnonzero(accept(log_p, share)), []
     for subject in chosen[np.argsort(log_p[chosen], kind="stable")].tolist():
-        other = int(levels[which[subject]].other[subject])
+        other = int(nearest[subject])
         rows, columns = mine.of(subject), theirs.of(other)
         cosines = mine.unit(rows) @ theirs.unit(columns).T
         best = np.unravel_index(int(cosines.argmax()), cosines.shape)

@@ -49,91 +49,65 @@ def nearest(
     return rows, best.min(axis=1)
 
 
-def best_subjects(
+def best_columns(
     rows: NDArray[np.float32],
     columns: NDArray[np.float32],
-    subjects: NDArray[np.int64],
     ranks: int,
     device: torch.device,
     stage: str,
     progress: Progress | None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the highest products of each row with different subjects, and who these are.
+    """Return the highest products of each row with columns, and which these are.
 
     Args:
         rows: ``(R, D)``.
         columns: ``(C, D)``.
-        subjects: number of the subject of each column, ascending, ``(C,)``.
-        ranks: how many, k; no more than there are subjects are returned.
+        ranks: how many, k; no more than there are columns are returned.
         device: where to compute.
         stage: what that is called.
         progress: called with the tiles done.
 
     Returns:
-        ``(R, k)`` each, the best first.
+        ``(R, k)`` each, the best first, and of equal ones the first.
     """
+    shape = len(rows), min(ranks, len(columns))
     tiles = CrossTiles(rows, columns, device, progress=progress)
-    first, *others = tiles.visit(lambda: _Best(len(rows), subjects, ranks), stage)
-    best = first.scores, first.subjects
+    first, *others = tiles.visit(lambda: _Best(shape), stage)
+    best = first.scores, first.columns
     for kernel in others:
-        best = _merged(*best, kernel.scores, kernel.subjects)
+        best = _merged(*best, kernel.scores, kernel.columns)
     return best
 
 
 class _Best:
-    """Keeps, for every row, its best scores with different subjects."""
+    """Keeps the best columns of every row."""
 
-    def __init__(self, rows: int, others: NDArray[np.int64], ranks: int) -> None:
-        self._others = others
-        shape = rows, min(ranks, int(others[-1]) + 1)
-        self.scores, self.subjects = (
-            np.full(shape, -np.inf, np.float32),
-            np.full(shape, -1, np.int32),
-        )
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.scores = np.full(shape, -np.inf, np.float32)
+        self.columns = np.full(shape, -1, np.int32)
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        subjects, starts = np.unique(self._others[columns], return_index=True)
-        if len(subjects) < scores.shape[1]:
-            scores = _by_subject(scores, starts)
-        count = min(self.scores.shape[1], scores.shape[1])
-        top, column = torch.topk(scores, count, dim=1)
+        top, column = torch.topk(scores, min(self.scores.shape[1], scores.shape[1]), dim=1)
         new = top.cpu().numpy()
         # Rows that hold better ones already need no more work: nearly all, after a while.
         better = np.flatnonzero(new[:, 0] > self.scores[rows, -1])
-        at = rows.start + better
-        fresh = subjects[column.cpu().numpy()[better]].astype(np.int32)
-        self.scores[at], self.subjects[at] = _merged(
-            self.scores[at], self.subjects[at], new[better], fresh
+        at, more = rows.start + better, columns.start + column.cpu().numpy()[better]
+        self.scores[at], self.columns[at] = _merged(
+            self.scores[at], self.columns[at], new[better], more.astype(np.int32)
         )
-
-
-def _by_subject(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:
-    """Return the best score of each row with each subject, whose columns are neighbours."""
-    if matrix.device.type == "cpu":
-        return torch.from_numpy(np.maximum.reduceat(matrix.numpy(), starts, axis=1))
-    lengths = torch.from_numpy(np.diff([*starts, matrix.shape[1]])).to(matrix.device)
-    lengths = lengths.expand(len(matrix), -1).contiguous()
-    return torch.segment_reduce(matrix.contiguous(), "max", lengths=lengths, axis=1)
 
 
 def _merged(
     scores: NDArray[np.float32],
-    subjects: NDArray[np.int32],
+    columns: NDArray[np.int32],
     more: NDArray[np.float32],
     others: NDArray[np.int32],
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the best of two lists of rows, each subject once."""
-    count = scores.shape[1]
+    """Return the best of two lists of each row."""
     values = np.concatenate([scores, more], axis=1)
-    names = np.concatenate([subjects, others], axis=1)
-    order = np.lexsort((-values, names), axis=1)
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    values[:, 1:][names[:, 1:] == names[:, :-1]] = -np.inf
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    values = np.take_along_axis(values, order, 1)
-    names = np.take_along_axis(names, order, 1)
-    return values, names.astype(np.int32, copy=False)
+    names = np.concatenate([columns, others], axis=1)
+    order = np.lexsort((names, -values), axis=1)[:, : scores.shape[1]]
+    return np.take_along_axis(values, order, 1), np.take_along_axis(names, order, 1)
 
 
 class FaissIndex:

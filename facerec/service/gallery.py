@@ -62,9 +62,10 @@ class GalleryFile:
         about = {"name": self._space.name, "sha256": self._space.model}
         note = {"model": {**about, "preprocessing": self._space.preprocessing}}
         norms = np.linalg.norm(vectors, axis=1)
-        images = Embeddings(vectors, norms, self._space.flip, note=note)
+        names = np.full(len(vectors), subject)
+        images = Embeddings(vectors, norms, self._space.flip, subjects=names, note=note)
         with self._changing():
-            report = self.gallery.enroll(images, [subject] * len(vectors))
+            report = self.gallery.enroll(images)
             if not report.images:
                 raise Refusal(422, "no image has an embedding to enrol; send others")
         row = int(np.flatnonzero(self.gallery.subjects == subject)[0])

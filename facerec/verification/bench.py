@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from facerec.errors import DatasetError, PackError
+from facerec.errors import PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
@@ -29,11 +29,7 @@ INFERRED = "same pairs"
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Labelled comparisons between m items: images, or templates of several images.
-
-    Raises:
-        DatasetError: arrays that do not fit together.
-    """
+    """Labelled comparisons between m items: images, or templates of several images."""
 
     first: NDArray[np.int64]
     """Item on the first side of each pair, ``(n,)``."""
@@ -45,15 +41,6 @@ class Pairs:
     """Subject of every item, ``(m,)``, as numbers 0, 1, …; None where nothing says who is who."""
     folds: NDArray[np.int64] | None = None
     """Fold 0, 1, … of each pair, ``(n,)``; None for a protocol without folds."""
-
-    def __post_init__(self) -> None:
-        shape = self.issame.shape
-        others = [self.first, self.second, *([] if self.folds is None else [self.folds])]
-        if len(shape) != 1 or any(array.shape != shape for array in others):
-            raise DatasetError(
-                f"pairs need one-dimensional arrays of one length, found {shape} labels and "
-                + ", ".join(str(array.shape) for array in others)
-            )
 
     def __len__(self) -> int:
         return len(self.issame)

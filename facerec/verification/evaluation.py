@@ -237,14 +237,9 @@ def score_pairs(
     normalised; sums run in float64.
 
     Raises:
-        MetricError: not a matrix of real numbers, or a pair names a row that it lacks.
+        MetricError: not a matrix of real numbers.
     """
     matrix = real_matrix(vectors, "embeddings")
-    rows = np.concatenate([first, second])
-    if rows.size and not 0 <= rows.min() <= rows.max() < len(matrix):
-        raise MetricError(
-            f"pairs name the embeddings {rows.min()} to {rows.max()}, but there are {len(matrix)}"
-        )
     scores = np.empty(len(first), np.float32)
     for start in range(0, len(scores), _CHUNK):
         chunk = slice(start, start + _CHUNK)
@@ -290,8 +285,6 @@ def evaluate(
     """
     values = np.asarray(scores)
     same = pairs.issame
-    if values.shape != same.shape:
-        raise MetricError(f"{name}: {len(same)} pairs but scores of shape {values.shape}")
     if values.dtype.kind == "f" and values.dtype.itemsize < 4:
         values = values.astype(np.float32)
     valid = ~np.isnan(values)
@@ -358,15 +351,9 @@ def evaluate_embeddings(
     as that project computes it; all else is as in `evaluate`.
 
     Raises:
-        MetricError: another number of embeddings than images, an impossible target, or a class
-            without any score.
+        MetricError: an impossible target, or a class without any score.
     """
     vectors, pairs = embeddings.vectors, bench.pairs
-    if len(vectors) != len(bench.images):
-        raise MetricError(
-            f"{bench.name}: {len(vectors)} embeddings for {len(bench.images)} images; make them "
-            "again for this bench"
-        )
     subjects_from, notes = bench.subjects_from, bench.notes
     # An embeddings file of such a bench holds what the pairs tell, and nothing more.
     named = embeddings.note.get("source", {}).get("subjects_from") != INFERRED
@@ -447,18 +434,10 @@ def evaluate_bench(
 def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
     """Pick the embeddings of ``wanted`` images, ids ``(m,)``, in their order.
 
-    Embeddings without ids are taken as they are if their number is right.
-
     Raises:
         MetricError: one of the images has no embedding.
     """
-    if embeddings.ids is None:
-        if len(embeddings.vectors) == len(wanted):
-            return embeddings
-        raise MetricError(
-            f"{name}: {len(embeddings.vectors)} embeddings without ids for {len(wanted)} "
-            "images; make them again with facerec embed"
-        )
+    assert embeddings.ids is not None  # readers of files see to that
     rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted))
     absent = np.flatnonzero(rows < 0)
     if absent.size:

@@ -79,9 +79,9 @@ def search_gallery(
     and ``(G,)``, may be several times in the gallery; a negative number there is nobody's mate.
 
     Raises:
-        MetricError: shapes that do not fit, or an empty gallery.
+        MetricError: no matrix of real numbers.
     """
-    probe, other = _sides(probes, probe_subjects, gallery, gallery_subjects)
+    probe, other = _Side(probes, probe_subjects), _Side(gallery, gallery_subjects)
     entries = len(other.matrix)
     # The best mate must be known before anyone can be counted as scoring above it.
     nearest = _nearest(probe, other)
@@ -127,9 +127,9 @@ def nearest_entries(
     """Search a gallery, which may be empty, as `search_gallery` does, for the two best entries.
 
     Raises:
-        MetricError: shapes that do not fit.
+        MetricError: no matrix of real numbers.
     """
-    return _nearest(*_sides(probes, probe_subjects, gallery, gallery_subjects))
+    return _nearest(_Side(probes, probe_subjects), _Side(gallery, gallery_subjects))
 
 
 def _nearest(probe: _Side, gallery: _Side) -> NearestEntries:
@@ -167,18 +167,11 @@ def identify(
     ``(T, D)``, as in `TemplateVectors`; ``name`` is that of the result, by default the bench's.
 
     Raises:
-        MetricError: the bench has no searches or none is mated, another number of templates, or an
-            impossible target or rank.
+        MetricError: the bench has no searches or none is mated, or an impossible target.
     """
     matrix = real_matrix(vectors, "template vectors")
-    if min(ranks, default=1) < 1:
-        raise MetricError(f"rank {min(ranks)} is no length of a candidate list; the least is 1")
     if bench.probes is None:
         raise MetricError(f"{bench.name} has no lists of probes and galleries to search")
-    if len(matrix) != len(bench.template_ids):
-        raise MetricError(
-            f"{bench.name}: there are {len(matrix)} vectors for {len(bench.template_ids)} templates"
-        )
     name = name or bench.name
     rows, found, notes = [], [], []
     for gallery in bench.galleries:
@@ -273,14 +266,9 @@ def _mean(estimates: Sequence[Estimate]) -> Estimate:
 class _Side:
     """One side of a search; `order` has the rows that can be scored, subject by subject."""
 
-    def __init__(self, vectors: ArrayLike, subjects: ArrayLike, what: str) -> None:
-        self.matrix = real_matrix(vectors, what)
+    def __init__(self, vectors: ArrayLike, subjects: ArrayLike) -> None:
+        self.matrix = real_matrix(vectors, "vectors to be searched")
         self.subjects = np.asarray(subjects, dtype=np.int64)
-        if self.subjects.shape != (len(self.matrix),):
-            raise MetricError(
-                f"{what}: {self.subjects.shape} subjects for {len(self.matrix)} vectors; give one "
-                "number each"
-            )
         self.norms = row_norms(self.matrix)
         order = np.argsort(self.subjects, kind="stable")
         self.order = order[~np.isnan(self.norms[order])]
@@ -289,19 +277,6 @@ class _Side:
         for start in range(0, len(self.order), _TILE):
             rows = self.order[start : start + _TILE]
             yield rows, self.matrix[rows].astype(np.float64) / self.norms[rows, np.newaxis]
-
-
-def _sides(
-    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
-) -> tuple[_Side, _Side]:
-    probe = _Side(probes, probe_subjects, "probes")
-    other = _Side(gallery, gallery_subjects, "the gallery")
-    if probe.matrix.shape[1] != other.matrix.shape[1]:
-        raise MetricError(
-            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
-            "search needs one length of vectors"
-        )
-    return probe, other
 
 
 def _score_tiles(

@@ -43,16 +43,12 @@ HARDEST = 10
 """Pairs of each kind that are shown."""
 
 _READING = (
-    "A pair matches if its score is at or above the threshold. TPR is the share of mated pairs "
-    "that match, FPR (or FMR) that of non-mated pairs.",
-    "TPR@FPR is the largest TPR whose FPR does not exceed the target: nothing is interpolated. A "
-    "target that leaves room for less than one false accept is “not resolvable”; one with room "
-    f"for fewer than {RULE_OF_30} is marked “few errors” (rule of {RULE_OF_30}).",
-    "Accuracy is the mean over folds, with the best threshold of the others. SEM is the standard "
-    "error of that mean (ddof 1), std the standard deviation over folds (ddof 0).",
-    "All intervals are 95 %. An effective n smaller than the number of comparisons says that these "
-    "depend on each other, because they share subjects.",
-    "A pair without a score is a failure to acquire: listed, counted, and left out of all rates.",
+    "A pair matches if its score is at or above the threshold. TPR@FPR is the largest TPR whose "
+    "FPR does not exceed the target, without interpolation; “few errors” says that the target "
+    f"leaves room for fewer than {RULE_OF_30} false accepts.",
+    "Accuracy is the mean over folds, with the best threshold of the others; SEM is the standard "
+    "error of that mean. An effective n below the number of comparisons says that these share "
+    "subjects. A pair without a score is in no rate.",
     THRESHOLD_ADVICE,
 )
 
@@ -159,20 +155,20 @@ def _findings(
         detail = " ".join(_texts(best)) if told else ""
         if result.failures:
             detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
-        subjects = "subjects unknown"
-        if result.subjects:
-            subjects = words.counted(result.subjects, "subject")
-        yield _finding(name, headline, detail=detail, basis=f"{pairs_of(result)}, {subjects}")
+        people = f"of {result.subjects:,} subjects" if result.subjects else "of unknown subjects"
+        yield _finding(name, headline, detail=detail, basis=f"{pairs_of(result)} {people}")
     for comparison in comparisons:
-        title, basis = f"{comparison.second} less {comparison.first}", pairs_of(comparison)
         figures = comparison_figures(comparison)
         changes = figures[figures.figure.str.startswith("difference")]
-        first = [row.difference for row in comparison.rows if row.difference.value is not None][:1]
-        concluded = of_interval(first[0].interval if first else None)
-        if first:
-            yield _finding(title, changes, conclusion=concluded, basis=basis)
-        else:
-            yield FindingLine(title, words.NOTHING, conclusion=concluded, basis=basis)
+        if changes.empty:
+            continue
+        changed = next(row for row in comparison.rows if row.difference.value is not None)
+        yield _finding(
+            f"{comparison.second} less {comparison.first}",
+            changes,
+            conclusion=of_interval(changed.difference.interval),
+            basis=pairs_of(comparison),
+        )
     for each in searches:
         ranks = each.figures[each.figures.figure == "rank"]
         basis = f"1:N, {words.counted(len(each.galleries), 'gallery', 'galleries')}"
@@ -218,9 +214,9 @@ _SEARCHES = (
 
 
 def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Section:
-    headings = "list", "pair", "first image", "second image", "score or reason"
+    headings = "list", "pair", "first", "second", "score", "reason"
     listed = [
-        [*(str(row[key]) for key in ("list", "pair", "first", "second")), _last(row)]
+        [words.number(row[key], ".4g") if key == "score" else str(row[key]) for key in headings]
         for row in rows[: 2 * HARDEST + LISTED]
     ]
     blocks: list[Block] = [text_table("Pairs that err most", headings, listed, words=headings)]
@@ -228,10 +224,6 @@ def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Sect
         blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
     said = [*remarks_of(result), f"intervals: {result.basis}"]
     return Section(name, blocks, lead=f"{describe_result(result)}: {'; '.join(said)}.")
-
-
-def _last(row: Row) -> str:
-    return row["reason"] or f"{row['score']:.4g}"
 
 
 def _pairs(name: str, result: VerificationResult) -> list[Row]:

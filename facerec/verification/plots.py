@@ -1,20 +1,18 @@
-"""Figures of verification results: ROC, DET, histograms of scores and norms."""
+"""Figures of verification results: ROC curves and histograms of scores."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from facerec.report.figures import (
     COLOURS,
     SMALL,
-    Style,
     label,
     new_figure,
     percent_axis,
@@ -40,14 +38,30 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     """
     figure, axes = new_figure(7, 5)
     lowest, finest = 1.0, 1.0
-    for name, result, style in _styled(results):
+    for (name, result), style in zip(results.items(), styles(list(results)), strict=True):
         x, y = _steps(result)
-        text = f"{name}   AUC {result.auc.value:.4f}"
+        # Names take two lines at most, so that a legend leaves room for the curves.
+        text = f"{label(name, 40)}   AUC {result.auc.value:.4f}"
         axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
-        for target, tpr, low, high, reliable in _points(result):
-            _whisker(axes, (target, tpr), (low, high), style, reliable)
-            lowest = min(lowest, low)
         lowest, finest = min(lowest, y[0]), min(finest, x[0])
+        for estimate in result.points:
+            point, tpr, interval = estimate.point, estimate.point.tpr, estimate.tpr.interval
+            if interval is None:
+                continue
+            lowest = min(lowest, interval.low)
+            axes.errorbar(
+                float(parse_rate(point.target)),
+                tpr,
+                # A bootstrap's limits may lie on one side of the figure itself.
+                yerr=[[max(0.0, tpr - interval.low)], [max(0.0, interval.high - tpr)]],
+                color=style.colour,
+                marker="o",
+                linestyle="none",
+                markersize=4.5,
+                markerfacecolor=style.colour if point.reliable else "white",
+                capsize=2.5,
+                elinewidth=1,
+            )
     left = 10 ** (math.floor(math.log10(finest) * 2 - 0.2) / 2)
     axes.set(xscale="log", xlim=(left, 1), xlabel="FPR", ylabel="TPR")
     # Room below the lowest value, and none of it wasted on a good model.
@@ -96,67 +110,16 @@ def score_figure(name: str, result: VerificationResult) -> Figure:
     return figure
 
 
-def _styled(
-    results: Mapping[str, VerificationResult],
-) -> Iterator[tuple[str, VerificationResult, Style]]:
-    """Give every result a colour, and another line where colours repeat."""
-    for (name, result), style in zip(results.items(), styles(list(results)), strict=True):
-        # Of at most two lines, so that a legend leaves room for the curves.
-        yield label(name, 40), result, style
-
-
 def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return FPR and largest TPR at the corners of the ROC, from one false accept on."""
-    figures = sort_scores(result.mated_scores, result.non_mated_scores)
-    roc = figures.roc()
-    start = 1 / result.non_mated
-    # Of the points with one FPR the last has the largest TPR, which is the supremum.
-    fpr, index = np.unique(roc.fpr[::-1], return_index=True)
-    tpr = roc.tpr[::-1][index]
-    seen = fpr >= start
-    x = np.concatenate([[start], fpr[seen]])
-    y = np.concatenate([[figures.tpr_at_fpr(f"1/{result.non_mated}").tpr], tpr[seen]])
-    shown = _visible(np.log(x))
-    return x[shown], y[shown]
-
-
-def _visible(x: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mark the first and the last point in each of many columns; all else lies between them."""
-    if x.size <= _COLUMNS:
-        return np.ones(x.size, bool)
-    column = np.floor((x - x[0]) / (x[-1] - x[0]) * _COLUMNS)
-    change = np.concatenate([[True], column[1:] != column[:-1], [True]])
-    return change[:-1] | change[1:]
-
-
-def _points(result: VerificationResult) -> Iterator[tuple[float, float, float, float, bool]]:
-    """Yield target FPR, TPR, its limits and whether it is reliable, where resolvable."""
-    for estimate in result.points:
-        point, interval = estimate.point, estimate.tpr.interval
-        if interval is not None:
-            target = float(parse_rate(point.target))
-            yield target, point.tpr, interval.low, interval.high, point.reliable
-
-
-def _whisker(
-    axes: Axes,
-    at: tuple[float, float],
-    ends: tuple[float, float] | NDArray[np.float64],
-    style: Style,
-    reliable: bool,
-) -> None:
-    x, y = at
-    low, high = ends
-    axes.errorbar(
-        x,
-        y,
-        # A bootstrap's limits may lie on one side of the figure itself.
-        yerr=[[max(0.0, y - low)], [max(0.0, high - y)]],
-        color=style.colour,
-        marker="o",
-        markersize=4.5,
-        markerfacecolor=style.colour if reliable else "white",
-        capsize=2.5,
-        elinewidth=1,
-        linestyle="none",
-    )
+    """Return FPR and TPR at the corners of the ROC, from one false accept on."""
+    roc = sort_scores(result.mated_scores, result.non_mated_scores).roc()
+    fpr, tpr, start = roc.fpr, roc.tpr, 1 / result.non_mated
+    first = int(np.searchsorted(fpr, start, side="right"))
+    x, y = np.concatenate([[start], fpr[first:]]), tpr[first - 1 :]
+    if x.size > _COLUMNS:
+        # The first and the last point in each of many columns; all else lies between them.
+        column = np.floor(np.log(x / start) / math.log(x[-1] / start) * _COLUMNS)
+        change = np.concatenate([[True], column[1:] != column[:-1], [True]])
+        shown = change[:-1] | change[1:]
+        x, y = x[shown], y[shown]
+    return x, y

@@ -9,7 +9,7 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import figures_table
-from facerec.verification.compare import Comparison, PairedFigure, describe_result
+from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
@@ -41,19 +41,6 @@ def format_rate(estimate: TprEstimate) -> str:
     return f"{rate} ({tpr.events}/{tpr.total} at {fpr.events}/{fpr.total}){few}"
 
 
-def difference_points(row: PairedFigure) -> str:
-    """Return a difference in points of percent."""
-    value = row.difference.value
-    return words.number(None if value is None else 100 * value, "+.2f")
-
-
-def difference_limits(row: PairedFigure) -> str:
-    """Return the interval of a difference in points of percent."""
-    if row.difference.value is None:
-        return words.NOTHING
-    return words.limits(row.difference.interval, 100, "+.2f") or "no interval"
-
-
 def describe_flip(flip: bool | None) -> str:
     """Name how two views became one embedding."""
     if flip is None:
@@ -68,12 +55,8 @@ def print_result(result: VerificationResult, console: Console) -> None:
     console.print(figures_table("", result_figures(result)).terminal())
     remarks = [*remarks_of(result), f"intervals: {result.basis}", THRESHOLD_ADVICE]
     _print_remarks(remarks, result.notes, console)
-    if len(result.failures) > 1:
-        for failure in result.failures[:LISTED_FAILURES]:
-            _say(console, f"pair {failure.pair}: {failure.reason}", "yellow")
-        more = len(result.failures) - LISTED_FAILURES
-        if more > 0:
-            _say(console, f"and {more:,} more, all listed by --json and --out", "yellow")
+    for failure in result.failures[:LISTED_FAILURES]:
+        _say(console, f"pair {failure.pair}: {failure.reason}", "yellow")
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

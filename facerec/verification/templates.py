@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from facerec.embedding.align import Aligner
-from facerec.errors import MetricError
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
 from facerec.verification.unit_rows import real_matrix, row_norms
@@ -124,14 +123,9 @@ def template_vectors(
     over its media.
 
     Raises:
-        MetricError: a shape that does not fit.
+        MetricError: not a matrix of real numbers.
     """
     matrix = real_matrix(vectors, "embeddings")
-    if len(matrix) != len(bench.images):
-        raise MetricError(
-            f"{bench.name}: there are {len(matrix)} embeddings for {len(bench.images)} images; "
-            "give one row an image, NaN where there is none"
-        )
     detector, said = bench.detector_scores, ""
     weights = np.ones(len(matrix))
     if detector is not None:

@@ -111,16 +111,6 @@ def test_seeds_too_few_for_a_claim_are_told_before_training(pairs: int) -> None:
     assert f"--repetitions {fewest}" in said and f"{pairs} pair" in said
 
 
-def test_a_smoke_test_is_small() -> None:
-    plan = comparison(Path("x"), trials=50, repetitions=10)
-    small = smaller(plan)
-    assert (small.trials, small.repetitions) == (3, 2)
-    assert small.protocol.epochs == 2 and small.protocol.steps_per_epoch == 4
-    assert [arm.name for arm in small.arms] == [arm.name for arm in plan.arms]
-    other = replace(plan.arms[0], protocol=replace(plan.protocol, epochs=9))
-    assert smaller(replace(plan, arms=(other,))).arms[0].protocol == small.protocol
-
-
 @pytest.mark.parametrize(
     "path",
     [

@@ -89,15 +89,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return sentence
 
 
-def test_figures_do_not_go_into_the_bundle_which_would_no_longer_load(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = workplace / "runs" / "first"
-    json_file = run / "logs" / ".." / "export" / "figures.json"
-    assert "figures.json" in refused(capsys, run, "--json", json_file)
-    assert not (run / "export").exists()
-
-
 @pytest.mark.integration
 def test_a_run_becomes_a_bundle_with_all_tables(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -105,18 +96,13 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     run, out = workplace / "runs" / "first", tmp_path / "bundle"
     flags = ["--int8", str(workplace / "toy.bin"), "--triton", "--license", "MIT"]
     bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
-    report = ["--thresholds", str(workplace / "toy.json"), "--json", str(tmp_path / "out.json")]
+    report = ["--thresholds", str(workplace / "toy.json")]
     main([str(run), "--out", str(out), *flags, *bench, *report])
     text = capsys.readouterr().out
 
     note = read_bundle(out).note
     assert [entry["name"] for entry in note["variants"]] == ["int8"]
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
-    stored = json.loads((tmp_path / "out.json").read_text())
-    assert stored["note"] == note and set(stored["parity"]) == {
-        "model.onnx",
-        "variants/int8.onnx",
-    }
     found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
     assert [row["threshold"] for row in note["model"]["thresholds"]] == [
         point["threshold"] for point in found if point["resolvable"]

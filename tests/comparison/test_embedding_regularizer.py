@@ -53,14 +53,6 @@ def test_adds_exactly_the_weighted_variance_of_norms(name: str) -> None:
     torch.testing.assert_close(first.grad + second.grad, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_linear_schedule_follows_progress() -> None:
-    embeddings, _ = batch()
-    penalty = EmbeddingRegularizer(SEC(weight=1.0, schedule="linear"))
-    full = penalty(embeddings)
-    penalty.progress = 0.25
-    torch.testing.assert_close(penalty(embeddings), full / 4)
-
-
 def test_state_is_saved_with_the_loss() -> None:
     embeddings, labels = batch()
     kinds: list[NormPenalty] = [SEC(weight=1.0, rho=0.1), RingLoss(weight=1.0)]

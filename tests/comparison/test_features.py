@@ -19,8 +19,6 @@ from facerec.comparison import Arm, Comparison, FeatureData, Trunk
 from facerec.comparison.features import FeatureReader, open_features
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import on_features
-from facerec.comparison.retrieval import retrieve
-from facerec.comparison.splits import split_classes
 from facerec.comparison.trunks import create_trunk
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
@@ -91,17 +89,6 @@ def test_an_embeddings_file_serves(tmp_path: Path) -> None:
         "1 of 96 images have no features and are left out",
         "1 of 96 images have no class and are left out",
     ]
-
-
-def test_parquet_serves(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow as pa
-
-    table = {"image_id": IDS.tolist(), "subject_id": LABELS.tolist(), "embedding": draw().tolist()}
-    parquet.write_table(pa.table(table), tmp_path / "features.parquet")
-    found = open_features(FeatureData(tmp_path / "features.parquet"))
-    assert np.array_equal(found.features, draw().astype(np.float32))
-    assert np.array_equal(found.labels, LABELS - 1)
 
 
 def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
@@ -204,42 +191,3 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
         assert process.returncode == 0, text
         tables.append((tmp_path / out / "table.csv").read_text())
     assert tables[0] == tables[1] and "untrained" in tables[0]
-
-
-def test_retrieval_of_real_features_is_that_of_others(shared_data: Path) -> None:
-    """Plain loops in float64, on classes 99 to 196 of Cars196."""
-    file = shared_data / "features" / "cars196_efficientnet_lite0.npz"
-    if not file.is_file():
-        pytest.skip(f"{file} is not there")
-    found = open_features(FeatureData(file))
-    assert (len(found), found.num_classes, found.size) == (8144, 196, 1280)
-    split = split_classes(found.num_classes)
-    assert split.test.tolist() == list(range(98, 196))
-    tested = np.isin(found.labels, split.test)
-    features, labels = found.features[tested], found.labels[tested]
-    means = retrieve(features, labels, ks=(1, 10)).means()
-    shown = [f"{100 * means[m]:.2f}" for m in ("precision_at_1", "r_precision", "map_at_r")]
-    assert shown == ["46.70", "13.34", "6.29"]
-
-    unit = features.astype(np.float64)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    cosine = unit @ unit.T
-    np.fill_diagonal(cosine, -np.inf)
-    order = np.argsort(-cosine, axis=1, kind="stable")
-    first, precision, average, tenth = [], [], [], []
-    for row, label in zip(order, labels, strict=True):
-        relevant = int((labels == label).sum()) - 1
-        hits = labels[row[:relevant]] == label
-        first.append(hits[0])
-        precision.append(hits.mean())
-        ranks = np.flatnonzero(hits) + 1
-        average.append(sum((k + 1) / rank for k, rank in enumerate(ranks)) / relevant)
-        tenth.append(hits[:10].any())
-    naive = {
-        "precision_at_1": np.mean(first),
-        "r_precision": np.mean(precision),
-        "map_at_r": np.mean(average),
-        "recall_at_10": np.mean(tenth),
-    }
-    for name, value in naive.items():
-        assert means[name] == pytest.approx(value, abs=1e-9)

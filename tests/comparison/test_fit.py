@@ -166,23 +166,6 @@ def test_options_train_and_repeat(trainer: Trainer, arm: Arm, changes: dict[str,
     assert first.curve[1].loss is not None and math.isfinite(first.curve[1].loss)
 
 
-def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
-    sizes = []
-    reader = trainer._reader(protocol())
-    original = reader.train
-
-    def watched(positions: np.ndarray, *args: Any) -> torch.Tensor:
-        sizes.append(len(positions))
-        return original(positions, *args)
-
-    reader.train = watched  # type: ignore[method-assign]
-    try:
-        fitted(trainer, Arm("a", MetricLoss("SupCon", views=2)))
-    finally:
-        del reader.train
-    assert set(sizes) == {16}
-
-
 def test_training_that_diverges_ends_without_a_score(trainer: Trainer) -> None:
     setup = protocol(optimizer=SGD(lr=1e12))
     fit, _ = trainer.fit(Arm("wild", MetricLoss("Contrastive")), setup, FOLD, seed=1)

@@ -24,7 +24,7 @@ from helpers.tiny_comparison import (
 )
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.comparison import Arm, Batch, Comparison, FaceTransform, Trunk
+from facerec.comparison import Arm, Comparison, FaceTransform, Trunk
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import MetricLoss
@@ -33,7 +33,6 @@ from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
 from facerec.recipe import run_python, to_dict
 from facerec.records import Data
-from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
 
 pytestmark = pytest.mark.integration
@@ -257,22 +256,3 @@ def test_weights_trained_on_these_images_are_refused(images: Path, tmp_path: Pat
         opened("same.safetensors", {"data": to_dict(Data(images))})
     (note,) = opened("other.safetensors", {})
     assert "whether it was trained on test identities is not known" in note
-
-
-def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
-    plan = comparison(tmp_path, trials=1, repetitions=1)
-    small = replace(
-        plan.protocol,
-        trunk=replace(plan.protocol.trunk, image_size=28),
-        transform=FaceTransform(28, shrink=4),
-        batch=Batch(3, 2),
-    )
-    faces = SyntheticSet(identities=10, images_per_identity=2, pairs_per_fold=4)
-    plan = replace(plan, data=faces, protocol=small, arms=(BASE,))
-    drawn: list[int] = []
-    for _ in range(2):
-        harness = Harness(
-            plan, tmp_path, torch.device("cpu"), faces=lambda _, done, total: drawn.append(done)
-        )
-        assert harness.images.num_classes == 10 and len(harness.images) == 20
-    assert drawn.count(faces.total_images) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_comparison import BASE, WITH_SEC, comparison, protocol
+from helpers.tiny_comparison import BASE, WITH_SEC, comparison
 
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import MetricLoss
@@ -130,16 +130,6 @@ def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Pat
     assert all(0 <= weight <= 10 for weight in weights)
 
 
-def test_equal_arms_try_equal_settings(tmp_path: Path) -> None:
-    twin = replace(BASE, name="twin")
-    search = opened(comparison(tmp_path, arms=(BASE, twin), trials=6), tmp_path)
-    run(search)
-    first, second = (
-        [(search.setting(arm, t), t.value) for t in search.finished(arm)] for arm in (BASE, twin)
-    )
-    assert first == second and len(first) == 6
-
-
 def test_published_settings_come_first(tmp_path: Path) -> None:
     arm = Arm("a", MetricLoss("Contrastive"))
     search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
@@ -185,13 +175,6 @@ def test_a_storage_holds_several_comparisons(tmp_path: Path) -> None:
     changed = comparison(tmp_path, trials=2, arms=(replace(BASE, loss_lr=0.5), WITH_SEC))
     assert not opened(changed, tmp_path).finished(BASE)
     assert not Search(plan, {"images": 2}, tmp_path).finished(BASE)
-
-
-def test_more_than_ten_folds_are_in_order(tmp_path: Path) -> None:
-    plan = comparison(tmp_path, trials=1, protocol=protocol(folds=12))
-    search = opened(plan, tmp_path)
-    search.work(BASE, lambda arm, first: (result(k / 10) for k in range(first, 12)))
-    assert search.trials(BASE)[0].folds == tuple(k / 10 for k in range(12))
 
 
 @pytest.mark.parametrize("url", ["sqlite:////nowhere/trials.db", "nonsense://x"])

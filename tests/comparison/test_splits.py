@@ -72,13 +72,6 @@ def test_laws(num_classes: int, folds: int, numbering: Numbering, development: i
     assert split.to_dict() == split_classes(num_classes, folds, numbering, development).to_dict()
 
 
-def test_fewer_classes_than_folds() -> None:
-    with pytest.raises(DatasetError, match=r"3 of 7 classes .* fewer than the 4 folds"):
-        split_classes(7, 4)
-    with pytest.raises(DatasetError, match="at least two folds, found 1"):
-        split_classes(8, 1)
-
-
 @given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9)))
 def test_select_classes_equals_a_loop(labels: list[int], chosen: set[int]) -> None:
     classes = np.array(sorted(chosen), np.int64)

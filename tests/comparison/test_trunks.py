@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 import types
 from dataclasses import replace
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.comparison.trunks import Embedder, SmallCNN, Trunk, create_trunk
+from facerec.comparison.trunks import Embedder, Trunk, create_trunk
 from facerec.embedding.torch_model import save_model
 from facerec.errors import ModelError, RecipeError
 
@@ -138,14 +137,6 @@ def test_a_state_dict_of_a_backbone(tmp_path: Path, mbf: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_weights_of_small_cnn(tmp_path: Path, suffix: str) -> None:
-    module = SmallCNN(Backbone("small_cnn", 16, embedding_bn="none"), 112)
-    path = tmp_path / f"weights{suffix}"
-    (save_file if suffix == ".safetensors" else torch.save)(module.state_dict(), path)  # type: ignore[operator]
-    assert same(create_trunk(with_weights(SMALL, path), 0), module, SMALL)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize("num_classes", [0, 10])
 def test_weights_of_timm_with_and_without_classifier(
     tmp_path: Path, timm: types.ModuleType, suffix: str, num_classes: int
@@ -195,28 +186,6 @@ def test_names_of_another_program_are_taken_in_their_order(
     trunk = create_trunk(with_weights(RESNET, tmp_path / "weights.pth"), 0).trunk
     for name, tensor in trunk.state_dict().items():
         assert torch.equal(tensor, own[name])
-
-
-class Hostile:
-    def __reduce__(self) -> Any:
-        return (builtins.print, ("run",))
-
-
-def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "weights.pth"
-    with pytest.raises(ModelError, match="No such file"):
-        create_trunk(with_weights(SMALL, path), 0)
-    torch.save({"x": Hostile()}, path)
-    with pytest.raises(ModelError, match=r"weights\.pth"):
-        create_trunk(with_weights(SMALL, path), 0)
-    assert capsys.readouterr().out == ""
-    torch.save({"state_dict": {"x": torch.zeros(1)}}, path)
-    with pytest.raises(ModelError, match="another architecture"):
-        create_trunk(with_weights(SMALL, path), 0)
-    for name in ("weights.pth", "weights.safetensors"):
-        (tmp_path / name).write_bytes(b"nothing")
-        with pytest.raises(ModelError, match=name):
-            create_trunk(with_weights(SMALL, tmp_path / name), 0)
 
 
 # ---- what is refused -------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def bench(package: Path) -> None:
     (package / path).write_text(BLOCKS[f"facerec/{path}"])
     line = re.sub(r"\s+", " ", re.search(r'`("signs": .*?,)`', PAGE, re.DOTALL)[1])
     formats = package / "verification/protocols/__init__.py"
-    edit(formats, '    "bin": Format(', f'    {line}\n    "bin": Format(')
+    edit(formats, '    "bin": _read_pack', f'    {line}\n    "bin": _read_pack')
     statement = "from facerec.verification.protocols.signs import read_signs\n"
     edit(formats, "\n__all__ = [", f"{statement}\n__all__ = [")
 

@@ -101,7 +101,7 @@ def test_another_architecture_is_refused_by_what_is_missing_or_left() -> None:
     file = exported("mobilefacenet_half")
     with pytest.raises(ModelError, match=r"folded\.onnx: it has too few layers"):
         load_onnx_weights(create_backbone("mobilefacenet", seed=0, **SMALL), file)
-    with pytest.raises(ModelError, match="not in this backbone"):
+    with pytest.raises(ModelError, match="than this backbone"):
         load_onnx_weights(
             create_backbone("mobilefacenet_half", seed=0, **SMALL), exported("mobilefacenet")
         )
@@ -126,5 +126,5 @@ def test_a_bias_of_another_size_is_refused() -> None:
     short = onnx.numpy_helper.to_array(bias)[:-3]
     bias.CopyFrom(onnx.numpy_helper.from_array(short, bias.name))
     damaged = replace(whole, content=model.SerializeToString())
-    with pytest.raises(ModelError, match="its layers cannot be read"):
+    with pytest.raises(ModelError, match="size of tensor"):
         load_onnx_weights(create_backbone("mobilefacenet_half", seed=0, **SMALL), damaged)

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.embedding import TorchModel, align_face, extract, load_model, save_model
-from facerec.embedding.align import face_template
+from facerec.embedding import TorchModel, extract, load_model, save_model
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.embedding.recognizer import FaceRecognizer, Threshold, load
 from facerec.errors import ImageError, MetricError, ModelError
@@ -123,41 +122,21 @@ def test_the_models_thresholds_say_whether_mirror_images_are_added(rows: Any, fl
     assert with_thresholds(rows, flip=not flip).flip is not flip
 
 
-def test_photos_with_points_are_aligned_first(mine: FaceRecognizer) -> None:
-    generator = np.random.default_rng(3)
-    sizes = [(200, 300), (150, 131), (112, 112)]
-    photos = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-    points = [face_template() * scale + shift for scale, shift in ((1.5, 10), (1, 7), (1, 0))]
-    crops = np.stack([align_face(p, k) for p, k in zip(photos, points, strict=True)])
-    expected = mine.embed(crops)
-    np.testing.assert_array_equal(mine.embed(photos, points=points), expected)
-    np.testing.assert_array_equal(mine.embed(photos, points=np.array(points).tolist()), expected)
-    one = mine.embed(photos[0], points=points[0])
-    np.testing.assert_array_equal(one, mine.embed(crops[0]))
-    # The identity: points on the template leave an aligned face as it is.
-    np.testing.assert_array_equal(crops[2], photos[2])
-
-
 @pytest.mark.parametrize(
-    ("images", "points", "sentence"),
+    ("images", "sentence"),
     [
-        (faces(1)[0, :, :, 0], None, r"found uint8 \(112, 112\)"),
-        (faces(2).astype(np.float32), None, r"image 0: .* found float32"),
-        ([faces(1)[0], faces(1)[0, :100]], None, r"image 1: 100×112 .*detector"),
-        ([faces(1)[0], np.zeros((112, 112, 4), np.uint8)], None, r"image 1: .*\(112, 112, 4\)"),
-        ([faces(1)[0], np.zeros((0, 9, 3), np.uint8)], None, r"image 1: .*\(0, 9, 3\)"),
-        (["face.jpg"], None, r"face\.jpg: the photo cannot be read"),
-        ([torch.zeros(112, 112, 3, dtype=torch.uint8)], None, "image 0: .* found torch.uint8"),
-        (faces(2), face_template(), r"shape \(N, 5, 2\).*found \(5, 2\)"),
-        (faces(1), [face_template() + 500], "image 0: all five points lie outside"),
-        (faces(1), [face_template() * np.nan], "image 0: its five points are not all usable"),
+        (faces(1)[0, :, :, 0], r"found uint8 \(112, 112\)"),
+        (faces(2).astype(np.float32), r"image 0: .* found float32"),
+        ([faces(1)[0], faces(1)[0, :100]], r"image 1: 100×112 .*detector"),
+        ([faces(1)[0], np.zeros((112, 112, 4), np.uint8)], r"image 1: .*\(112, 112, 4\)"),
+        ([faces(1)[0], np.zeros((0, 9, 3), np.uint8)], r"image 1: .*\(0, 9, 3\)"),
+        (["face.jpg"], r"face\.jpg: the photo cannot be read"),
+        ([torch.zeros(112, 112, 3, dtype=torch.uint8)], "image 0: .* found torch.uint8"),
     ],
 )
-def test_images_and_points_that_do_not_fit(
-    mine: FaceRecognizer, images: Any, points: Any, sentence: str
-) -> None:
+def test_images_that_do_not_fit(mine: FaceRecognizer, images: Any, sentence: str) -> None:
     with pytest.raises(ImageError, match=sentence) as caught:
-        mine.embed(images, points=points)
+        mine.embed(images)
     assert "\n" not in str(caught.value)
 
 
@@ -261,9 +240,9 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     [
         ("1e-2", None, "it has one on lfw, cfp_fp; name one bench"),
         ("1e-4", None, "holds for embeddings with flip=True; load it so"),
-        ("1e-5", None, "no threshold for FPR 1e-5 is known, only for 1e-3, 1e-2, 1/100, 1e-4;"),
-        ("1e-3", "cfp_fp", "no threshold for FPR 1e-3 is known, only for 1/100;"),
-        ("1e-3", "ijbc", "no threshold for FPR 1e-3 is known, only for none; give a threshold"),
+        ("1e-5", None, "no threshold for it is known, only for 1e-3, 1e-2, 1/100, 1e-4;"),
+        ("1e-3", "cfp_fp", "no threshold for it is known, only for 1/100;"),
+        ("1e-3", "ijbc", "no threshold for it is known; give a threshold"),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:
@@ -274,7 +253,7 @@ def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: st
 def test_a_file_without_thresholds_asks_for_one(mine: FaceRecognizer) -> None:
     answer = mine.verify(*faces(2))
     assert answer.threshold is answer.same is None and "facerec verify" in answer.source
-    with pytest.raises(ModelError, match="no threshold for FPR 1e-3 is known"):
+    with pytest.raises(ModelError, match="no threshold for it is known"):
         mine.verify(*faces(2), fpr="1e-3")
 
 
@@ -391,7 +370,7 @@ def test_a_bundle_with_its_thresholds_and_variants(bundle: Path, engine: Any) ->
     variant = load(bundle, engine=engine, variant="int8", flip=False)
     np.testing.assert_allclose(variant.embed(images), patches(images, 127.5, 128, 1), atol=1e-4)
     assert variant.contract != mine.contract
-    with pytest.raises(ModelError, match="no threshold for FPR 1e-3"):
+    with pytest.raises(ModelError, match="FPR 1e-3: no threshold"):
         variant.verify(a, b, fpr="1e-3")
     with pytest.raises(ModelError, match="no variant 'fp8'"):
         load(bundle, engine=engine, variant="fp8")

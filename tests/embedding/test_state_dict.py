@@ -103,8 +103,7 @@ def test_programs_and_whole_models_are_named_for_what_they_are(tmp_path: Path) -
     torch.jit.trace(layer, torch.ones(1, 2)).save(tmp_path / "w.pt")
     assert "TorchScript" in refusal(tmp_path / "w.pt")
     torch.save(layer, tmp_path / "w.pth")
-    assert "whole model" in (said := refusal(tmp_path / "w.pth"))
-    assert "torch.nn.modules.linear.Linear" in said
+    assert "whole model" in refusal(tmp_path / "w.pth")
     torch.save((layer.state_dict(), 3), tmp_path / "w.pth")
     assert "found a tuple" in refusal(tmp_path / "w.pth")
 
@@ -119,7 +118,7 @@ def test_code_is_named_and_not_run(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert "not a state dict that loads without running code" in refusal(path)
     torch.save({"x": Trap()}, path)
-    assert "which is code" in refusal(path)
+    assert "more than tensors" in refusal(path)
     assert not (tmp_path / "sprung").exists()
 
 

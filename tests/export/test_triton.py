@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from helpers.flat_onnx import flat_onnx
 from onnx import TensorProto
 
-from facerec.errors import ExportError
 from facerec.export.triton import triton_config
 
 FIELDS = {
@@ -98,8 +96,3 @@ def test_types_layout_and_names_come_from_the_file() -> None:
     assert config.max_batch_size == 8
     types = config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
     assert types[config.input[0].data_type].name == "TYPE_UINT8"
-
-
-def test_a_fixed_batch_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"first dimension alone is open.*'data'.*\(2, 3,"):
-        triton_config("m", flat_onnx(batch=2))

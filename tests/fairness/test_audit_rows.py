@@ -15,7 +15,6 @@ import pytest
 from helpers.html_page import Page
 
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
@@ -196,25 +195,6 @@ def test_inferred_labels_bring_a_banner_everywhere(tmp_path: Path) -> None:
         assert found.banner in text
 
 
-def test_what_cannot_be_compared_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    embeddings, path = people(tmp_path, images=1)
-    found = audit(embeddings, read_attributes(path, ["sex"]), settings=FAST)
-    (row,) = names.select(found.rows, "FMR").itertuples()
-    assert np.isnan(row.value) and "0 mated" in row.remark
-    assert any(f.conclusion == "insufficient data" for f in found.findings)
-    within = names.select(found.rows, names.WITHIN)
-    assert set(within["remark"]) == {"one image a subject"}
-    render(found, "x")
-    embeddings, path = people(tmp_path)
-    path.write_text(re.sub(",[fm],curator", ",all,curator", path.read_text()))
-    alone = audit(embeddings, read_attributes(path, ["sex"]), settings=FAST)
-    assert alone.findings[0].conclusion == "insufficient data"
-    assert "one group" in alone.findings[0].detail
-    render(alone, "x")
-    with pytest.raises(DatasetError, match="an intersection needs two attributes"):
-        audit(embeddings, read_attributes(path, ["sex"]), settings=replace(FAST, intersect=True))
-
-
 def test_an_audit_does_not_depend_on_the_order_of_images(tmp_path: Path) -> None:
     embeddings, path = people(tmp_path)
     labels = read_attributes(path, ["sex"])
@@ -299,13 +279,3 @@ def test_scores_give_what_their_embeddings_give(tmp_path: Path, columns: str) ->
         assert len(one) == len(other)
         for column in ("group", "target", "numerator", "denominator"):
             assert one[column].tolist() == other[column].tolist()
-
-
-def test_scores_without_groups_say_what_to_write(tmp_path: Path) -> None:
-    scored = ScoredPairs(np.linspace(-1, 1, 100), np.arange(100) > 60)
-    with pytest.raises(DatasetError, match="no column says which group"):
-        audit_scores(scored, ("race",), name="s.csv", settings=FAST)
-    _, path = people(tmp_path)
-    with pytest.raises(DatasetError, match="does not name the subjects"):
-        labels = read_attributes(path, ["race"])
-        audit_scores(scored, ("race",), name="s.csv", settings=FAST, attributes=labels)

@@ -242,33 +242,6 @@ def test_identical_runs_differ_in_nothing() -> None:
         assert change.conclusion == "insufficient data"
 
 
-def scaled(embeddings: Embeddings, factor: float) -> Embeddings:
-    return replace(
-        embeddings, vectors=embeddings.vectors * np.float32(factor), norms=embeddings.norms * factor
-    )
-
-
-def test_a_scale_of_all_norms_changes_nothing() -> None:
-    faces = people()
-    one = faces.embed(4)
-    found = compare(faces, [RunPair(0, one, scaled(one, 0.25))], pairs=faces.pairs())
-    assert {change.value for change in found.changes} - {None} == {0.0}
-
-
-def test_the_order_of_group_names_permutes_rows_only() -> None:
-    faces = people()
-    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
-    renamed = replace(faces, group=1 - faces.group)
-    one, other = compare(faces, [run]), compare(renamed, [run], names=("B", "A"))
-    for change in one.changes:
-        if change.groups is None:
-            twin = find(other, change.figure)
-            assert twin.value == pytest.approx(change.value, abs=1e-12)
-        else:
-            twin = find(other, change.figure, ("B", "A"))
-            assert twin.value == -(change.value or 0)
-
-
 # --- seeds -------------------------------------------------------------------------------------
 
 
@@ -304,18 +277,6 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
         squares += (change.value - change.over_seeds.low) ** 2
         if change.over_subjects.low <= change.value:
             assert change.value - both.low == pytest.approx(math.sqrt(squares))
-
-
-def test_all_seeds_share_one_resample() -> None:
-    faces = people()
-    runs = [RunPair(seed, faces.embed(seed, 1.4), faces.embed(seed + 10)) for seed in range(2)]
-    joint = compare(faces, runs)
-    for place, run in enumerate(runs):
-        alone = compare(faces, [run])
-        for change in alone.changes:
-            twin = find(joint, change.figure, change.groups)
-            assert change.seeds == (twin.seeds[place],)
-    assert joint.notes == ("2 seeds: at least 3 an arm are needed to judge noise",)
 
 
 # --- fusion, failures, groups ------------------------------------------------------------------

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from helpers.toy_faces import Toy, toy
 from numpy.typing import NDArray
 
 from facerec.errors import MetricError
-from facerec.fairness import rates as module
 from facerec.fairness.pair_counts import PairCounts
 from facerec.fairness.rates import (
     Calibration,
@@ -137,18 +135,6 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
         between = (groups.min(axis=0) == 0) & (groups.max(axis=0) == 2)
         expected = fmr_interval(accepted[between], *sides[:, between])
         assert at.between[0, 2].low == pytest.approx(expected.low)
-
-
-def test_within_groups_all_is_counted_by_subject(monkeypatch: pytest.MonkeyPatch) -> None:
-    faces = toy()
-    usual = of_all(faces)
-    limited = functools.partial(module.score_all_pairs, pair_limit=100)
-    monkeypatch.setattr(module, "score_all_pairs", limited)
-    found = of_all(faces)
-    for one, other in zip(usual.points, found.points, strict=True):
-        assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
-    assert found.points[0].between[0, 1].interval is None
-    assert "too many" in found.points[0].between[0, 1].remark
 
 
 @both

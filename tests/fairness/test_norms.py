@@ -91,20 +91,6 @@ def test_percentiles_are_those_of_few_subjects() -> None:
     assert found.low == 25 and "3 of 1,043 replicates undefined" in found.assumption
 
 
-def test_what_has_no_spread_says_so() -> None:
-    for row in norm_figures(draw(0, images=(1, 2))).values():
-        for name in (WITHIN, BETWEEN):
-            assert row[name].value is None and row[name].remark == "one image a subject"
-        assert row[NORM].low < row[NORM].value < row[NORM].high
-    alone = SubjectNorms.from_images(
-        [1.0, 2.0, 5.0, 5.0, 5.0, 5.0], [0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1]
-    )
-    first, second, _ = norm_figures(alone).values()
-    assert first[IMAGE_NORM].value == 1.5 and first[IMAGE_NORM].interval is None
-    assert first[BETWEEN].remark == "one subject" and first[WITHIN].value == 0.5**0.5
-    assert second[WITHIN].value == 0
-
-
 def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
     groups = np.array([0, 1, 1, 0, 2, 2, 2])
     bootstrap = SubjectBootstrap(groups, 500, seed=3)

@@ -16,10 +16,10 @@ from facerec.fairness import rows as names
 from facerec.fairness.attributes import EVERYBODY, OTHERS, Joined, join, read_attributes
 from facerec.fairness.findings import find
 from facerec.fairness.one_to_many import (
-    Enrolment,
     OtherSubjects,
     SearchPlan,
     add_searches,
+    draw,
 )
 from facerec.fairness.rows import Rows
 
@@ -59,23 +59,23 @@ def naive(
     vectors: np.ndarray, joined: Joined, plan: SearchPlan
 ) -> list[tuple[int, bool, float, float]]:
     """Return image, whether it is mated, best other score and mate of all searches, by loops."""
-    drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
+    half, enrolled = draw(joined.subjects, joined.order, plan.seed)
     units = vectors[joined.rows].astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     failed = ~joined.acquired
     templates = {}
     for one in range(joined.subjects.max() + 1):
         images = np.flatnonzero(joined.subjects == one)
-        chosen = [units[i] for i in images if drawn.enrolled[i] and not failed[i]]
+        chosen = [units[i] for i in images if enrolled[i] and not failed[i]]
         if chosen:
             mean = np.mean(chosen, axis=0)
             templates[one] = mean / np.linalg.norm(mean)
     searches = []
-    for half in (0, 1):
-        entries = [one for one in templates if drawn.half[one] == half]
+    for gallery in (0, 1):
+        entries = [one for one in templates if half[one] == gallery]
         for i, one in enumerate(joined.subjects):
-            inside = drawn.half[one] == half
-            if failed[i] or (inside and (drawn.enrolled[i] or one not in entries)):
+            inside = half[one] == gallery
+            if failed[i] or (inside and (enrolled[i] or one not in entries)):
                 continue
             scores = {e: float(units[i] @ templates[e]) for e in entries}
             mate = scores.pop(one, -np.inf)
@@ -100,13 +100,10 @@ def one(found: pd.DataFrame, figure: str, group: str = "", target: str = "") -> 
     return row
 
 
-@pytest.mark.parametrize("template", ["one", "mean"])
 @pytest.mark.parametrize("failures", [(), (3, 4, 30, 61, 62, 63)])
-def test_all_counts_equal_those_of_a_naive_loop(
-    tmp_path: Path, template: Any, failures: tuple[int, ...]
-) -> None:
+def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[int, ...]) -> None:
     vectors, joined = people(tmp_path, failures=failures)
-    plan = replace(PLAN, template=template)
+    plan = PLAN
     found = search(vectors, joined, plan)
     codes, searches = joined.groupings[0].codes, naive(vectors, joined, plan)
     for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.targets):
@@ -130,18 +127,18 @@ def test_all_counts_equal_those_of_a_naive_loop(
             assert first.numerator == sum(m and best >= mate for _, m, best, mate in mine)
             assert first.low <= first.value <= first.high
     # Failures to enrol are counted by group.
-    drawn = Enrolment.draw(joined.subjects, joined.order, template, 0)
+    _, enrolled = draw(joined.subjects, joined.order, 0)
     for g, name in enumerate((*GROUPS, EVERYBODY)):
         inside = codes == g if g < 2 else np.ones(codes.size, bool)
         row = one(found, names.NOT_ENROLLED, name)
         here = set(joined.subjects[inside].tolist())
-        made = set(joined.subjects[drawn.enrolled & joined.acquired].tolist())
+        made = set(joined.subjects[enrolled & joined.acquired].tolist())
         assert (row.numerator, row.denominator) == (len(here - made), len(here))
 
 
 def test_neither_order_of_images_nor_scale_changes_anything(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path)
-    plan = replace(PLAN, template="mean")
+    plan = PLAN
     ids = np.array([f"{one}/{row}.jpg" for row, one in enumerate(joined.subjects)])
     turned = np.random.default_rng(3).permutation(len(ids))
     attributes = read_attributes(tmp_path / "attributes.csv", ["region"])
@@ -155,21 +152,8 @@ def test_neither_order_of_images_nor_scale_changes_anything(tmp_path: Path) -> N
         )
         for side, rows in ((vectors, np.arange(len(ids))), (vectors[turned], turned))
     ]
-    best = [np.sort(OtherSubjects.of(each, "C.npz").best_scores(8, plan)) for each in named]
+    best = [np.sort(OtherSubjects.of(each, "C.npz").best_scores(8, 0)) for each in named]
     np.testing.assert_allclose(*best, rtol=0, atol=1e-6)
-
-
-def test_everybody_is_enrolled_once_and_outside_once(tmp_path: Path) -> None:
-    _, joined = people(tmp_path, persons=41)
-    images = np.bincount(joined.subjects)
-    for template, wanted in (("one", np.ones(41)), ("mean", np.maximum(images // 2, 1))):
-        drawn = Enrolment.draw(joined.subjects, joined.order, template, 5)  # type: ignore[arg-type]
-        assert sorted(np.bincount(drawn.half)) == [20, 21]
-        np.testing.assert_array_equal(np.bincount(joined.subjects[drawn.enrolled]), wanted)
-    again = Enrolment.draw(joined.subjects, joined.order, "mean", 5)
-    np.testing.assert_array_equal(again.enrolled, drawn.enrolled)
-    other = Enrolment.draw(joined.subjects, joined.order, "mean", 6)
-    assert (other.half != drawn.half).any() and (other.enrolled != drawn.enrolled).any()
 
 
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
@@ -206,9 +190,8 @@ def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) ->
     assert not [line for line in find(found, ["region"]) if "Searched" in line.said]
 
 
-@pytest.mark.parametrize("template", ["one", "mean"])
 def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
-    tmp_path: Path, template: Any
+    tmp_path: Path,
 ) -> None:
     vectors, joined = people(tmp_path)
     other, known = people(tmp_path, persons=70, seed=4)
@@ -218,11 +201,11 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
     others = OtherSubjects.of(Embeddings(other, norms, True, subjects=people_of), "C.npz")
     used = ~np.isin(np.arange(len(people_of)), (5, 9, 11))
     assert len(others.vectors) == used.sum() and others.count == len(set(people_of[used]))
-    plan = replace(PLAN, template=template)
+    plan = PLAN
     found = search(vectors, joined, plan, others)
     size = 22  # half of the 44 subjects
     units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
-    enrolled = Enrolment.draw(others.subjects, others.order, plan.template, plan.seed).enrolled
+    _, enrolled = draw(others.subjects, others.order, plan.seed)
     order = np.random.default_rng((plan.seed, 2)).permutation(others.count)
     best = []
     for start in range(0, others.count // size * size, size):

@@ -138,17 +138,14 @@ def toy_run(
     models = {
         "norm_mean": generator.uniform(9, 11, FOLDS),
         "norm_cv2": spread,
-        **{name: np.full(FOLDS, scores["separated", name].mean()) for name in METRICS},
     }
     fits = ()
     if arm is not None:
         fits = tuple(toy_fit(generator, 0.45, epochs, constrained) for _ in range(FOLDS))
-    clusterings = {
-        (view, name): float(scores[view, other].mean())
-        for view in VIEWS
-        for name, other in zip(CLUSTER_METRICS, METRICS, strict=False)
-    }
-    return FinalRun(labels, scores, models, fits, dropped=2, tied=0.001, clusterings=clusterings)
+    for view in VIEWS:
+        for name, other in zip(CLUSTER_METRICS, METRICS, strict=False):
+            scores[view, name] = np.array(scores[view, other].mean())
+    return FinalRun(labels, scores, models, fits, dropped=2, tied=0.001)
 
 
 def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bool) -> Fit:
@@ -208,7 +205,6 @@ def _manifest(comparison: Comparison) -> dict[str, Any]:
         "schema": "facerec.comparison/1",
         "comparison": {"type": "Comparison", "name": comparison.name},
         "comparison_sha256": "c" * 64,
-        "protocols": {a.name: comparison.protocol_of(a).fingerprint for a in comparison.arms},
         "data": {
             "images": 1536,
             "classes": 96,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ class PixelModel:
         self.seen += len(images)
         blocks = images.reshape(-1, 7, 16, 7, 16, 3).mean(axis=(2, 4)).reshape(len(images), -1)
         return (blocks - 127.5).astype(np.float32)
+
+    def embed_later(self, images: np.ndarray) -> Callable[[], np.ndarray]:
+        return lambda: self.embed(images)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}

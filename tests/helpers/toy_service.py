@@ -20,6 +20,7 @@ class Patches(EmbeddingModel):
     """Averages patches of 28×28 and multiplies by a random matrix: fast, and unlike per image."""
 
     name, path, sha256 = "patches", None, "0" * 64
+    runtime, device, precision = "numpy", "cpu", "fp64"
     embedding_size, batch_size, recipe = 32, 32, {}
     preprocessing = Preprocessing()
 
@@ -27,9 +28,6 @@ class Patches(EmbeddingModel):
         self.matrix = np.random.default_rng(0).normal(size=(48, 32))
         self.note = {"thresholds": [LFW]}
         self.before: Callable[[], None] = lambda: None
-
-    def describe(self) -> dict[str, Any]:
-        return self._description("numpy", "cpu", "fp64")
 
     def _forward(self, pixels: np.ndarray) -> np.ndarray:
         self.before()

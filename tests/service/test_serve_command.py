@@ -97,7 +97,7 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["absent.onnx", "--max-batch", "0"], "--max-batch must be at least 1"),
         (["absent.onnx", "--threshold", "nan"], "--threshold must be"),
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
-        (["MODEL", "--fpr", "1e-4"], "no threshold for FPR 1e-4"),
+        (["MODEL", "--fpr", "1e-4"], "FPR 1e-4: no threshold"),
         (["MODEL", "--allow-origin", "*"], "--allow-origin *: a site is named"),
         (["MODEL", "--token-file", "absent", "--gallery", "g.npz"], "the token cannot be read"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),

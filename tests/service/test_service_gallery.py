@@ -76,8 +76,8 @@ def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any, path: Path) ->
     space = Space.of(recognizer)
     note = {"model": {"sha256": space.model, "preprocessing": space.preprocessing}}
     gallery = Gallery(space)
-    embeddings = Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, note=note)
-    gallery.enroll(embeddings, [f"p{i}" for i in range(40)])
+    names, norms = np.array([f"p{i}" for i in range(40)]), np.linalg.norm(vectors, axis=1)
+    gallery.enroll(Embeddings(vectors, norms, False, subjects=names, note=note))
     gallery.write(path)
     with serve(keep(fpir="0.2")) as client:
         found = client.post("/v1/identify", files=images(3)).json()

@@ -18,7 +18,7 @@ from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
-from facerec.verification.compare import Comparison, PairedFigure, compare, describe_result
+from facerec.verification.compare import Comparison, PairedFigure, compare
 
 
 def row(comparison: Comparison, figure: str) -> PairedFigure:
@@ -191,19 +191,6 @@ def test_subjects_tell_pairs_in_another_order() -> None:
     pairs = replace(whole.pairs, first=whole.pairs.first[moved], second=whole.pairs.second[moved])
     with pytest.raises(MetricError, match="another first subject"):
         compare(nameless, replace(nameless, pairs=pairs))
-
-
-def test_names() -> None:
-    first, second = two()
-    assert describe_result(first) == "toy · toynet"
-    assert describe_result(replace(first, model=None)) == "toy"
-    found = compare(first, replace(second, model={"name": "toynet", "sha256": "cd" * 32}), 5)
-    assert (found.first, found.second) == (
-        f"toy · toynet ({'ab' * 6})",
-        f"toy · toynet ({'cd' * 6})",
-    )
-    found = compare(first, replace(second, model={"name": "other"}), 5)
-    assert (found.first, found.second) == ("toy · toynet", "toy · other")
 
 
 def test_json_is_strict_and_whole() -> None:

@@ -17,7 +17,7 @@ from facerec.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
-from facerec.statistics.clustered import DEPENDENT, fmr_interval, fnmr_interval
+from facerec.statistics.clustered import fmr_interval
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
@@ -30,7 +30,6 @@ from facerec.statistics.rates import roc_curve, tpr_at_fpr
 from facerec.verification import (
     Bench,
     VerificationResult,
-    evaluate,
     evaluate_bench,
     evaluate_embeddings,
     pack_bench,
@@ -181,34 +180,6 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     assert known.auc.interval.method == known.eer.interval.method == "logit with effective n"
 
 
-def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
-    matrix, same, subjects = with_persons()
-    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    result = evaluate_embeddings(embeddings, toy_bench(same, subjects))
-    point = result.point("0.1")
-    missed = result.scores[same] < point.point.threshold
-    fnmr = fnmr_interval(missed, subjects[0::2][same])
-    fmr = point.fpr.interval
-    assert fmr.effective is not None and fnmr.effective is not None
-    roc = roc_curve(result.mated_scores, result.non_mated_scores)
-    expected = tpr_interval(roc, point.point, effective=(fnmr.effective, fmr.effective))
-    assert (point.tpr.interval.low, point.tpr.interval.high) == (expected.low, expected.high)
-    assert point.tpr.interval.assumption == DEPENDENT
-    threshold = threshold_interval(roc, point.point, effective=fmr.effective)
-    assert point.threshold.interval == replace(threshold, assumption=DEPENDENT)
-    assert "bootstraps" not in result.basis
-    known = evaluate_embeddings(embeddings, toy_bench(same, subjects))
-    assert (result.auc, result.eer) == (known.auc, known.eer)
-
-
-def test_a_fold_without_scores_is_refused_by_name() -> None:
-    same = np.tile([True, False], 20)
-    scores = np.where(np.arange(40) // 10 == 2, np.nan, np.arange(40) % 7.0)
-    pairs = replace(toy_pairs(same), folds=np.arange(40) // 10)
-    with pytest.raises(MetricError, match="leaky: no pair of fold 3 has a score"):
-        evaluate(scores, pairs, name="leaky")
-
-
 def test_pairs_without_folds_have_no_accuracy() -> None:
     matrix, same = make_embeddings()
     bench = toy_bench(same, pairs=replace(toy_pairs(same), folds=None))
@@ -216,17 +187,6 @@ def test_pairs_without_folds_have_no_accuracy() -> None:
     result = evaluate_embeddings(embeddings, bench, compat="insightface")
     assert (result.accuracy, result.compatible) == (None, None)
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["accuracy"] is None
-
-
-def test_labels_that_contradict_persons_are_noted() -> None:
-    matrix, same, subjects = with_persons()
-    same[0], same[35] = False, True  # of one person, of two
-    bench = toy_bench(same, subjects)
-    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
-    notes = evaluate_embeddings(embeddings, bench).notes
-    assert notes[0].startswith("1 pairs labelled same show two subjects")
-    assert "the first is pair 35" in notes[0]
-    assert notes[1].startswith("1 pairs labelled different show one subject")
 
 
 def test_failures_keep_their_place_in_the_folds() -> None:
@@ -355,10 +315,6 @@ def test_embeddings_that_do_not_join() -> None:
     ids[5] = "stranger"
     with pytest.raises(MetricError, match="1 of its 400 images have no embedding"):
         select_embeddings(Embeddings(matrix, np.ones(400), False, ids=ids), bench.images.ids, "toy")
-    nameless = Embeddings(matrix, np.ones(400), False)
-    assert select_embeddings(nameless, bench.images.ids, "toy") is nameless
-    with pytest.raises(MetricError, match="390 embeddings without ids for 400 images"):
-        select_embeddings(Embeddings(matrix[:390], np.ones(390), False), bench.images.ids, "toy")
 
 
 # --- packs ------------------------------------------------------------------------------------

@@ -318,32 +318,6 @@ def test_a_mate_without_a_vector_is_enrolled_but_never_found() -> None:
     assert found.best_other[1] == -np.inf
 
 
-def test_ijb_from_images_to_scores(tmp_path: Path) -> None:
-    from facerec.verification.evaluation import score_pairs
-
-    bench = read_ijb(write_ijb(tmp_path), "ijbc")
-    vectors = np.array([[np.nan, 0], [1, 1], [1, 0], [3, 0], [1, 2]], np.float32)
-    found = template_vectors(vectors, bench, "raw")
-    weights = np.array([0.3, 0.4, 0.5], np.float32)
-    expected = weights[0] * vectors[2] + (weights[1] * vectors[3] + weights[2] * vectors[4]) / 2
-    np.testing.assert_allclose(found.vectors[3], expected, rtol=1e-6)
-    assert bench.pairs is not None
-    scores = score_pairs(found.vectors, bench.pairs.first, bench.pairs.second)
-    cosine = float(expected @ [1, 1] / np.linalg.norm(expected) / np.sqrt(2))
-    np.testing.assert_allclose(scores, [cosine, cosine, np.nan, np.nan], rtol=1e-6)
-
-    # Probes are templates 7 (person of G1) and 11 (person of G2, without a vector).
-    result = identify(found.vectors, bench, fpir=["1"], ranks=[1])
-    rows = by_key(result)
-    assert list(result.galleries) == ["G1", "G2"]
-    assert rows["G1", "rank", "1"]["value"] == 1 and rows["G1", "rank", "1"]["denominator"] == 1
-    assert rows["G1", "threshold", "1"]["value"] == -np.inf
-    with pytest.raises(MetricError, match="3 vectors for 4 templates"):
-        identify(found.vectors[:3], bench)
-    with pytest.raises(MetricError, match="rank 0 is no length"):
-        identify(found.vectors, bench, ranks=[1, 0])
-
-
 def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:
     rows = result.to_json()["figures"]
     return {

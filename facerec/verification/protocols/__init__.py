@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from facerec.errors import DatasetError
 from facerec.verification.bench import Bench, pack_bench
@@ -20,15 +19,7 @@ from facerec.verification.protocols.pair_lists import (
 )
 from facerec.verification.protocols.scores import ScoredPairs, read_scores
 
-__all__ = ["FORMATS", "Format", "ScoredPairs", "guess_format", "read_pairs", "read_scores"]
-
-
-class Format(NamedTuple):
-    """A form of pair list."""
-
-    description: str
-    read: Callable[[Path, Path | None], Bench]
-    """From the list and the folder of images, None for the default."""
+__all__ = ["FORMATS", "ScoredPairs", "guess_format", "read_pairs", "read_scores"]
 
 
 def _read_pack(path: Path, images: Path | None) -> Bench:
@@ -37,21 +28,22 @@ def _read_pack(path: Path, images: Path | None) -> Bench:
     return pack_bench(path)
 
 
-FORMATS: Mapping[str, Format] = {
-    "lfw": Format("LFW's pairs.txt (View 2), pairsDevTrain.txt, pairsDevTest.txt", read_lfw),
-    "xqlfw": Format("XQLFW's list, in LFW's grammar", partial(read_lfw, format="xqlfw")),
-    "calfw": Format("pairs_CALFW.txt", partial(read_two_lines, format="calfw")),
-    "cplfw": Format("pairs_CPLFW.txt", partial(read_two_lines, format="cplfw")),
-    "cfp-ff": Format("CFP's folder Protocol, frontal-frontal", partial(read_cfp, split="FF")),
-    "cfp-fp": Format("CFP's folder Protocol, frontal-profile", partial(read_cfp, split="FP")),
-    "agedb": Format("AgeDB's protocol .mat of 5, 10, 20 or 30 years", read_agedb),
-    "rfw": Format("RFW's {race}_pairs.txt, or its folder txts with all races", read_rfw),
-    "flat": Format("lines 'a b label' or 'label a b', by blanks, TAB, comma, semicolon", read_flat),
-    "parquet": Format("Hugging Face table with image1, image2, label", read_parquet),
-    "bin": Format("InsightFace's pack of encoded images, a pickle", _read_pack),
-    "npz": Format("facerec's pack of encoded images", _read_pack),
+FORMATS: Mapping[str, Callable[[Path, Path | None], Bench]] = {
+    "lfw": read_lfw,
+    "xqlfw": partial(read_lfw, format="xqlfw"),
+    "calfw": partial(read_two_lines, format="calfw"),
+    "cplfw": partial(read_two_lines, format="cplfw"),
+    "cfp-ff": partial(read_cfp, split="FF"),
+    "cfp-fp": partial(read_cfp, split="FP"),
+    "agedb": read_agedb,
+    "rfw": read_rfw,
+    "flat": read_flat,
+    "parquet": read_parquet,
+    "bin": _read_pack,
+    "npz": _read_pack,
 }
-"""Every form of pair list by its name."""
+"""Every form of pair list by its name: from the list and the folder of images, None for the default,
+to a bench."""
 
 
 def read_pairs(path: str | Path, format: str, images: str | Path | None = None) -> Bench:
@@ -72,7 +64,7 @@ def read_pairs(path: str | Path, format: str, images: str | Path | None = None) 
         raise DatasetError(
             f"there is no format {format!r} of pair lists; choose one of {', '.join(FORMATS)}"
         )
-    return FORMATS[format].read(Path(path), None if images is None else Path(images))
+    return FORMATS[format](Path(path), None if images is None else Path(images))
 
 
 def guess_format(path: str | Path) -> str | None:

@@ -179,19 +179,17 @@ def _notes(
 ) -> tuple[str, ...]:
     """Say what was done to the scores, and whether they seem to run the other way."""
     notes = []
-    advice = "if they are distances (smaller means more alike), give --distances"
     if distances:
         notes.append(
             f"{path.name}: distances were read with their sign changed, so a threshold of −d "
             "accepts distances up to d"
         )
-        advice = "leave out --distances if larger means more alike"
     there = ~np.isnan(scores)
     same, different = scores[there & issame], scores[there & ~issame]
     if same.size and different.size and (auc := sort_scores(same, different).auc()) < 0.5:
         notes.append(
-            f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}, "
-            f"below one half); {advice}"
+            f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}); "
+            f"{'leave out' if distances else 'if they are distances, give'} --distances"
         )
     return tuple(notes)
 

@@ -23,9 +23,6 @@ from facerec.verification.scoring.counts import count_mated, count_non_mated, fl
 from facerec.verification.scoring.results import AllPairs, ErrorTable, symmetric
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size
 
-MATED_LIMIT = 2**25
-"""All mated scores are kept up to this number."""
-
 
 def score_all_pairs(
     vectors: ArrayLike,
@@ -74,7 +71,7 @@ def score_all_pairs(
     given = [float32_at_least(threshold) for threshold in thresholds]
     false = count_non_mated(tiles, sample, given, allowed, pair_limit)
     cuts = np.array([counts.cut for counts in false], np.float32)
-    scores, missed, by_group = count_mated(tiles, sample, cuts, sample.mated <= MATED_LIMIT)
+    scores, missed, by_group = count_mated(tiles, sample, cuts)
     told = [*thresholds, *(counts.threshold(scores) for counts in false[len(given) :])]
     tables = tuple(
         ErrorTable(

@@ -90,12 +90,11 @@ class _NonMated:
         self._tiles, self._sample, self._windows, self._pairs = tiles, sample, windows, pairs
         self._ascending = np.argsort([high for _, high in windows], kind="stable").tolist()
         self._lowest = min([low for low, _ in windows], default=np.float32(np.inf))
-        squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
         self.count = np.zeros(len(windows), np.int64)
         self.least = np.full(len(windows), np.inf, np.float32)
         """Lowest of the scores that are counted above each window."""
         self.involved = np.zeros((len(windows), sample.images.size), np.int64)
-        self.by_group = np.zeros((len(windows), squares), np.int64)
+        self.by_group = np.zeros((len(windows), sample.width**2), np.int64)
         self.kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
         self.size = 0
         self._hits = torch.empty(tiles.size**2, dtype=torch.bool, device=tiles.device)
@@ -139,13 +138,11 @@ class _NonMated:
         self.count[line] += first.size
         _add_counts(self.involved[line], left)
         _add_counts(self.involved[line], right)
-        if sample.groups is not None:
-            group, other = sample.group[first], sample.group[second]
-            _add_counts(self.by_group[line], group * len(sample.groups.names) + other)
-            if sample.groups.of_subject is not None:
-                within = group == other
-                self._pairs[line][0].add(left[within], right[within])
-                left, right = left[~within], right[~within]
+        _add_counts(self.by_group[line], sample.cells(first, second))
+        if sample.groups is not None and sample.groups.of_subject is not None:
+            within = sample.group[first] == sample.group[second]
+            self._pairs[line][0].add(left[within], right[within])
+            left, right = left[~within], right[~within]
         self._pairs[line][1].add(left, right)
 
 
@@ -165,17 +162,15 @@ class FalseMatches:
     by_pair: csr_array | None
     within: csr_array | None
 
-    def threshold(self, mated: NDArray[np.float32] | None) -> float:
+    def threshold(self, mated: NDArray[np.float32]) -> float:
         """Return the threshold to tell people, which accepts what ``cut`` does.
 
         Args:
-            mated: scores, ascending, if they are known.
+            mated: scores, ascending, which it tells apart too.
         """
         score, above = self.between
         if score == -np.inf:
             return -math.inf
-        if mated is None:
-            return between(score, just_above(score))
         higher = mated[np.searchsorted(mated, score, side="right") :][:1]
         return between(score, min([above, *higher]))
 
@@ -288,16 +283,11 @@ def _guess(tiles: Tiles, sample: Sample, allowed: Sequence[int], reach: int) -> 
 
 
 class _Mated:
-    """Counts the mated scores below thresholds ``(E,)``, and collects the scores."""
+    """Collects mated scores, the subject of each, and the groups of its images as one number."""
 
-    def __init__(
-        self, tiles: Tiles, sample: Sample, edges: NDArray[np.float32], keep: bool
-    ) -> None:
-        self._tiles, self._sample, self._edges, self._keep = tiles, sample, edges, keep
-        squares = 0 if sample.groups is None else len(sample.groups.names) ** 2
-        self.scores = [np.empty(0, np.float32)]
-        self.missed = np.zeros((len(edges), sample.images.size), np.int64)
-        self.by_group = np.zeros((len(edges), squares), np.int64)
+    def __init__(self, tiles: Tiles, sample: Sample) -> None:
+        self._tiles, self._sample = tiles, sample
+        self.found: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]] = []
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         masks = self._tiles.mated(rows, columns)
@@ -305,33 +295,28 @@ class _Mated:
         positions = np.flatnonzero(masks[0])
         flat, sample = scores.view(-1), self._sample
         mated = np.clip(flat[torch.from_numpy(positions).to(flat.device)].cpu().numpy(), -1, 1)
-        if self._keep:
-            self.scores.append(mated)
         first, second = images_of(positions, rows, columns)
-        for index, edge in enumerate(self._edges):
-            below = mated < edge
-            _add_counts(self.missed[index], sample.subject[first[below]])
-            if sample.groups is not None:
-                group, other = sample.group[first[below]], sample.group[second[below]]
-                _add_counts(self.by_group[index], group * len(sample.groups.names) + other)
+        self.found.append((mated, sample.subject[first], sample.cells(first, second)))
 
 
 def count_mated(
-    tiles: Tiles, sample: Sample, edges: NDArray[np.float32], keep: bool
-) -> tuple[NDArray[np.float32] | None, NDArray[np.int64], NDArray[np.int64]]:
+    tiles: Tiles, sample: Sample, edges: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Count the mated scores below thresholds, ``(E,)``.
 
     Returns:
-        All mated scores, ascending, if they are to be kept; those below each threshold by subject,
-        ``(E, G)``, and by the groups of the two images, ``(E, D²)``.
+        All mated scores, ascending; those below each threshold by subject, ``(E, G)``, and by the
+        groups of the two images, ``(E, D²)``.
     """
-    kernels = tiles.visit(
-        lambda: _Mated(tiles, sample, edges, keep), "comparing mated pairs", near_only=True
-    )
-    scores = None
-    if keep:
-        scores = np.sort(np.concatenate([part for kernel in kernels for part in kernel.scores]))
-    return scores, total(kernels, "missed"), total(kernels, "by_group")
+    kernels = tiles.visit(lambda: _Mated(tiles, sample), "comparing mated pairs", near_only=True)
+    found = [part for kernel in kernels for part in kernel.found]
+    scores, subject, cell = (np.concatenate(side) for side in zip(*found, strict=True))
+    counts = [
+        [np.bincount(of[scores < edge], minlength=size) for edge in edges]
+        for of, size in ((subject, sample.images.size), (cell, sample.width**2))
+    ]
+    missed, by_group = (np.array(rows, np.int64) for rows in counts)
+    return np.sort(scores), missed, by_group
 
 
 def float32_at_least(threshold: float) -> np.float32:

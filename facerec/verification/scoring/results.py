@@ -151,8 +151,8 @@ class AllPairs:
     tables: tuple[ErrorTable, ...]
     """At the thresholds given, then at the operating points, in their order."""
     groups: Groups | None
-    mated_scores: NDArray[np.float32] | None
-    """All mated scores, ascending; None if they are too many."""
+    mated_scores: NDArray[np.float32]
+    """All mated scores, ascending."""
 
 
 def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from facerec.devices import exact_products
-from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
 from facerec.verification.unit_rows import real_matrix, row_norms, unit_rows
@@ -31,11 +30,6 @@ class Sample:
     ) -> None:
         raw, names = real_matrix(vectors, "embeddings"), np.asarray(subjects)
         codes = np.zeros(len(raw), np.int64) if groups is None else np.asarray(groups)
-        if not names.shape == codes.shape == (len(raw),):
-            raise MetricError(
-                f"there are {len(raw)} embeddings but subjects of shape {names.shape} and groups "
-                f"of shape {codes.shape}; give one an image"
-            )
         norms = row_norms(raw)
         usable = ~np.isnan(norms)
         self.failures = np.flatnonzero(~usable)
@@ -53,6 +47,12 @@ class Sample:
         order = np.argsort(subject, kind="stable")
         self.subject, self.group = subject[order].astype(np.int32), group[order]
         self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
+        self.width = len(texts)
+
+    def cells(self, first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the groups of two images as one number, of all images where there are none."""
+        cells: NDArray[np.int64] = self.group[first] * self.width + self.group[second]
+        return cells
 
 
 class ScoreTiles:

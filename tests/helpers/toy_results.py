@@ -66,7 +66,5 @@ def make_result(
     )
     if not folds:
         bench = replace(bench, pairs=replace(bench.pairs, folds=None))
-    result = evaluate_embeddings(
-        Embeddings(vectors, norms, True), bench, **flags
-    )
+    result = evaluate_embeddings(Embeddings(vectors, norms, True), bench, **flags)
     return replace(result, model=MODEL)

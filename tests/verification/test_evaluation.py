@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facerec.statistics.operating_intervals import (
-    realised_fpr_interval,
-    threshold_interval,
-    tpr_interval,
-)
 from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 from helpers.toy_results import make_result

@@ -27,7 +27,6 @@ from facerec.fairness.differentials import (
     max_over_geomean,
     max_over_min,
 )
-from facerec.fairness.pair_counts import resample
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import Bound
@@ -140,28 +139,6 @@ def counted(faces: Toy, targets: tuple[str, ...], of_list: bool = False) -> Grou
     return found
 
 
-@pytest.mark.parametrize("of_list", [False, True])
-def test_replicates_are_those_of_a_loop(of_list: bool) -> None:
-    faces = toy(persons=30, images=3)
-    errors = counted(faces, ("5e-2",), of_list)
-    first, second = faces.pairs
-    sides = faces.subject[first], faces.subject[second]
-    accepted = score_pairs(faces.vectors, first, second) >= errors.points[0].point.threshold
-    weights = resample(errors.subjects, 40, 7)
-    everyone = np.arange(30)
-    drawn = VertexBootstrap(everyone, everyone, np.ones(30, bool), replicates=40, seed=7)
-    np.testing.assert_array_equal(weights, drawn.multiplicities)
-    same = sides[0] == sides[1]
-    for place, counts in enumerate(errors.points[0].counts):
-        within = (faces.group[first] == place) & (faces.group[second] == place)
-        fmr, fnmr = counts.replicates(weights)
-        for row, times in enumerate(weights.astype(float)):
-            weight = np.where(same, times[sides[0]], times[sides[0]] * times[sides[1]])
-            for rates, wrong, of in ((fmr, accepted, ~same), (fnmr, ~accepted, same)):
-                share = weight[within & of]
-                assert rates[row] == pytest.approx(share @ wrong[within & of] / share.sum())
-
-
 # --- the table ------------------------------------------------------------------------------
 
 
@@ -262,14 +239,14 @@ def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
     found = differentials(errors, replicates=2000)
     generator = np.random.default_rng(0)
     for kind, of in enumerate(("FMR", "FNMR")):
-        shares = [counts.shares()[kind] for counts in errors.points[0].counts]
+        shares = [share for both in errors.points[0].shares[:-1] if (share := both[kind])]
         draws = [
             generator.standard_t(share.effective_subjects - 1, 200_000)
             * math.sqrt(share.test_variance)
-            / share.rate
+            / share.value
             for share in shares
         ]
-        apart = abs(math.log(shares[0].rate / shares[1].rate))
+        apart = abs(math.log(shares[0].value / shares[1].value))
         expected = np.mean(np.abs(draws[0] - draws[1]) >= apart)
         one = row(found.rows, "max/geomean", "5e-2", of)
         assert one.p_value == pytest.approx(expected, abs=4 * (expected / 2000) ** 0.5)

@@ -29,11 +29,6 @@ KNOWN_NAMES = (
         Preprocessing("rgb", 127.5, 128.0),
         "facenet (davidsandberg/facenet: src/facenet.py, fixed_image_standardization)",
     ),
-    (
-        r"w600k_|glintr100|buffalo|antelope",
-        Preprocessing("rgb", 127.5, 127.5),
-        "InsightFace's model packs (python-package/insightface/model_zoo/arcface_onnx.py)",
-    ),
 )
 """Of the file, in lower case; what the family trains with, and where that is written. Looked at
 where nothing inside a file tells."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from facerec.errors import MissingExtraError
 from facerec.progress import Progress
-from facerec.verification.scoring.tiles import CrossTiles
+
+if TYPE_CHECKING:  # identification alone needs no torch
+    import torch
+    from torch import Tensor
 
 BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""
@@ -70,6 +71,8 @@ def best_columns(
     Returns:
         ``(R, k)`` each, the best first, and of equal ones the first.
     """
+    from facerec.verification.scoring.tiles import CrossTiles
+
     shape = len(rows), min(ranks, len(columns))
     tiles = CrossTiles(rows, columns, device, progress=progress)
     first, *others = tiles.visit(lambda: _Best(shape), stage)
@@ -87,6 +90,8 @@ class _Best:
         self.columns = np.full(shape, -1, np.int32)
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        import torch
+
         top, column = torch.topk(scores, min(self.scores.shape[1], scores.shape[1]), dim=1)
         new = top.cpu().numpy()
         # Rows that hold better ones already need no more work: nearly all, after a while.

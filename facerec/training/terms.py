@@ -1,6 +1,7 @@
 """The losses whose sum a run learns, as terms that a learner goes through one by one.
 
-To add one, write its class here, list it in `TERMS`, and give the recipe a field.
+To add one, write its class here or in the file of a recipe, and give its name a weight in
+`Recipe.terms`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, RecipeError
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss
 from facerec.heads.norm_regularizer import (
@@ -57,8 +58,12 @@ class MicroBatch:
     """Of the step's micro-batches."""
 
 
+TERMS: dict[str, type[Term]] = {}
+"""By name, in the order in which their losses are added."""
+
+
 class Term:
-    """One of the losses.
+    """One of the losses; a class of its own is found by its name.
 
     Attributes:
         name: first part of the names of its tensors in a checkpoint.
@@ -68,18 +73,27 @@ class Term:
     name: ClassVar[str]
     module: nn.Module
 
+    def __init_subclass__(cls) -> None:
+        TERMS[cls.name] = cls
+
+    def __init__(self, weight: float) -> None:
+        self.module, self.weight = nn.Identity(), weight
+
     @classmethod
     def of(
         cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
     ) -> Term | None:
         """Make the term that a recipe asks for, or None where it asks for none.
 
+        By default that is what has a weight in `Recipe.terms`.
+
         Args:
             recipe: the whole configuration.
             dataset: the training images.
             targets: the teacher's embeddings, if there is a teacher.
         """
-        raise NotImplementedError
+        weight = dict(recipe.terms).get(cls.name)
+        return cls(weight) if weight else None
 
     @property
     def couples_samples(self) -> bool:
@@ -271,10 +285,6 @@ class DistillationTerm(Term):
         return LossOutput(output.loss, figures)
 
 
-TERMS: tuple[type[Term], ...] = (MarginTerm, NormTerm, DistillationTerm)
-"""In the order in which their losses are added."""
-
-
 def create_terms(
     recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
 ) -> list[Term]:
@@ -282,6 +292,10 @@ def create_terms(
 
     Raises:
         DatasetError: nothing can be learned of these images.
+        RecipeError: a weight for a term that there is not.
     """
-    terms = (kind.of(recipe, dataset, targets) for kind in TERMS)
+    for name, _ in recipe.terms:
+        if name not in TERMS:
+            raise RecipeError(f"terms: there is no term {name!r}; known are {', '.join(TERMS)}")
+    terms = (kind.of(recipe, dataset, targets) for kind in TERMS.values())
     return [term for term in terms if term is not None]

@@ -184,21 +184,6 @@ def test_the_seed_decides_the_weights(name: str) -> None:
     assert drawn and not any(torch.equal(first[n], other[n]) for n in drawn)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("width", [0.25, 0.3, 0.75, 1.3])
-def test_widths_are_multiples_of_eight(name: str, width: float) -> None:
-    with torch.device("meta"):
-        backbone = create_backbone(name, width=width)
-        full = create_backbone(name)
-    pairs = zip(backbone.modules(), full.modules(), strict=True)
-    for module, reference in pairs:
-        if isinstance(module, nn.Conv2d) and isinstance(reference, nn.Conv2d):
-            assert module.out_channels % 8 == 0
-            error = abs(module.out_channels - width * reference.out_channels)
-            unit = 4 if name.startswith("iresnet") else 4 * reference.out_channels / 64
-            assert error <= unit
-
-
 def test_wrong_names_get_the_nearest_right_one() -> None:
     with pytest.raises(RecipeError, match=r"'iresnet5O'.*did you mean 'iresnet50'"):
         create_backbone("iresnet5O")

@@ -12,7 +12,7 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, t
 
 from facerec.comparison.significance import (
     ONE_SEED,
@@ -74,7 +74,7 @@ def test_identical_arms() -> None:
     figures = np.random.default_rng(0).random((5, len(LABELS)))
     found = compare_paired(figures, figures, LABELS)
     assert found.value == 0 and found.differences == (0,) * 5 and found.p == 1
-    assert found.over_seeds is found.over_classes is found.joint is None
+    assert found.over_seeds is found.over_classes is found.joint is None  # nothing varies
     assert adjust([found])[0].p_holm == 1
 
 
@@ -105,7 +105,29 @@ def test_the_difference_is_the_mean_of_the_differences() -> None:
     assert compare_paired(arm, base, LABELS) == found
 
 
-def test_leaving_out_classes_covers_where_queries_are_not_independent() -> None:
+def test_intervals_equal_a_naive_jackknife() -> None:
+    generator = np.random.default_rng(4)
+    effects = generator.normal(0, 0.3, (12,))[LABELS] + generator.normal(0, 0.1, (4, 1))
+    values = effects + generator.normal(0, 1, (4, len(LABELS)))
+    found, mean = mean_over_seeds(values, LABELS), values.mean()
+    assert found.value == pytest.approx(mean)
+    without = np.array([values[:, c != LABELS].mean() for c in range(12)])
+    classes = 11 / 12 * ((without - without.mean()) ** 2).sum()
+    seeds = values.mean(axis=1).var(ddof=1) / 4
+    freedom = (seeds + classes) ** 2 / (seeds**2 / 3 + classes**2 / 11)
+    for interval, variance, degrees in (
+        (found.over_seeds, seeds, 3),
+        (found.over_classes, classes, 11),
+        (found.joint, seeds + classes, freedom),
+    ):
+        margin = t.ppf(0.975, degrees) * math.sqrt(variance)
+        if interval is found.joint:
+            margin = max(margin, t.ppf(0.975, 3) * math.sqrt(seeds))
+        assert interval is not None
+        assert [interval.low, interval.high] == pytest.approx([mean - margin, mean + margin])
+
+
+def test_intervals_over_classes_cover_where_queries_are_not_independent() -> None:
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(30), generator.integers(3, 15, size=30))
     by_class = by_query = 0

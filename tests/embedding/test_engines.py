@@ -15,7 +15,6 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from helpers.toy_onnx import expected, faces, tiles  # noqa: E402
-from onnx import TensorProto  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402
@@ -43,23 +42,6 @@ def parsed(**options: Any) -> OnnxFile:
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
-@pytest.mark.parametrize("batch", ["n", 3])
-def test_an_engine_computes_the_file(name: str, layout: str, dtype: str, batch: Any) -> None:
-    kind = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8}[dtype]
-    engine = opened(name, parsed(layout=layout, dtype=kind, batch=batch))
-    for count in (1, 2, 3, 7) if batch == "n" else (3, 3):
-        images = faces(count, seed=count)
-        x = images if layout == "NHWC" else images.transpose(0, 3, 1, 2)
-        found = engine.run(np.ascontiguousarray(x, dtype))
-        assert found.dtype == np.float32 and found.shape == (count, 8)
-        wanted = expected(images, UNSCALED)
-        np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-    assert engine.device == "cpu"
-
-
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_an_engine_gets_the_checked_bytes(tmp_path: Path, name: str) -> None:
     """Whoever changes the file after the check changes nothing."""
     path = tmp_path / "tiles.onnx"
@@ -71,25 +53,6 @@ def test_an_engine_gets_the_checked_bytes(tmp_path: Path, name: str) -> None:
     wanted = expected(images, UNSCALED)
     found = opened(name, file).run(x)
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("size", ["n", 2])
-def test_only_the_files_own_batches_are_taken(name: str, layout: str, size: Any) -> None:
-    engine = opened(name, parsed(layout=layout, batch=size))
-    right = (2, 3, 112, 112) if layout == "NCHW" else (2, 112, 112, 3)
-    other = (2, 112, 112, 3) if layout == "NCHW" else (2, 3, 112, 112)
-    assert engine.run(np.zeros(right, np.float32)).shape == (2, 8)
-    wrong = [np.zeros(other, np.float32), np.zeros(right), np.zeros(right, np.uint8)]
-    wrong += [np.zeros(shape, np.float32) for shape in (right[1:], (2, 3, 112, 113))]
-    if size == 2:
-        wrong.append(np.zeros((3, *right[1:]), np.float32))
-    for batch in wrong:
-        with pytest.raises(
-            ModelError, match=rf"the input is float32 of shape \({str(size).upper()}, "
-        ):
-            engine.run(batch)
 
 
 def test_unknown_engines_devices_and_precisions() -> None:

@@ -130,16 +130,6 @@ def test_encoded_images_are_embedded_as_their_pixels(
     }
 
 
-def test_some_images_in_another_order(model: TorchModel) -> None:
-    images = faces(6)
-    found = embed_images(model, source(images), flip=True, indices=[4, 0, 5], batch_size=2)
-    assert found.ids is not None and found.ids.tolist() == ["4.png", "0.png", "5.png"]
-    expected = extract(model, images[[4, 0, 5]], flip=True, batch_size=2)
-    np.testing.assert_array_equal(found.vectors, expected.vectors)
-    nothing = embed_images(model, source(images), flip=True, indices=[])
-    assert nothing.vectors.shape == (0, 16) and nothing.ids is not None and not len(nothing.ids)
-
-
 class Damaged(MemoryImages):
     """Its first record is damaged, which is known only when it is read."""
 

@@ -147,25 +147,6 @@ def test_what_torch_exports_by_default_is_a_model(
             load_model(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted", "evidence"),
-    [
-        ("AdaFace_ir101.onnx", Preprocessing("bgr", 127.5, 127.5), "that of AdaFace"),
-        ("facenet512.onnx", Preprocessing("rgb", 127.5, 128.0), "that of facenet"),
-        ("w600k_r50.onnx", RGB, "InsightFace's model packs"),
-        ("MobileFaceNet.onnx", RGB, "an assumption"),
-    ],
-)
-def test_families_that_go_by_their_names(
-    tmp_path: Path, name: str, wanted: Preprocessing, evidence: str
-) -> None:
-    model = load_model(written(tmp_path / name))
-    assert model.preprocessing == wanted and evidence in model.evidence[0]
-    # What the file itself says comes before its name.
-    inside = load_model(written(tmp_path / name, leading=INSIDE))
-    assert inside.preprocessing == UNSCALED and inside.assumed == ("channels",)
-
-
 # --- files ------------------------------------------------------------------------------------
 
 

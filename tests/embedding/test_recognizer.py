@@ -114,15 +114,6 @@ def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceR
 
 
 @pytest.mark.parametrize(
-    ("rows", "flip"), [([], True), (ROWS[:3], False), (ROWS[3:], True)], ids=["none", "no", "yes"]
-)
-def test_the_models_thresholds_say_whether_mirror_images_are_added(rows: Any, flip: bool) -> None:
-    known = with_thresholds(rows, flip=None)
-    assert known.flip is flip and ("mirror images added" in repr(known)) is flip
-    assert with_thresholds(rows, flip=not flip).flip is not flip
-
-
-@pytest.mark.parametrize(
     ("images", "sentence"),
     [
         (faces(1)[0, :, :, 0], r"found uint8 \(112, 112\)"),
@@ -304,73 +295,32 @@ def test_the_contract_changes_with_what_changes_embeddings(path: Path, tmp_path:
     assert in_memory().contract is None
 
 
-# --- ONNX files and bundles ------------------------------------------------------------------
-
-
-def write_onnx(path: Path, note: dict[str, Any] | None, seed: int = 0) -> None:
-    """Write a network that averages patches of 28×28 and multiplies by a random matrix."""
-    onnx = pytest.importorskip("onnx")
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    matrix = np.random.default_rng(seed).normal(size=(48, 16)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node(
-                "AveragePool", ["data"], ["p"], kernel_shape=[28] * 2, strides=[28] * 2
-            ),
-            helper.make_node("Flatten", ["p"], ["f"]),
-            helper.make_node("MatMul", ["f", "w"], ["embedding"]),
-        ],
-        "patches",
-        [helper.make_tensor_value_info("data", kind, ["batch", 3, 112, 112])],
-        [helper.make_tensor_value_info("embedding", kind, ["batch", 16])],
-        [onnx.numpy_helper.from_array(matrix, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    if note is not None:
-        helper.set_model_props(model, {"facerec": json.dumps(note)})
-    path.write_bytes(model.SerializeToString())
-
-
-def patches(images: np.ndarray, mean: float, std: float, seed: int = 0) -> np.ndarray:
-    """Compute the same with numpy."""
-    matrix = np.random.default_rng(seed).normal(size=(48, 16)).astype(np.float32)
-    x = (images.astype(np.float64).transpose(0, 3, 1, 2) - mean) / std
-    pooled = x.reshape(len(x), 3, 4, 28, 4, 28).mean(axis=(3, 5))
-    return pooled.reshape(len(x), 48) @ matrix
-
-
-NOTE = {
-    "format": 1,
-    "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 128.0},
-    "thresholds": ROWS,
-}
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundle") / "faces"
-    (folder / "variants").mkdir(parents=True)
-    write_onnx(folder / "model.onnx", NOTE)
-    write_onnx(folder / "variants" / "int8.onnx", {**NOTE, "thresholds": []}, seed=1)
-    (folder / "facerec.json").write_text(json.dumps({"schema": BUNDLE_SCHEMA}))
-    write_sums(folder)
-    return folder
+# --- bundles ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-def test_a_bundle_with_its_thresholds_and_variants(bundle: Path, engine: Any) -> None:
+def test_a_bundle_with_its_thresholds_and_variants(tmp_path: Path, engine: Any) -> None:
     pytest.importorskip(engine)
-    mine = load(bundle, engine=engine)
+    from helpers.toy_onnx import expected, noted, tiles
+
+    (tmp_path / "variants").mkdir()
+    stated = Preprocessing("rgb", 127.5, 128.0)
+    for name, rows in (("model", ROWS), ("variants/int8", [])):
+        entry = {"channels": "rgb", "mean": 127.5, "std": 128.0}
+        model = tiles(metadata=noted(preprocessing=entry, thresholds=rows))
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    (tmp_path / "facerec.json").write_text(json.dumps({"schema": BUNDLE_SCHEMA}))
+    write_sums(tmp_path)
+    mine = load(tmp_path, engine=engine)
     assert engine in repr(mine).lower() and " on cpu" in repr(mine).lower()
     images = faces(5)
-    np.testing.assert_allclose(mine.embed(images), patches(images, 127.5, 128), atol=1e-4)
-    assert mine.embed(images[0]).shape == (16,)
+    np.testing.assert_allclose(mine.embed(images), expected(images, stated), atol=1e-4)
+    assert mine.embed(images[0]).shape == (8,)
     a, b = mine.embed(images[:2])
     assert mine.verify(a, b).source == "FPR 1e-3 on lfw (r)"
-    variant = load(bundle, engine=engine, variant="int8", flip=False)
-    np.testing.assert_allclose(variant.embed(images), patches(images, 127.5, 128, 1), atol=1e-4)
+    variant = load(tmp_path, engine=engine, variant="int8", flip=False)
     assert variant.contract != mine.contract
     with pytest.raises(ModelError, match="FPR 1e-3: no threshold"):
         variant.verify(a, b, fpr="1e-3")
     with pytest.raises(ModelError, match="no variant 'fp8'"):
-        load(bundle, engine=engine, variant="fp8")
+        load(tmp_path, engine=engine, variant="fp8")

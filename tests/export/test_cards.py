@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from facerec.export.cards import data_terms, model_card, training_facts
+from facerec.export.cards import model_card, training_facts
 
 RECIPE = {
     "type": "Recipe",
@@ -185,19 +185,3 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     # The table keeps its columns.
     (row,) = (line for line in card.splitlines() if "lfw.json" in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 8
-
-
-@pytest.mark.parametrize(
-    ("path", "known"),
-    [
-        ("/data/ms1mv3", "withdrawn"),
-        ("/data/faces_emore", "withdrawn"),
-        ("D/Glint360K.rec", "licence unknown"),
-        ("/ms1mv3/mine", None),
-        ("mine", None),
-        (None, None),
-    ],
-)
-def test_terms_go_by_the_name_of_the_folder(path: str | None, known: str | None) -> None:
-    terms = data_terms(path)
-    assert terms is None if known is None else known in str(terms)

@@ -19,7 +19,7 @@ from helpers.thin import thinned
 import facerec
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.align import face_template
-from facerec.embedding.bundle import check_sums, read_bundle
+from facerec.embedding.bundle import check_sums
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
 from facerec.errors import ExportError, FacerecError
@@ -151,25 +151,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 # --- what is in it ------------------------------------------------------------------------------
-
-
-@pytest.mark.integration
-def test_the_files_of_a_bundle(written: BundleReport) -> None:
-    assert set(files(written.path)) == {
-        "model.onnx",
-        "model_card.md",
-        "facerec.json",
-        "SHA256SUMS",
-        "variants/int8.onnx",
-        "triton/my-run/config.pbtxt",
-        "triton/my-run/1/model.onnx",
-    }
-    # insightface would take the wrong one of two.
-    assert [path.name for path in written.path.glob("*.onnx")] == ["model.onnx"]
-    found = read_bundle(written.path)
-    assert found.note == written.note
-    assert set(found.variants) == {"int8"}
-    assert [path.name for path in written.path.parent.iterdir()] == ["bundle"]
 
 
 @pytest.mark.integration

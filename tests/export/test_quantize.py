@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
 from facerec.export.quantize import calibrate, calibration_images, quantize_int8
-from facerec.records.layout import write_image_records
-from facerec.records.packs import write_pack
 
 pytestmark = pytest.mark.integration
 
@@ -107,23 +104,6 @@ def test_integer_kernels_compute_what_the_file_says(int8: bytes, faces: np.ndarr
     assert cosines(embed(content, faces), embed(content, faces, optimise=False)).mean() > 0.99
 
 
-def test_the_pixels_are_normalised_as_the_main_file_says(
-    tiny_onnx: bytes, faces: np.ndarray, int8: bytes
-) -> None:
-    other = onnx.load_from_string(tiny_onnx)
-    (entry,) = other.metadata_props
-    note = json.loads(entry.value)
-    note["preprocessing"]["channels"] = "bgr"
-    entry.value = json.dumps(note)
-    swapped = faces[..., ::-1].copy()
-    graphs = []
-    for main in (other.SerializeToString(), tiny_onnx):
-        variant = quantize_int8(main, swapped)
-        graphs.append(onnx.load_from_string(variant).graph)
-    wanted = onnx.load_from_string(int8).graph
-    assert graphs[0] == wanted and graphs[1] != wanted
-
-
 def test_ranges_over_batches_are_those_of_all_values() -> None:
     node = helper.make_node("Mul", ["data", "two"], ["double"])
     graph = helper.make_graph(
@@ -174,33 +154,6 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
         "notes.txt" in note or "left out" in note or ".txt" in note for note in facts["notes"]
     )
     assert facts["sha256"] == hashlib.sha256(b"".join(images[place] for place in order)).hexdigest()
-
-
-def test_a_choice_is_random_and_repeatable(tmp_path: Path, faces: np.ndarray) -> None:
-    many = np.concatenate([faces, 255 - faces])
-    write_folder(tmp_path, encoded(many))
-    first, second, other = (calibration_images(tmp_path, 40, seed) for seed in (0, 0, 1))
-    assert len(first[0]) == 40 and first[1] == second[1] != other[1]
-    np.testing.assert_array_equal(first[0], second[0])
-    pool = {face.tobytes() for face in many}
-    chosen = {face.tobytes() for face in first[0]}
-    assert len(chosen) == 40 and chosen < pool
-
-
-def test_a_pack_gives_each_image_once(tmp_path: Path, faces: np.ndarray) -> None:
-    images = encoded(faces)
-    write_pack(tmp_path / "bench.bin", images + images[::-1], [True, False] * 16)
-    found, _ = calibration_images(tmp_path / "bench.bin")
-    np.testing.assert_array_equal(found, faces)
-
-
-def test_record_files_and_their_folder(tmp_path: Path, faces: np.ndarray) -> None:
-    items = ((place // 8, str(place), image) for place, image in enumerate(encoded(faces)))
-    record = write_image_records(tmp_path / "train", items).path
-    folder, file = calibration_images(tmp_path), calibration_images(record, 100)
-    assert folder[1]["sha256"] == file[1]["sha256"]
-    for found in (folder, file):
-        np.testing.assert_array_equal(found[0], faces)
 
 
 def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:

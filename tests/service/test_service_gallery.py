@@ -10,7 +10,7 @@ import pytest
 
 from facerec.embedding import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, FacerecError, MetricError, ModelError
+from facerec.errors import DatasetError, FacerecError
 from facerec.galleries import Gallery, Space
 from facerec.service.limits import Access
 from tests.helpers.toy_service import Patches, encode, faces, form
@@ -134,20 +134,6 @@ def test_a_change_that_cannot_be_written_has_not_happened(
                 assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
         found = client.post("/v1/identify", files=images(1, 2)).json()
         assert [answer["subject"] for answer in found["answers"]] == ["a", None]
-
-
-def test_what_does_not_start(keep: Any, path: Path) -> None:
-    for fpir in ("0", "1"):
-        with pytest.raises(MetricError, match=f"fpir {fpir} "):
-            keep(fpir=fpir)
-    Gallery(Space.of(FaceRecognizer(Patches(), flip=True))).write(path)
-    with pytest.raises(ModelError, match="flip"):
-        keep()
-    other = Patches()
-    other.sha256 = "1" * 64
-    Gallery(Space.of(FaceRecognizer(other, flip=False))).write(path)
-    with pytest.raises(ModelError, match="another model"):
-        keep()
 
 
 # --- who may use it --------------------------------------------------------------------------

@@ -106,10 +106,6 @@ STUCK = {
     with ThreadPoolExecutor(1) as pool:
         pool.submit(Path(folder / "pipe").open, "rb").result()
 """,
-    "thread-left": """
-    pool = ThreadPoolExecutor(1)
-    pool.submit(Path(folder / "pipe").open, "rb").result()
-""",
     "library": """
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
@@ -122,12 +118,6 @@ STUCK = {
                 lock.pthread_mutex_lock(mutex)
     sys.modules["slow"] = Slow()
     time.sleep(600)
-""",
-    "clearing": """
-    try:
-        time.sleep(600)
-    finally:
-        time.sleep(600)
 """,
 }
 """Ways in which nothing that Python raises in the main thread ends a process, or not soon."""

@@ -50,8 +50,8 @@ def clean(
 
     Nothing is changed: the proposals go into a table, of which you may set lines to no in the
     column accept; facerec make-records SOURCE --apply PROPOSALS.csv --out NEW writes records
-    without the faults. How sure a proposal must be needs no number: what a wrong label, a split
-    person or a mixture looks like in these embeddings is seen by planting such faults in the set.
+    without the faults. How sure a proposal must be needs no number: what a wrong label or a mixture
+    looks like in these embeddings is seen by planting such faults in the set.
 
     Args:
         source: A record file, its folder, a folder of identity/image.jpg, or an embeddings file

@@ -213,8 +213,8 @@ def _tell_stop(
     if last is not None:
         saved = f"the state of step {int(last.name.rpartition('-')[2])} is saved"
     if folder is not None and (folder / "recipe.json").is_file():
-        less = " without --max-steps" if why == "--max-steps" else ""
-        then = f"go on with the same command{less} and --name {folder.name} --resume"
+        less = " and without --max-steps" if why == "--max-steps" else ""
+        then = f"go on with the same command with --name {folder.name} --resume{less}"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +17,16 @@ from torch import Tensor, nn
 from facerec.comparison.batches import class_batches, derived_seed, two_views
 from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.losses import create_loss
-from facerec.comparison.protocol import METRICS, Arm, Metric, Protocol
+from facerec.comparison.losses import LossModule, create_loss
+from facerec.comparison.protocol import Arm, Metric, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
 from facerec.comparison.trunks import Trunk, create_trunk
 from facerec.errors import MetricError
-from facerec.heads import create_regularizer
+from facerec.heads.output import LossOutput
 from facerec.training.optimization import parameter_groups
+from facerec.training.terms import MicroBatch, NormTerm, Step, Term
 
 SELECTED_BY: Metric = "map_at_r"
 """What early stopping and the search go by."""
@@ -48,10 +49,6 @@ class Point:
     """Variance of these norms over their squared mean."""
     loss: float | None = None
     """Mean training loss of the epoch, without penalty."""
-    penalty: float | None = None
-    """Mean weighted penalty of the epoch."""
-    center: float | None = None
-    """The penalty's μ at the end of the epoch."""
 
     @property
     def score(self) -> float:
@@ -73,11 +70,26 @@ class Fit:
     """Why there is no score."""
 
 
+class MetricTerm(Term):
+    """The loss that an arm is about, as a term beside those of `facerec.training.terms`."""
+
+    name = "loss"
+    module: LossModule
+
+    def __init__(self, module: LossModule) -> None:
+        self.module = module
+
+    def forward(self, batch: MicroBatch) -> LossOutput:
+        """Return the loss of a batch."""
+        loss = self.module(batch.embeddings, batch.labels)
+        return LossOutput(loss, {"loss": loss.detach()})
+
+
 class Learner:
     """What learns in a training: the trunk, the terms of its loss, and the optimizer of all.
 
     Args:
-        trunk: on the device, and so are the others.
+        trunk: on the device.
         arm: its setting written into it.
         protocol: of the arm.
         num_classes: of the training fold.
@@ -94,42 +106,41 @@ class Learner:
         seed: int,
         device: torch.device,
     ) -> None:
-        size, config = protocol.trunk.embedding_size, protocol.optimizer
-        self.trunk, self.penalty = trunk, None
-        self.loss = create_loss(arm.loss, num_classes, size, seed).to(device)
+        config = protocol.optimizer
+        loss = create_loss(arm.loss, num_classes, protocol.trunk.embedding_size, seed)
+        self.trunk = trunk
+        self.terms: list[Term] = [MetricTerm(loss)]
         if arm.regularizer is not None:
-            self.penalty = create_regularizer(arm.regularizer, scale=arm.loss.cosine_factor)
-            self.penalty.to(device)
-        plain = list(self.penalty.parameters()) if self.penalty else []
-        own = parameter_groups([self.loss], config)
+            self.terms.append(NormTerm(arm.regularizer, arm.loss.cosine_factor))
+        for term in self.terms:
+            term.module.to(device)
+        plain = [parameter for term in self.terms for parameter in term.plain]
         self.optimizer = config.create(
             [
                 *parameter_groups([trunk], config, plain=plain),
-                *({**group, "lr": arm.loss_lr} for group in own),
+                *({**group, "lr": arm.loss_lr} for group in parameter_groups([loss], config)),
             ]
         )
 
-    def train_step(
-        self, images: Tensor, labels: Tensor, progress: float
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Take a step, and return the loss, the weighted penalty and its center.
+    def train_step(self, images: Tensor, labels: Tensor, number: int, total: int) -> Tensor:
+        """Take a step, and return the loss without penalty.
 
         Args:
             images: what the trunk takes.
             labels: their classes, numbered from 0.
-            progress: share of the training that is done.
+            number: of the step, from 0.
+            total: of steps.
         """
-        embeddings = self.trunk(images).float()
-        metric, penalty, center = self.loss(embeddings, labels), None, None
-        total = metric
-        if self.penalty is not None:
-            output = self.penalty(embeddings, progress=progress)
-            penalty, center = output.loss.detach(), output.figures["center"]
-            total = metric + output.loss
+        for term in self.terms:
+            term.begin(Step(number, number / total, labels, None, None))
+        part = MicroBatch(self.trunk(images).float(), labels, None, first=True, last=True)
+        outputs = [term.forward(part) for term in self.terms]
         self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        functools.reduce(torch.add, [output.loss for output in outputs]).backward()
         self.optimizer.step()
-        return metric.detach(), penalty, center
+        for term in self.terms:
+            term.end()
+        return outputs[0].figures["loss"]
 
 
 class Trainer:
@@ -169,15 +180,15 @@ class Trainer:
         trunk = self.create_trunk(protocol.trunk, seed)
         learner = Learner(trunk, arm, protocol, len(fold.train), seed, self.device)
         held_out, _ = select_classes(self.labels, fold.validation)
-        best = self._validate(trunk, protocol, held_out, {"epoch": 0})
+        best = self._validate(trunk, protocol, held_out, 0)
         curve, weights, failure = [best], copy.deepcopy(trunk.state_dict()), None
         for epoch in range(1, protocol.epochs + 1):
-            figures = self._train_epoch(learner, arm, protocol, fold, seed, epoch)
-            if not math.isfinite(figures["loss"]) or not _all_finite(trunk):
-                failure = f"the loss is {figures['loss']} in epoch {epoch}"
+            loss = self._train_epoch(learner, arm, protocol, fold, seed, epoch)
+            if not math.isfinite(loss) or not _all_finite(trunk):
+                failure = f"the loss is {loss} in epoch {epoch}"
                 break
             try:
-                curve.append(self._validate(trunk, protocol, held_out, figures))
+                curve.append(self._validate(trunk, protocol, held_out, epoch, loss))
             except MetricError as error:  # embeddings that are zero or not finite
                 failure = f"epoch {epoch}: {error}"
                 break
@@ -205,13 +216,13 @@ class Trainer:
 
     def _train_epoch(
         self, learner: Learner, arm: Arm, protocol: Protocol, fold: Fold, seed: int, epoch: int
-    ) -> dict[str, Any]:
+    ) -> float:
         positions, targets = select_classes(self.labels, fold.train)
         steps, shape, reader = protocol.steps_per_epoch, protocol.batch, self._reader(protocol)
         batches = class_batches(targets, shape.classes, shape.per_class, seed, epoch, steps)
         learner.trunk.train()
-        learner.loss.train()
-        losses, penalties, center = [], [], None
+        learner.terms[0].module.train()
+        losses = []
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(derived_seed(seed, epoch))  # dropout
             for step, batch in enumerate(batches, (epoch - 1) * steps):
@@ -219,28 +230,29 @@ class Trainer:
                 pixels = reader.train(positions[indices], seed, step)
                 images = reader.normalize(pixels.to(self.device, non_blocking=True))
                 labels = torch.from_numpy(targets[indices]).to(self.device)
-                progress = step / (protocol.epochs * steps)
-                loss, penalty, center = learner.train_step(images, labels, progress)
-                losses.append(loss)
-                penalties += [] if penalty is None else [penalty]
-        return {
-            "epoch": epoch,
-            "loss": float(torch.stack(losses).mean()),
-            "penalty": float(torch.stack(penalties).mean()) if penalties else None,
-            "center": None if center is None else float(center),
-        }
+                losses.append(learner.train_step(images, labels, step, protocol.epochs * steps))
+        return float(torch.stack(losses).mean())
 
     def _validate(
         self,
         trunk: nn.Module,
         protocol: Protocol,
         held_out: NDArray[np.int64],
-        figures: dict[str, Any],
+        epoch: int,
+        loss: float | None = None,
     ) -> Point:
         embeddings = self.embed(trunk, held_out, protocol)
         means = retrieve(embeddings, self.labels[held_out], ks=(1,)).means()
-        retrieval: dict[str, Any] = {str(name): means[name] for name in METRICS}
-        return Point(**figures, **retrieval, **norm_figures(embeddings))  # type: ignore[arg-type]
+        norms = norm_figures(embeddings)
+        return Point(
+            epoch,
+            means["map_at_r"],
+            means["r_precision"],
+            means["precision_at_1"],
+            norms["norm_mean"],
+            norms["norm_cv2"],
+            loss,
+        )
 
     def _reader(self, protocol: Protocol) -> BatchReader | FeatureReader:
         transform = protocol.transform

@@ -231,7 +231,7 @@ class Comparison(Checked):
     confidence: ProperShare = 0.95
     """Of all intervals."""
     replicates: Count = 2000
-    """Resamples of the test classes."""
+    """Resamples of the families of arms, for the correlation of gain and norm variance."""
     seed: Seed = 0
     """Source of all seeds."""
 

@@ -46,9 +46,9 @@ _TERMS = {
     "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit embeddings "
     "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
     "Interval over seeds, over classes, over both": "Student's t over seeds: another training on "
-    "these test classes. Bootstrap of test classes: other test classes with these trainings. Over "
-    "both: seeds and classes resampled together. References are held fixed. Figures of a k-means "
-    "(NMI, F1) are no means over queries, so their intervals are over seeds alone.",
+    "these test classes. Leaving out one test class at a time: other test classes with these "
+    "trainings. Over both: the two variances added. References are held fixed. Figures of a "
+    "k-means (NMI, F1) are no means over queries, so their intervals are over seeds alone.",
 }
 
 

@@ -107,7 +107,7 @@ def arm_table(summary: Summary) -> Table[Texts]:
         if row is None:
             return missing()
         bound = "≥ " if "lower bound" in str(row.reason) else ""
-        limits = ends(row, "mean_over_seeds", 1, "#.3g") or "n=1"
+        limits = ends(row, "mean_over_seeds", 1, "#.3g") or ("n=1" if row.n == 1 else "")
         return Cell(bound + words.number(row["mean"], "#.3g"), limits)
 
     def cells(arm: Any) -> list[Cell | str]:
@@ -173,7 +173,7 @@ def difference_cell(summary: Summary, arm: str, view: str, metric: str, reason: 
     text = words.number(100 * row.difference, "+.2f")
     if not text.strip("+−0."):
         text = text.lstrip("+−")  # a zero has no sign
-    small = ends(row, f"difference_{over}", 100, "+.2f") or "n=1"
+    small = ends(row, f"difference_{over}", 100, "+.2f") or ("n=1" if row.n == 1 else "")
     return Cell(text, small, strong=summary.declared(arm, view, metric))
 
 

@@ -205,11 +205,13 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
             target = head_target(rows, grouping, of)
             wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
         ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
+        withheld = ratios.index[ratios["value"].isna()]  # audit.csv says why
         searched = working_targets(rows, grouping)
         wanted += [(one, at) for at in searched for one in dict.fromkeys(ratios["figure"])]
         for figure, target in wanted:
             where = {"grouping": grouping, "target": target}
             found = names.select(rows, figure, **where)
+            found = found[~found.index.isin(withheld)]
             # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
             if len(found) > _MOST_PAIRS:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]

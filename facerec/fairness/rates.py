@@ -264,8 +264,9 @@ class _ListedErrors:
             return None
         sides = self.left[of], self.right[of]
         if self.independent:
-            sides = (np.arange(sides[0].size),) * 2
-        return ClusteredShare.from_pairs(events[of], *sides)
+            return ClusteredShare.from_pairs(events[of], *(np.arange(sides[0].size),) * 2)
+        share = ClusteredShare.from_pairs(events[of], *sides)
+        return _among(share, np.arange(share.changes.size), self.group_of.size)
 
 
 # --- all pairs --------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from scipy.sparse.csgraph import connected_components
 from facerec.devices import choose_device
 from facerec.errors import MetricError
 from facerec.galleries.duplicates import duplicates
-from facerec.galleries.faults import Floats, Ints, proposed
+from facerec.galleries.faults import FALSE_SHARE, Floats, Ints, proposed
+from facerec.galleries.impostor_tail import accept
 from facerec.galleries.label_faults import Members, mixtures, twins, wrong_labels
 from facerec.progress import Progress
 from facerec.records.proposals import Proposal
@@ -97,7 +98,7 @@ def clean_set(
     titles = [*words.tolist(), *_fresh_names(words, fresh)]
 
     same, partner = twins(Members(unit, split, len(titles)), chosen, progress)
-    joined = np.flatnonzero(proposed(same))
+    joined = np.flatnonzero(accept(same, FALSE_SHARE))
     links = coo_array((np.ones(len(joined)), (joined, partner[joined])), shape=(len(titles),) * 2)
     people, person = connected_components(links, directed=False)
     wrong = wrong_labels(Members(unit, person[split], people), chosen, progress)
@@ -123,11 +124,13 @@ def clean_set(
             old, new, score = titles[label[row]], titles[split[row]], float(mixed[label[row]])
             yield Proposal("mixture", str(images[row]), old, new, "", score)
         sizes, seen = np.bincount(split, minlength=len(titles)), set()
-        for one in _surest(same):
+        for one in joined[np.argsort(same[joined], kind="stable")].tolist():
             pair = [one, int(partner[one])]
             goes, stays = sorted(pair, key=lambda each: (sizes[each], -each))  # the smaller one
             if (goes, stays) not in seen:
-                yield Proposal("merge", "", titles[goes], titles[stays], "", float(same[one]))
+                yield Proposal(
+                    "merge", "", titles[goes], titles[stays], "", float(-np.expm1(same[one]))
+                )
             seen.add((goes, stays))
         for (gone, kept), score in zip(twice.tolist(), cosine.tolist(), strict=True):
             going, staying = str(images[gone]), str(images[kept])

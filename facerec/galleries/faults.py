@@ -32,17 +32,16 @@ _RIDGE = 1e-5
 """Penalty on the squared slopes of standardised features, where both groups weigh 1."""
 
 
-def proposed(probability: Floats, false_share: float = FALSE_SHARE) -> NDArray[np.bool_]:
+def proposed(probability: Floats) -> NDArray[np.bool_]:
     """Return which items to propose, ``(n,)``: the longest list whose expected false share fits.
 
     Args:
         probability: of the fault, ``(n,)``.
-        false_share: of the list, at most.
     """
     order = np.argsort(-probability, kind="stable")
     false = np.cumsum(1 - probability[order]) / np.arange(1, len(order) + 1)
     chosen = np.zeros(len(order), bool)
-    chosen[order[: int(np.count_nonzero(false <= false_share))]] = True
+    chosen[order[: int(np.count_nonzero(false <= FALSE_SHARE))]] = True
     return chosen & (probability > 0.5)
 
 
@@ -56,25 +55,19 @@ def share_beyond(observed: Floats, planted: Floats) -> float:
     return min(max(share, _LEAST_SHARE), 0.45)
 
 
-def probability_of(
-    observed: Floats, planted: Floats, asked: Floats | None = None, rows: Ints | None = None
-) -> Floats:
-    """Return how probable the fault is, ``(q,)``.
+def probability_of(observed: Floats, planted: Floats) -> Floats:
+    """Return how probable the fault is, ``(n,)``.
 
     Args:
         observed: features of items, mostly sound, ``(n, F)``.
         planted: features of items with the fault, ``(m, F)``.
-        asked: features of the items in question, ``(q, F)``; by default ``observed``.
-        rows: which of those in question the observed ones are, ``(n,)``; by default all.
     """
-    asked = observed if asked is None else asked
-    rows = np.arange(len(observed)) if rows is None else rows
-    doubt = np.zeros(len(asked))
+    doubt = np.zeros(len(observed))
     for turn in range(_ROUNDS):
         # What looks faulty is no example of what is sound, and what is doubtful hardly is, or it
         # would draw the slopes to itself.
-        sound = np.maximum(1 - 2 * doubt[rows], 1e-6)
-        ratio, known = (log_ratio(observed, planted, each, sound) for each in (asked, planted))
+        sound = np.maximum(1 - 2 * doubt, 1e-6)
+        ratio, known = (log_ratio(observed, planted, each, sound) for each in (observed, planted))
         share = share_beyond(ratio, known)
         for _ in range(_SHARES):
             doubt = expit(ratio + logit(share))
@@ -84,9 +77,7 @@ def probability_of(
     return np.asarray(doubt)
 
 
-def log_ratio(
-    sound: Floats, faulty: Floats, asked: Floats, weights: Floats | None = None
-) -> Floats:
+def log_ratio(sound: Floats, faulty: Floats, asked: Floats, weights: Floats) -> Floats:
     """Return the logarithm of how much more frequent features are among faulty items, ``(q,)``.
 
     By logistic regression with equal weights of both groups; a small penalty on its slopes keeps
@@ -96,11 +87,10 @@ def log_ratio(
         sound: features, ``(n, F)``.
         faulty: features, ``(m, F)``.
         asked: features, ``(q, F)``.
-        weights: how sound each of ``sound`` seems, ``(n,)``; by default alike.
+        weights: how sound each of ``sound`` seems, ``(n,)``.
     """
     features = np.concatenate([sound, faulty])
     truth = np.repeat([0.0, 1.0], [len(sound), len(faulty)])
-    weights = np.ones(len(sound)) if weights is None else weights
     weights = np.concatenate([weights / weights.sum(), np.full(len(faulty), 1 / len(faulty))])
     center, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
     design = _with_one((features - center) / spread)

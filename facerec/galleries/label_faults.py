@@ -11,6 +11,7 @@ from scipy.special import expit, logit
 
 from facerec.errors import MetricError
 from facerec.galleries.faults import (
+    FALSE_SHARE,
     Floats,
     Ints,
     features_of,
@@ -18,6 +19,7 @@ from facerec.galleries.faults import (
     probability_of,
     share_beyond,
 )
+from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
 from facerec.galleries.search import best_columns
 from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
@@ -172,8 +174,8 @@ def wrong_labels(
         )
         probability = np.where(known, expit(ratio - np.log(2) + logit(share)), share)
     # Whether its subject is in the set is asked apart, of the likeness to another class alone.
-    of_other = [1, 2, 4]
-    at_home = log_ratio(outside[:, of_other], inside[:, of_other], features[:, of_other]) > 0
+    away, home, asked = (each[:, [1, 2, 4]] for each in (outside, inside, features))
+    at_home = log_ratio(away, home, asked, np.ones(len(away))) > 0
     return WrongLabels(probability, nearest, known & at_home)
 
 
@@ -217,42 +219,21 @@ def _left_out(
 def twins(
     members: Members, device: torch.device, progress: Progress | None = None
 ) -> tuple[Floats, Ints]:
-    """Find classes of one subject.
-
-    The statistic of a class is the largest cosine of its mean to that of another class. What it is
-    for a subject with two classes is seen by splitting every class at random: one half meets the
-    other halves of all classes, with and without that of its own.
+    """Find classes of one subject, whose means are too much alike for two.
 
     Returns:
-        of each class the probability that it is its nearest one's, and that one, ``(C,)`` each.
+        of each class the logarithm of the chance that the best of all impostors is as much alike as
+        its nearest one, and that one, ``(C,)`` each.
     """
-    generator = np.random.default_rng(0)
-    count = members.classes
-    sizes = np.bincount(members.label, minlength=count).astype(float)
-    numbers = np.arange(count)
-    first = np.zeros(len(members.label))
-    for number in range(count):
-        rows = members.of(number)
-        first[generator.permutation(rows)[: len(rows) // 2]] = 1
-    (_, _, left, left_size), (_, _, right, right_size) = map(members.means, (first, 1 - first))
-    whole = members.means(np.ones(len(members.label))).directions
+    means = members.means(np.ones(len(members.label))).directions
+    rows, columns = standardise(means, means)
     doing = "looking for subjects with two labels"
-    cosine, partner = nearest_classes(whole, numbers, whole, sizes > 0, device, progress, doing)
-    other, nearest = nearest_classes(left, numbers, right, right_size > 0, device, progress, doing)
-    split = (left_size > 0) & (right_size > 0)
-    if count < 2 or split.sum() < 2:
-        return np.zeros(count), partner
-    same = np.clip(np.einsum("cd,cd->c", left, right, dtype=np.float64), -1, 1)
-
-    def harmonic(a: Floats, b: Floats) -> Floats:
-        return 1 / (1 / np.maximum(a, 0.5) + 1 / np.maximum(b, 0.5))
-
-    apart = features_of((other,), harmonic(left_size, right_size[nearest]))[split]
-    mate = np.where(same >= other, numbers, nearest)
-    close = np.maximum(same, other)
-    together = features_of((close,), harmonic(left_size, right_size[mate]))[split]
-    asked = features_of((cosine,), harmonic(sizes, sizes[partner]))
-    return probability_of(apart, together, asked, np.flatnonzero(split)), partner
+    scores, others = best_columns(rows, columns, RANKS + 1, device, doing, progress)
+    scores[others == np.arange(len(means))[:, None]] = -np.inf
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :RANKS]
+    best, nearest = np.take_along_axis(scores, order, 1), others[np.arange(len(means)), order[:, 0]]
+    scale = centre_and_spread(rows, columns, same=True)
+    return fit_tail(best, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest.astype(np.int64)
 
 
 def mixtures(

@@ -281,11 +281,10 @@ class MarginClassifier(nn.Module):
                 never one of all centres; ``weight.grad`` stays as it is.
 
         Raises:
-            TrainingError: shapes or types are wrong, batches differ in size between ranks, or a
-                label lies outside [0, C). On CUDA the last two are device-side assertions, which do
-                not make the host wait.
+            TrainingError: batches differ in size between ranks, or a label lies outside [0, C). On
+                CUDA these are device-side assertions, which do not make the host wait.
         """
-        self._check(embeddings, labels)
+        self._check_labels(labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
             column = self._column(labels)
@@ -340,33 +339,14 @@ class MarginClassifier(nn.Module):
         column = all_gather(labels, self.group) - self.class_offset
         return torch.where((column >= 0) & (column < self.num_local), column, -1)
 
-    def _check(self, embeddings: Tensor, labels: Tensor) -> None:
-        size = len(labels)
-        if embeddings.shape != (size, self.embedding_size):
-            raise TrainingError(
-                f"the classifier got embeddings of shape {tuple(embeddings.shape)} with {size} "
-                f"labels; it needs ({size}, {self.embedding_size})"
-            )
-        self._check_labels(labels)
-
     def _check_labels(self, labels: Tensor) -> None:
-        size = len(labels)
-        if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise TrainingError(
-                f"the classifier got labels of type {labels.dtype} and shape "
-                f"{tuple(labels.shape)}; it needs a vector of int64"
-            )
         lowest = -1 if self.unlabelled else 0
-        bad = ((labels < lowest) | (labels >= self.num_classes)).any()
+        bad = (labels < lowest) | (labels >= self.num_classes)
         # One small collective before any other, so that all ranks stop together, none hanging.
-        summary = torch.full((3,), size, dtype=torch.int64, device=labels.device)
+        summary = torch.full((3,), len(labels), dtype=torch.int64, device=labels.device)
         summary[1].neg_()
-        summary[2] = bad
+        summary[2] = bad.any()
         all_reduce_(summary, self.group, maximum=True)
-        if size == 0:
-            raise TrainingError(
-                "the classifier got an empty batch; each rank needs an image a step"
-            )
         different = summary[0] != -summary[1]
         if labels.is_cuda:
             torch._assert_async(~different, "ranks gave batches of different sizes")
@@ -378,7 +358,7 @@ class MarginClassifier(nn.Module):
                 "step; the classifier needs equal ones, so drop the last partial batch"
             )
         if summary[2]:
-            outside = labels[(labels < lowest) | (labels >= self.num_classes)]
+            outside = labels[bad]
             label = f"label {int(outside[0])}" if len(outside) else "a label of another rank"
             raise TrainingError(
                 f"{label} lies outside [0, {self.num_classes}), the classes of the head; set "

@@ -333,30 +333,24 @@ def combination_warnings(
         return []
     name = type(penalty).__name__
     sentences = []
-    if embedding_bn != "none":
-        if isinstance(penalty, L2Norm):
-            sentences.append(
-                f"{name} has next to no effect below the final BatchNorm (embedding_bn="
-                f"{embedding_bn!r}), which pins the mean squared norm; it only shrinks that "
-                "layer's own parameters; choose embedding_bn='none' to study it"
-            )
-        elif embedding_bn == "frozen_gamma" and (penalty.target != "batch" or penalty.rho < 1):
-            sentences.append(
-                f"{name} acts on the layers below the final BatchNorm (embedding_bn="
-                f"{embedding_bn!r}) like SEC with another weight, whatever its centre, because "
-                "that layer pins the mean squared norm; choose embedding_bn='none' to compare "
-                "centres"
-            )
+    if isinstance(penalty, L2Norm) and embedding_bn != "none":
+        sentences.append(
+            f"{name} has next to no effect below the final BatchNorm (embedding_bn={embedding_bn!r}"
+            "), which pins the mean squared norm; choose embedding_bn='none' to study it"
+        )
+    elif embedding_bn == "frozen_gamma" and (penalty.target != "batch" or penalty.rho < 1):
+        sentences.append(
+            f"{name} acts below the final BatchNorm (embedding_bn={embedding_bn!r}) like SEC with "
+            "another weight, whatever its centre; choose embedding_bn='none' to compare centres"
+        )
     if isinstance(margin, NormMargin):
         sentences.append(
             f"conflict: {name} works against {type(margin).__name__}, which reads the norms as "
-            "image quality: of a spread that is held down it reads noise; use the two together as "
-            "a negative control only, or take another margin"
+            "image quality; use the two together as a negative control only"
         )
     if isinstance(margin, SphereFace2017):
         sentences.append(
-            f"{name} changes the meaning of SphereFace2017, whose logits are scaled by the "
-            "embedding's norm: it makes the softmax temperature equal for all samples; use "
-            "SphereFace for a comparison with and without it"
+            f"{name} changes the meaning of SphereFace2017, whose logits are scaled by the norm; "
+            "use SphereFace for a comparison with and without it"
         )
     return sentences

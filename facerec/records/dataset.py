@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -91,14 +91,10 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; ``DataLoader`` calls this when asked to pin."""
-        return Batch(
-            self.images.pin_memory(),
-            self.labels.pin_memory(),
-            self.indices.pin_memory(),
-            self.skipped,
-            self.views,
-            None if self.targets is None else self.targets.pin_memory(),
-        )
+        tensors = {
+            name: value for name, value in vars(self).items() if hasattr(value, "pin_memory")
+        }
+        return replace(self, **{name: value.pin_memory() for name, value in tensors.items()})
 
     def __len__(self) -> int:
         return len(self.labels)

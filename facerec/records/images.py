@@ -45,7 +45,7 @@ _METADATA = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$
 """What systems and their file managers leave beside images, in lower case."""
 
 _EMPTY, _NO_SUFFIX = "empty folder", "without suffix"
-_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder", "loose image")
+_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder")
 _SHOWN = 10
 """People named, and kinds counted, in a note."""
 
@@ -259,15 +259,8 @@ class FolderImages(ImageSource):
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
         if ids is None:
-            account = Account()
-            walk = walk_images(self.root, account)
+            walk, self._notes = _walked(self.root, "check the path")
             ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
-            self._notes = account.notes(str(self.root))
-            if not ids:
-                raise DatasetError(
-                    f"{self.root}: it holds no images ({', '.join(SUFFIXES)}): "
-                    f"{str(account) or 'it is empty'}; check the path"
-                )
         self.ids = text_array(ids, str(self.root))
         check_unique(self.ids, str(self.root))
         for name in self.ids.tolist():
@@ -320,23 +313,21 @@ class SubjectFolders(LabelledImages):
         if not Path(path).is_dir():
             raise DatasetError(f"{path}: there is no such folder; {form}")
         self.root = Path(path).resolve()
-        account = Account()
+        walk, self._notes = _walked(Path(path), form)
         self._folders: list[str] = []
         files: list[bytes] = []
         starts = [0]
-        for inside, names in walk_images(Path(path), account):
+        for inside, names in walk:
             if inside.count("/") > 1:
                 raise DatasetError(f"{Path(path) / inside}: a folder inside a person's; {form}")
             if not inside:
-                account.passed["loose image"] = len(names)
+                self.add_notes([f"{path}: {len(names):,} images beside the folders are left out"])
                 continue
             self._folders.append(inside[:-1])
             files += map(os.fsencode, names)
             starts.append(len(files))
-        self._notes = account.notes(str(path))
         if not files:
-            found = str(account) or "it is empty"
-            raise DatasetError(f"{path}: has no identity folders with images ({found}); {form}")
+            raise DatasetError(f"{path}: has no identity folders with images; {form}")
         # One array of bytes: millions of strings would be copied by every forked worker.
         self._starts, self._files = np.array(starts, np.int64), np.array(files)
         self.class_names = [same_name(folder) for folder in self._folders]
@@ -474,6 +465,22 @@ def metadata_kind(name: str) -> str | None:
     if name.lower() in (*_METADATA, ".ds_store"):
         return name
     return "hidden" if name.startswith(".") else None
+
+
+def _walked(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], list[str]]:
+    """Return the images of each folder below ``root``, see `walk_images`, and notes.
+
+    Raises:
+        DatasetError: there are none, or a folder cannot be read.
+    """
+    account = Account()
+    found = list(walk_images(root, account))
+    if not found:
+        raise DatasetError(
+            f"{root}: it holds no images ({', '.join(SUFFIXES)}): {str(account) or 'it is empty'}; "
+            f"{advice}"
+        )
+    return found, account.notes(str(root))
 
 
 def walk_images(root: Path, account: Account) -> Iterator[tuple[str, list[str]]]:

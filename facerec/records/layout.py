@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from facerec.errors import DatasetError, RecordError
 from facerec.files import open_file
 from facerec.names import same_name
 from facerec.progress import Progress
-from facerec.records.images import LabelledImages, OnError, text_array
+from facerec.records.images import LabelledImages, OnError, check_relative, text_array
 from facerec.records.recordio import (
     CLASS_LIMIT,
     HEADER_BYTES,
@@ -179,8 +179,9 @@ class RecordImages(LabelledImages):
         Raises:
             RecordError: the record is damaged, or its label is no class.
         """
-        record = self.read(i)
-        return record.image, class_of(record, self.where(i), self._limit, self.label_index)
+        where = self.where(i)
+        record = unpack(self.file.read(self.offsets.item(i), self.keys.item(i)), where)
+        return record.image, class_of(record, where, self._limit, self.label_index)
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
         """Return the offsets in the record file."""
@@ -401,8 +402,8 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
     ``aligned TAB path TAB class …``, of which the first that is taken has the key 1.
 
     Raises:
-        DatasetError: a line has another form, a key occurs twice, or a path is unsafe: absolute,
-            with a drive letter, backslash, NUL, or a part that is empty or begins with a dot.
+        DatasetError: a line has another form, a key occurs twice, or a path is absolute or climbs
+            out of its folder.
     """
     paths: dict[int, tuple[str, ...]] = {}
     for number, line in enumerate(read_text(path).split("\n"), start=1):
@@ -421,7 +422,8 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
                 f"{line[:60].strip()!r}; mend the list, or move it away to have images named by "
                 "their keys"
             )
-        paths[key] = _safe_components(name, f"{path}, line {number}")
+        check_relative(name, f"{path}, line {number}")
+        paths[key] = PurePosixPath(name).parts
     return paths
 
 
@@ -438,21 +440,6 @@ def read_text(path: Path) -> str:
         raise DatasetError(
             f"{path}: cannot be read as text in UTF-8 ({problem}); check the path, or save it anew"
         ) from problem
-
-
-def _safe_components(name: str, where: str) -> tuple[str, ...]:
-    components = tuple(name.split("/"))
-    if (
-        any(not component or component.startswith(".") for component in components)
-        or any(sign in name for sign in "\\\0")
-        or name[1:2] == ":"
-    ):
-        raise DatasetError(
-            f"{where}: the path {name[:100]!r} is unsafe or hidden (absolute, with a drive letter, "
-            "backslash, NUL, or a part that is empty or begins with a dot); give it a plain "
-            "relative path"
-        )
-    return components
 
 
 class Written(NamedTuple):
@@ -524,19 +511,12 @@ def write_image_records(
 
 
 def _check_item(path: Path, label: int, name: str, image: bytes, limit: int) -> None:
-    if not isinstance(label, (int, np.integer)) or not 0 <= label < limit:
-        raise RecordError(
-            f"{path}, {name!r}: class {label!r} is none of {limit:,} classes; number them from 0"
-        )
     # Surrogates stand for the bytes of a file name that is not UTF-8.
-    if (
-        not name
-        or not image
-        or any(sign in "\t\n\r\0" or "\ud800" <= sign <= "\udfff" for sign in name)
-    ):
+    odd = any(sign in "\t\n\r\0" or "\ud800" <= sign <= "\udfff" for sign in name)
+    if not 0 <= label < limit or not name or not image or odd:
         raise RecordError(
-            f"{path}, {name!r}: the image is empty, or its name cannot stand in a .lst line "
-            "(empty, with a TAB, line break or NUL, or not UTF-8); rename it"
+            f"{path}, {name!r}: class {label} is none of {limit:,}, the image is empty, or its "
+            "name cannot stand in a .lst line (empty, with a TAB, line break or NUL, or not UTF-8)"
         )
 
 

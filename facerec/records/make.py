@@ -6,9 +6,11 @@ record files, such as mxnet's, do not know it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
-from facerec.files import atomic_folder, atomic_path, full_disk_sentence, staged_folder
+from facerec.files import atomic_folder, atomic_path, staged_folder
 from facerec.libraries import cv2
 from facerec.processes import process_pool
 from facerec.progress import Progress
@@ -147,14 +149,14 @@ def make_records(
     def items() -> Iterator[tuple[int, str, bytes]]:
         nonlocal scaled
         check = partial(_tried, partial(_checked, images=images, size=size, resize=resize))
-        results = _in_order(check, len(images), processes)
-        for i, (data, changed) in kept(range(len(images)), results):
-            scaled += changed
-            label, name = int(images.labels[i]), images.name(i)
-            filled.add(label)
-            if suffix_kind(name) in _STORED_AS_PNG:
-                name += image_suffix(data)
-            yield label, name, data
+        with contextlib.closing(_in_order(check, len(images), processes)) as results:
+            for i, (data, changed) in kept(range(len(images)), results):
+                scaled += changed
+                label, name = int(images.labels[i]), images.name(i)
+                filled.add(label)
+                if suffix_kind(name) in _STORED_AS_PNG:
+                    name += image_suffix(data)
+                yield label, name, data
 
     written = _write_set(out, items(), images.names_of_classes(), (size, size))
     notes = [*images.notes, *turned_note(images, str(images.root))]
@@ -399,7 +401,9 @@ def _resize(data: bytes, where: str, size: int) -> bytes:
     return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
 
 
-def _in_order(work: Work, count: int, processes: int) -> Iterator[Checked | FacerecError]:
+def _in_order(
+    work: Work, count: int, processes: int
+) -> Generator[Checked | FacerecError, None, None]:
     """Yield ``work(i)`` in order, computed by several processes."""
     if processes == 1:
         yield from map(work, range(count))
@@ -501,18 +505,12 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
 
 
 def _replace_index(path: Path, index: RecordIndex) -> list[str]:
-    old, new = (path.with_suffix(f".idx{end}") for end in (".old", ".new"))
-    kept = path.exists()
+    old, kept = path.with_suffix(".idx.old"), path.exists()
     if kept and old.exists():
         raise RecordError(
             f"{old}: an older index is kept here already; move it away, then run this again"
         )
-    # The old index moves only once the new one is safe on the disk.
-    write_index(new, index)
-    try:
-        if kept:
-            path.rename(old)
-        new.rename(path)
-    except OSError as problem:
-        raise RecordError(full_disk_sentence(path, problem)) from problem
+    if kept:
+        shutil.copy2(path, old)
+    write_index(path, index)
     return [f"{old}: the index as it was"] * kept + [f"{path}: {len(index.keys):,} records"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -321,35 +321,3 @@ def set_class_means(
         means = torch.where(first[:, None], means, nn.functional.normalize(beside))
     head.weight.copy_(torch.where(known, means * drawn.norm(dim=1, keepdim=True), drawn))
     return counted
-
-
-def initialize(
-    recipe: Recipe,
-    backbone: nn.Module,
-    head: MarginClassifier | None,
-    dataset: FaceDataset,
-    processes: Processes,
-    *,
-    bf16: bool = False,
-    progress: Progress | None = None,
-) -> Start:
-    """Do all that the recipe's section ``init`` asks for, on all ranks together.
-
-    Args:
-        recipe: `resolved`, with a path in its section ``init``.
-        backbone: the bare module, on its device.
-        head: the classes of this rank, if there is a margin.
-        dataset: the training images.
-        processes: this rank among its peers.
-        bf16: embed for class means under autocast, as training will.
-        progress: of the class means.
-
-    Raises:
-        FacerecError: see `start_from_weights` and `set_class_means`.
-    """
-    start = start_from_weights(recipe, backbone, processes)
-    if head is None or recipe.init.head == "fresh":
-        return start
-    model = TorchModel(backbone, recipe.preprocessing, precision="bf16" if bf16 else "fp32")
-    counts: list[Any] = processes.gather_objects(set_class_means(head, model, dataset, progress))
-    return replace(start, head=f"along the class means of {sum(counts):,} images")

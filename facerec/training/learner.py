@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
+from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.norm_regularizer import global_moments
@@ -30,7 +32,7 @@ from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
-from facerec.training.initialization import Start, initialize
+from facerec.training.initialization import Start, set_class_means, start_from_weights
 from facerec.training.monitor import Figures
 from facerec.training.network import FromPixels
 from facerec.training.optimization import parameter_groups, set_learning_rate
@@ -186,15 +188,13 @@ class Learner:
         recipe = self.recipe
         if recipe.init.path is None or self.start is not None or self.step:
             return
-        self.start = initialize(
-            recipe,
-            self.backbone,
-            self.head,
-            self.dataset,
-            self.processes,
-            bf16=self.precision == "bf16",
-            progress=progress,
-        )
+        self.start = start_from_weights(recipe, self.backbone, self.processes)
+        if self.head is not None and recipe.init.head == "class_means":
+            precision: Precision = "bf16" if self.precision == "bf16" else "fp32"
+            model = TorchModel(self.backbone, recipe.preprocessing, precision=precision)
+            own = set_class_means(self.head, model, self.dataset, progress)
+            count = sum(self.processes.gather_objects(own))
+            self.start = replace(self.start, head=f"along the class means of {count:,} images")
         if self.average is not None:
             self.average.restart()
 

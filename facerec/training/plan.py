@@ -315,7 +315,7 @@ def _transfers(recipe: Recipe, learned: int, ranks: int) -> dict[str, int]:
         "embeddings (all-gather)": ring(4 * batch * size),
         "their gradients (reduce-scatter)": ring(4 * batch * size),
         "labels (all-gather)": ring(8 * batch) * (1 + sampled),
-        "softmax (all-reduce)": 2 * ring(4 * (batch + 3 * batch + 2 * count)),
+        "softmax (all-reduce)": 2 * ring(4 * (batch + 3 * batch + count)),
         "checks and norms": count
         * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty)
         + 2 * ring(24) * sampled,

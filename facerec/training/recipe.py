@@ -10,7 +10,7 @@ from facerec.backbones import Backbone, Preprocessing
 from facerec.errors import RecipeError
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, Positive, Rest, Seed, Share
+from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
@@ -85,6 +85,8 @@ class Recipe(Checked):
     margin: Margin | None = field(default_factory=ArcFace)
     """The head's margin; None has no head and needs no labels, and learns from a teacher alone."""
     regularizer: NormPenalty | None = None
+    terms: tuple[tuple[str, NonNegative], ...] = ()
+    """Pairs of a name and a weight: losses of your own beside these, such as spread 0.5."""
     head: Head = field(default_factory=Head)
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Polynomial | Cosine | MultiStep = field(default_factory=Polynomial)

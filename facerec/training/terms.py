@@ -1,6 +1,7 @@
 """The losses whose sum a run learns, as terms that a learner goes through one by one.
 
-To add one, write its class here, list it in `TERMS`, and give the recipe a field.
+To add one, write its class here or in the file of a recipe, and give its name a weight in
+`Recipe.terms`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, RecipeError
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss
-from facerec.heads.norm_regularizer import NormRegularizer, combination_warnings, create_regularizer
+from facerec.heads.norm_regularizer import (
+    NormPenalty,
+    NormRegularizer,
+    combination_warnings,
+    create_regularizer,
+)
 from facerec.heads.output import LossOutput
 from facerec.records.dataset import FaceDataset
 from facerec.training.distillation import TeacherTargets, distillation_warnings
@@ -52,8 +58,12 @@ class MicroBatch:
     """Of the step's micro-batches."""
 
 
+TERMS: dict[str, type[Term]] = {}
+"""By name, in the order in which their losses are added."""
+
+
 class Term:
-    """One of the losses.
+    """One of the losses; a class of its own is found by its name.
 
     Attributes:
         name: first part of the names of its tensors in a checkpoint.
@@ -63,18 +73,27 @@ class Term:
     name: ClassVar[str]
     module: nn.Module
 
+    def __init_subclass__(cls) -> None:
+        TERMS[cls.name] = cls
+
+    def __init__(self, weight: float) -> None:
+        self.module, self.weight = nn.Identity(), weight
+
     @classmethod
     def of(
         cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
     ) -> Term | None:
         """Make the term that a recipe asks for, or None where it asks for none.
 
+        By default that is what has a weight in `Recipe.terms`.
+
         Args:
             recipe: the whole configuration.
             dataset: the training images.
             targets: the teacher's embeddings, if there is a teacher.
         """
-        raise NotImplementedError
+        weight = dict(recipe.terms).get(cls.name)
+        return cls(weight) if weight else None
 
     @property
     def couples_samples(self) -> bool:
@@ -166,10 +185,8 @@ class NormTerm(Term):
     name = "regularizer"
     module: NormRegularizer
 
-    def __init__(self, recipe: Recipe) -> None:
-        assert recipe.regularizer is not None
-        scale = 1.0 if recipe.margin is None else recipe.margin.scale
-        self.module = create_regularizer(recipe.regularizer, scale=scale)
+    def __init__(self, penalty: NormPenalty, scale: float = 1.0) -> None:
+        self.module = create_regularizer(penalty, scale=scale)
         self._progress = 0.0
         self._mean_norm: Tensor | None = None
 
@@ -178,7 +195,8 @@ class NormTerm(Term):
         cls, recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
     ) -> NormTerm | None:
         """Make the penalty, scaled as the margin's logits are."""
-        return None if recipe.regularizer is None else cls(recipe)
+        scale = 1.0 if recipe.margin is None else recipe.margin.scale
+        return None if recipe.regularizer is None else cls(recipe.regularizer, scale)
 
     @property
     def couples_samples(self) -> bool:
@@ -267,10 +285,6 @@ class DistillationTerm(Term):
         return LossOutput(output.loss, figures)
 
 
-TERMS: tuple[type[Term], ...] = (MarginTerm, NormTerm, DistillationTerm)
-"""In the order in which their losses are added."""
-
-
 def create_terms(
     recipe: Recipe, dataset: FaceDataset, targets: TeacherTargets | None
 ) -> list[Term]:
@@ -278,6 +292,10 @@ def create_terms(
 
     Raises:
         DatasetError: nothing can be learned of these images.
+        RecipeError: a weight for a term that there is not.
     """
-    terms = (kind.of(recipe, dataset, targets) for kind in TERMS)
+    for name, _ in recipe.terms:
+        if name not in TERMS:
+            raise RecipeError(f"terms: there is no term {name!r}; known are {', '.join(TERMS)}")
+    terms = (kind.of(recipe, dataset, targets) for kind in TERMS.values())
     return [term for term in terms if term is not None]

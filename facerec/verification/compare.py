@@ -133,15 +133,6 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
             interval = paired_difference([value], figure.changes, noise=figure.noise)
             difference = Estimate(value, interval)
         rows.append(PairedFigure(name, a, b, difference, reliable))
-    constant = [
-        row.figure
-        for row in rows
-        if row.difference.value is not None and row.difference.interval is None
-    ]
-    if constant:
-        notes.append(
-            f"no interval for {', '.join(constant)}: no subject makes a difference between the two"
-        )
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     names = _names(first, second)
     return Comparison(

@@ -105,7 +105,7 @@ def test_terminal_json_and_csv_hold_the_same_rows(
         assert share is not None
         counts = given.group_false_matches[place], groups.non_mated[place]
         assert (row["numerator"], row["denominator"]) == counts
-        assert (row["low"], row["value"]) == (share.interval().low, share.rate)
+        assert (row["low"], row["value"]) == (share.interval().low, share.value)
     for said in ("note: 1 rows of s.csv have no embedding", "not acquired: 1 of 120 images"):
         assert said in text
 

@@ -157,6 +157,7 @@ def test_a_missing_recipe_is_a_sentence_before_anything_is_drawn(workplace: Path
     assert not (workplace / "out").exists()
 
 
+@pytest.mark.integration
 def test_data_only_replaces_drawn_faces_and_no_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -302,7 +302,7 @@ def test_ctrl_c_before_the_first_step_says_what_is_there(
     assert said.err == "" and said.out.count("\n") == 1 and "before any step" in said.out
     assert ("the state of step 2 is saved" in said.out) is (place == "check_same_run")
     assert ("nothing is saved" in said.out) is (place != "check_same_run")
-    assert ("go on with the same command and --name arc --resume" in said.out) is begun
+    assert ("go on with the same command with --name arc --resume" in said.out) is begun
     if begun:
         train("--name", "arc", "--resume")
         assert [path.name for path in (workplace / "runs").iterdir()] == ["arc"]
@@ -406,7 +406,7 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     train(*flags, "--max-steps", "2")
     printed = " ".join(capsys.readouterr().out.split())
     assert "stopped by --max-steps at step 2 of 12; the state of step 2 is saved" in printed
-    assert printed.endswith("without --max-steps and --name arc --resume")
+    assert printed.endswith("--name arc --resume and without --max-steps")
     run = workplace / "runs" / "arc"
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and newest.name == "step-00000002"
@@ -466,7 +466,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
         (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),
         (
             ["arc.py", "--data.path", "empty"],
-            "empty: has no identity folders with images (it is empty); images are",
+            "empty: it holds no images",
         ),
         (
             ["arc.py", "--batch-size", "100"],

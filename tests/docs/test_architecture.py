@@ -37,16 +37,7 @@ def margin(package: Path) -> None:
 
 
 def term(package: Path) -> None:
-    path = package / "training/terms.py"
-    code = BLOCKS["facerec/training/terms.py"]
-    edit(path, "TERMS: tuple", f"{code}\n\nTERMS: tuple")
-    edit(
-        path,
-        "(MarginTerm, NormTerm, DistillationTerm)",
-        "(MarginTerm, NormTerm, DistillationTerm, SpreadTerm)",
-    )
-    field = BLOCKS["facerec/training/recipe.py"]
-    edit(package / "training/recipe.py", "    init: Init =", f"{field}    init: Init =")
+    (package.parent / "spread_term.py").write_text(BLOCKS["spread_term.py"])
 
 
 def backbone(package: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facerec.statistics.bootstrap import VertexBootstrap
 from helpers.examples import examples
 from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
@@ -27,7 +26,6 @@ from facerec.fairness.differentials import (
     max_over_geomean,
     max_over_min,
 )
-from facerec.fairness.pair_counts import resample
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import Bound
@@ -100,23 +98,6 @@ def test_ratios_by_their_definitions(values: list[float]) -> None:
     assert max_minus_min(values) == max(values) - min(values)
 
 
-@few
-@given(rates, st.floats(0.01, 100), st.randoms(use_true_random=False))
-def test_neither_scale_nor_order_changes_ratios(
-    values: list[float], factor: float, random: Any
-) -> None:
-    shuffled = random.sample(values, len(values))
-    for formula, ratio in MEASURES.values():
-        scale = factor if formula is max_minus_min else 1
-        found = formula(factor * np.array(shuffled))
-        assert found == pytest.approx(scale * formula(values), rel=1e-9, abs=1e-12)
-        # All replicates at once are as one by one.
-        both = formula(np.array([values, shuffled]))
-        assert both.tolist() == pytest.approx([float(formula(values))] * 2, rel=1e-9, abs=1e-12)
-        parity = formula(np.full(len(values), values[0]))
-        assert parity == pytest.approx(float(ratio), abs=1e-12)
-
-
 # --- replicates -----------------------------------------------------------------------------
 
 
@@ -138,28 +119,6 @@ def counted(faces: Toy, targets: tuple[str, ...], of_list: bool = False) -> Grou
     (found,) = all_pairs_rates(faces.vectors, faces.subject, groups, targets=targets)
     assert isinstance(found, GroupErrors), found
     return found
-
-
-@pytest.mark.parametrize("of_list", [False, True])
-def test_replicates_are_those_of_a_loop(of_list: bool) -> None:
-    faces = toy(persons=30, images=3)
-    errors = counted(faces, ("5e-2",), of_list)
-    first, second = faces.pairs
-    sides = faces.subject[first], faces.subject[second]
-    accepted = score_pairs(faces.vectors, first, second) >= errors.points[0].point.threshold
-    weights = resample(errors.subjects, 40, 7)
-    everyone = np.arange(30)
-    drawn = VertexBootstrap(everyone, everyone, np.ones(30, bool), replicates=40, seed=7)
-    np.testing.assert_array_equal(weights, drawn.multiplicities)
-    same = sides[0] == sides[1]
-    for place, counts in enumerate(errors.points[0].counts):
-        within = (faces.group[first] == place) & (faces.group[second] == place)
-        fmr, fnmr = counts.replicates(weights)
-        for row, times in enumerate(weights.astype(float)):
-            weight = np.where(same, times[sides[0]], times[sides[0]] * times[sides[1]])
-            for rates, wrong, of in ((fmr, accepted, ~same), (fnmr, ~accepted, same)):
-                share = weight[within & of]
-                assert rates[row] == pytest.approx(share @ wrong[within & of] / share.sum())
 
 
 # --- the table ------------------------------------------------------------------------------
@@ -254,25 +213,6 @@ def test_equal_groups_seldom_seem_to_differ() -> None:
     # Of the binomial distribution of 80 runs at 5 %, 9 is the 99.5th percentile.
     assert sum(value <= 0.05 for value in values) <= 9
     assert 0.35 < np.mean(values) < 0.65
-
-
-def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
-    """For two groups max/geomean exceeds parity as two logarithms of rates lie apart."""
-    errors = simulated(np.random.default_rng(5), 0.3)
-    found = differentials(errors, replicates=2000)
-    generator = np.random.default_rng(0)
-    for kind, of in enumerate(("FMR", "FNMR")):
-        shares = [counts.shares()[kind] for counts in errors.points[0].counts]
-        draws = [
-            generator.standard_t(share.effective_subjects - 1, 200_000)
-            * math.sqrt(share.test_variance)
-            / share.rate
-            for share in shares
-        ]
-        apart = abs(math.log(shares[0].rate / shares[1].rate))
-        expected = np.mean(np.abs(draws[0] - draws[1]) >= apart)
-        one = row(found.rows, "max/geomean", "5e-2", of)
-        assert one.p_value == pytest.approx(expected, abs=4 * (expected / 2000) ** 0.5)
 
 
 def test_intervals_reach_parity_where_the_test_finds_nothing() -> None:

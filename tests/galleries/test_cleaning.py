@@ -166,7 +166,7 @@ def test_how_much_more_frequent_has_a_closed_form_for_two_normal_distributions()
     generator = np.random.default_rng(0)
     sound, faulty = generator.standard_normal((2, 20_000, 1)) + np.array([2.0, -1.0])[:, None, None]
     asked = np.linspace(-2, 3, 11)[:, None]
-    found = log_ratio(sound, faulty, asked)
+    found = log_ratio(sound, faulty, asked, np.ones(len(sound)))
     np.testing.assert_allclose(found, -3 * asked[:, 0] + 1.5, atol=0.25)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError, MetricError
 from facerec.galleries import Overlap, find_overlap
 
 DIMENSIONS = 64
@@ -133,20 +132,3 @@ def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         (m.subject, m.other) for m in tiled.matches
     ]
     assert [m.log_p for m in whole.matches] == pytest.approx([m.log_p for m in tiled.matches], 1e-3)
-
-
-def test_what_cannot_be_compared_is_refused() -> None:
-    a, b = two_sets(7, (5, 5), 2)
-    with pytest.raises(MetricError, match="share"):
-        find_overlap(a, b, share=1.0)
-    one = Embeddings(a.vectors[:2], a.norms[:2], False, ids=a.ids[:2], subjects=a.subjects[:2])
-    with pytest.raises(MetricError, match="one subject"):
-        find_overlap(one, one)
-    narrow = Embeddings(a.vectors[:, :9], a.norms, False, ids=a.ids)
-    with pytest.raises(DatasetError, match="9 dimensions"):
-        find_overlap(narrow, b)
-    with pytest.raises(DatasetError, match="ids"):
-        find_overlap(Embeddings(a.vectors, a.norms, False), b)
-    empty = Embeddings(np.full_like(a.vectors, np.nan), a.norms, False, ids=a.ids)
-    with pytest.raises(DatasetError, match="usable"):
-        find_overlap(empty, b)

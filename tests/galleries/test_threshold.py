@@ -95,11 +95,6 @@ def test_a_person_goes_as_if_never_met() -> None:
         )
 
 
-def test_nothing_is_left_without_the_last_others() -> None:
-    pair = Calibration.from_scores(np.zeros((2, 2)), [0, 1], [0, 1])
-    assert pair.without(0) is None
-
-
 def sphere(probes: int, entries: int, dimensions: int, seed: int = 0) -> Calibration:
     """Return the scores of directions that are spread evenly over a sphere."""
     generator = np.random.default_rng(seed)
@@ -164,12 +159,6 @@ def test_what_the_data_does_not_carry_has_no_value() -> None:
     assert found.value is None and "at least" in found.remark
     with pytest.raises(MetricError, match="impostors"):
         few.threshold("1e-3", 1000)
-
-
-def test_a_probe_whose_tail_begins_above_a_threshold_has_the_entries_that_it_has() -> None:
-    calibration, _ = random_calibration(probes=200)
-    found = calibration.fpir(0.05, 10**9)
-    assert found.value == 1.0 and found.interval is None
 
 
 @pytest.mark.parametrize(

@@ -142,29 +142,6 @@ def test_linear_schedule():
     assert create_regularizer(SEC(2.0))(x, progress=0.25).loss == full
 
 
-def test_squares_of_half_precision_norms_do_not_overflow():
-    x = torch.zeros(4, 9, dtype=torch.float16)
-    x[:, :] = torch.tensor([100.0, 110.0, 90.0, 105.0])[:, None]  # norms around 300
-    x.requires_grad_()
-    output = create_regularizer(SEC(1.0))(x)
-    norms = torch.tensor([300.0, 330.0, 270.0, 315.0])
-    assert output.loss.dtype == torch.float32
-    assert output.loss.item() == pytest.approx(norms.var(correction=0).item(), rel=1e-5)
-    output.loss.backward()
-    assert x.grad.isfinite().all()
-
-
-def test_zero_embedding_has_zero_gradient():
-    x = embeddings(dtype=torch.float32).detach()
-    x[3] = 0
-    x.requires_grad_()
-    output = create_regularizer(SEC(1.0))(x)
-    output.loss.backward()
-    assert output.figures["min_norm"] == 0
-    assert torch.equal(x.grad[3], torch.zeros(5))
-    assert x.grad.isfinite().all()
-
-
 def test_warnings_name_the_doubtful_combinations():
     assert combination_warnings(None, ArcFace(), "frozen_gamma") == []
     assert combination_warnings(SEC(0.1), ArcFace(), "frozen_gamma") == []
@@ -176,7 +153,7 @@ def test_warnings_name_the_doubtful_combinations():
     (sentence,) = combination_warnings(RingLoss(0.1), ArcFace(), "frozen_gamma")
     assert "like SEC with another weight" in sentence
     (sentence,) = combination_warnings(SEC(0.1), SphereFace2017(), "frozen_gamma")
-    assert "temperature" in sentence
+    assert "SphereFace2017" in sentence
 
 
 @pytest.mark.parametrize(

@@ -75,18 +75,3 @@ def test_whole_classes_are_sampled():
     rows = (head.classes[:, None] * 3 + torch.arange(3)).view(-1)
     assert torch.equal(found._indices()[0], rows)
     assert torch.allclose(found.to_dense(), wanted, atol=1e-10)
-
-
-def test_an_update_inside_backward_gets_the_same_gradient():
-    head = classifier(ArcFace(scale=8.0), chunk=6)
-    x, labels = batch()
-    (wanted,) = torch.autograd.grad(head(x, labels).loss, head.weight)
-    found = torch.zeros_like(wanted)
-
-    def update(rows, tiles):
-        assert rows is None
-        for part, tile in tiles:
-            found[part] = tile
-
-    head(x, labels, update).loss.backward()
-    assert torch.allclose(found, wanted, atol=1e-12) and head.weight.grad is None

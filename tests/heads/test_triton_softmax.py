@@ -42,6 +42,7 @@ def interpreted() -> dict[str, dict[str, float]]:
     return run("triton_interpreted.py", TRITON_INTERPRET="1")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_loss_figures_and_gradients_equal_those_of_torch(
     interpreted: dict[str, dict[str, float]], name: str

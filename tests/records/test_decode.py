@@ -247,23 +247,20 @@ def webp(width: int, height: int, inside: int = 112) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
-def bmp(width: int, height: int, compression: int = 0) -> bytes:
-    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, compression, 0, 0, 0, 0, 0)
+def bmp(width: int, height: int) -> bytes:
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
     return b"BM" + struct.pack("<IHHI", 54 + 9, 0, 0, 54) + header + bytes(9)
 
 
 HEADER = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000700000007008020000004982631c")
 COSTLY: dict[str, bytes] = {
     "a length of 4 GB in 41 bytes": HEADER + b"\xff\xff\xff\xffIDAT",
-    "a length of 2 GB": HEADER + chunk(b"IDAT", bytes(1700), 2_155_873_947),
     "a length of 2 GB in text": HEADER + chunk(b"tEXt", bytes(9), 1 << 31),
     "a million chunks": HEADER + chunk(b"IDAT", b"") * 1_000_000,
     "5,000 scans": many_scans(5000),
     "a million segments": b"\xff\xd8" + b"\xff\xe0\0\2" * 1_000_000 + b"\xff\xd9",
     "a BMP without its rows": bmp(6000, 6000),
-    "a compressed BMP": bmp(6000, 6000, 1),
     "a TIFF of many samples": tiff((277, 60_000)),
-    "a million fill bytes": b"\xff\xd8" + b"\xff" * 1_000_000 + b"\xff\xd9",
     "text of 1.2 GB": text_chunks(),
     "a WebP that is larger inside": webp(112, 112, 16_000),
 }

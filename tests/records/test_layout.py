@@ -298,7 +298,6 @@ def test_too_many_keys_for_float32(tmp_path, monkeypatch):
         ([], "no images"),
         ([*ITEMS, (2, "late.jpg", b"x")], "class 2 comes back at 'late.jpg'"),
         ([(-1, "a", b"x")], "class -1 is none of"),
-        ([(0.5, "a", b"x")], "class 0.5 is none of"),
         ([(0, "a", b"")], "the image is empty"),
         ([(0, "a\tb", b"x")], "name cannot stand"),
     ],

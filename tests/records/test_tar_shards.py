@@ -132,21 +132,6 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
             assert f"1 {kind}" in metadata
 
 
-def test_a_key_ends_at_the_last_dot(tmp_path: Path) -> None:
-    members = [*sample("a", 0, 0), *sample("a_22.5", 1, 1), *sample("b.c.d", 2, 2, "json")]
-    members[-2] = ("b.c.d.json", b'{"label": 2}')
-    dataset = TarImages(write(tmp_path / "t.tar", members))
-    assert contents(dataset) == [
-        ("a", jpeg(0), 0),
-        ("a_22.5", jpeg(1), 1),
-        ("b.c.d", jpeg(2), 2),
-    ]
-    assert not dataset.notes
-    # Without labels nothing tells a field of a sample from a sample.
-    bare = write(tmp_path / "bare.tar", [("a.jpg", jpeg(0)), ("a.1.jpg", jpeg(1))])
-    assert TarImages(bare).ids.tolist() == ["a", "a.1"]
-
-
 def test_people_without_a_readable_image_are_named(tmp_path: Path) -> None:
     members = [*sample("a", 0, "anna"), ("b.heic", b"x"), ("b.cls", b"bert"), ("c.HEIC", b"x")]
     members += [("d.cls", b"anna"), ("d.gif", b"x"), ("e.webp", jpeg(1)), ("e.cls", b"eva")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +19,6 @@ from facerec.backbones import Backbone
 from facerec.embedding.model import load_model
 from facerec.errors import (
     CheckpointError,
-    FacerecError,
     ModelError,
     TrainingError,
 )
@@ -262,22 +260,6 @@ def test_a_teacher_of_no_use_is_refused_and_leaves_nothing(
     with pytest.raises(ModelError, match=says):
         make_trainer(replace(recipe, distillation=Distillation(teacher, cache=tmp_path / "cache")))
     assert not (tmp_path / "cache").exists()
-
-
-def test_embeddings_of_another_teacher_are_refused(place: Path, tmp_path: Path) -> None:
-    make_trainer(taught(place, tmp_path))
-    folder = folder_of(tmp_path)
-    note = json.loads((folder / module.NOTE_FILE).read_text())
-    (folder / module.NOTE_FILE).write_text(json.dumps({**note, "teacher": "0" * 64}))
-    with pytest.raises(FacerecError, match="another teacher"):
-        make_trainer(taught(place, tmp_path))
-    (folder / module.NOTE_FILE).write_text(json.dumps(note))
-    (folder / module.ARRAY_FILE).write_bytes(b"\x93NUMPY")
-    with pytest.raises(FacerecError, match="delete"):
-        make_trainer(taught(place, tmp_path))
-    (folder / module.NOTE_FILE).unlink()
-    with pytest.raises(FacerecError, match="delete"):
-        make_trainer(taught(place, tmp_path))
 
 
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:

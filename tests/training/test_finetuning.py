@@ -46,29 +46,6 @@ def test_the_factor_falls_with_each_block_away_from_the_embedding() -> None:
         assert factor == pytest.approx(0.5 * 0.8 ** (9 - unit)), name
 
 
-@pytest.mark.parametrize("optimizer", [SGD(lr=0.2), AdamW(lr=0.2)])
-def test_schedules_and_factors_multiply(data: Path, optimizer: Any) -> None:
-    config = Finetune(rate_factor=0.5, layer_decay=0.7)
-    trainer = make_trainer(noisy_recipe(data, optimizer=optimizer, finetune=config))
-    wanted = rate_factors(trainer.learner.backbone, config)
-    batches = trainer.batches()
-    for _ in range(3):
-        step = trainer.learner.step
-        factor = trainer.recipe.schedule.factor(step, 8, 4)
-        trainer.learner.train_step(next(batches))
-        assert trainer.learner.lr == pytest.approx(0.2 * factor)
-        seen = 0
-        for group in trainer.learner.optimizer.param_groups:
-            for parameter in group["params"]:
-                assert group["lr"] == pytest.approx(
-                    trainer.learner.lr * wanted.get(id(parameter), 1.0)
-                )
-                seen += 1
-        assert (
-            seen == len([p for p in trainer.learner.backbone.parameters() if p.requires_grad]) + 1
-        )
-
-
 # ---------------------------------------------------------------- resting
 
 OPTIMIZERS = [

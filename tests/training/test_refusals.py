@@ -33,6 +33,7 @@ TEACHER = Distillation(Path("gone.onnx"))
     ("changes", "words"),
     [
         ({"margin": None}, "nothing to learn"),
+        ({"terms": (("nix", 1.0),)}, "no term 'nix'"),
         ({"head": {"sample_rate": 0.0}}, "Head.sample_rate"),
         ({"recompute": True, "compile": True}, "recompute and compile"),
         ({"recompute": True}, "blocks"),

@@ -220,25 +220,6 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
     assert "record file or index are others than they were" in changed(run, tiny_recipe(index))
 
 
-@pytest.mark.parametrize("field", ["identities", "exclude"])
-def test_lists_may_have_moved_with_the_data(tmp_path: Path, data: Path, field: str) -> None:
-    run, before, after = tmp_path / "run", tmp_path / "before.csv", tmp_path / "after.csv"
-    run.mkdir()
-    text = {"identities": "0\n1\n", "exclude": "subject_id\n0\n"}[field]
-    before.write_text(text)
-    after.write_text(text)
-    plain = tiny_recipe(data)
-
-    def listed(path: Path | None) -> Recipe:
-        return replace(plain, data=replace(plain.data, **{field: path}))
-
-    start(run, listed(before))
-    check_same_run(run, listed(after), open_dataset(listed(after).data, 0))
-    assert f"other values of data.{field};" in changed(run, plain)
-    after.write_text(text.replace("0", "2"))
-    assert f"its {field} are others than they were" in changed(run, listed(after))
-
-
 def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)

@@ -69,22 +69,6 @@ def test_resuming_gives_the_rest_of_the_order(options: dict) -> None:
         assert len(sampler(start=start, **options)) == len(whole) - start
 
 
-@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_no_visit_has_the_numbers_of_another(options: dict) -> None:
-    for epoch in range(3):
-        requests = [r for r in sampler(**options) if r.epoch == epoch]
-        pairs = [
-            pair
-            for r in requests
-            for pair in zip(
-                r.indices.tolist(),
-                [0] * len(r.indices) if r.repeats is None else r.repeats.tolist(),
-                strict=True,
-            )
-        ]
-        assert len(set(pairs)) == len(pairs)
-
-
 def test_the_plain_order_is_a_permutation_of_philox() -> None:
     for epoch in range(3):
         generator = np.random.Generator(np.random.Philox(key=[7, epoch]))

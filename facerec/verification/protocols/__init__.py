@@ -42,8 +42,8 @@ FORMATS: Mapping[str, Callable[[Path, Path | None], Bench]] = {
     "bin": _read_pack,
     "npz": _read_pack,
 }
-"""Every form of pair list by its name: from the list and the folder of images, None for the default,
-to a bench."""
+"""Every form of pair list: its name → what makes a bench of a list and a folder of images, or None
+for the default folder."""
 
 
 def read_pairs(path: str | Path, format: str, images: str | Path | None = None) -> Bench:

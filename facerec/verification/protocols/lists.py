@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import read_file, sha256
@@ -23,7 +22,7 @@ from facerec.records.images import (
     is_file,
     text_array,
 )
-from facerec.verification.bench import Bench, Pairs, find_subjects
+from facerec.verification.bench import Bench, Pairs, contiguous_folds, find_subjects
 
 MAX_NAME = 1024
 """Bytes of an image name."""
@@ -81,18 +80,19 @@ class PairList:
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.notes: list[str] = []
-        self._pairs: list[tuple[int, int, bool]] = []
+        self._pairs: list[tuple[int, int, bool, int]] = []
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def add(self, first: str, second: str, same: bool, where: str) -> None:
+    def add(self, first: str, second: str, same: bool, where: str, fold: int = 0) -> None:
         """Append a pair that was found at ``where``.
 
         Raises:
             DatasetError: a name would lead out of the folder of images.
         """
-        self._pairs.append((self._number(first, where), self._number(second, where), same))
+        sides = self._number(first, where), self._number(second, where)
+        self._pairs.append((*sides, same, fold))
 
     def bench(
         self,
@@ -100,9 +100,9 @@ class PairList:
         images: Path | ImageSource,
         source: Mapping[str, Any],
         *,
-        folds: NDArray[np.int64] | None,
         subject_of: Callable[[str], str] | None,
         named_by: str = "the list",
+        ten_folds: bool = False,
         path_of: Callable[[str], str] = str,
     ) -> Bench:
         """Return the pairs as a bench.
@@ -111,10 +111,10 @@ class PairList:
             name: of the bench.
             images: the folder of images, or the images in the order of the names.
             source: see `file_source`.
-            folds: of each pair, ``(n,)``.
             subject_of: the subject of an image; without it same pairs tell who is who. Where it
                 contradicts a label they do, too.
             named_by: where the subjects come from.
+            ten_folds: the folds are ten contiguous ones, not those that pairs were added with.
             path_of: where an image lies in the folder.
 
         Raises:
@@ -126,7 +126,11 @@ class PairList:
         if isinstance(images, Path):
             images = ListedImages(images, ids, list(map(path_of, ids)))
         table = np.array(self._pairs, np.int64)
-        first, second = table[:, 0].copy(), table[:, 1].copy()
+        first, second, folds = table[:, 0].copy(), table[:, 1].copy(), None
+        if ten_folds:
+            folds = contiguous_folds(len(table))
+        elif table[:, 3].any():
+            folds = table[:, 3].copy()
         pairs, named_by, doubts = find_subjects(
             Pairs(first, second, table[:, 2].astype(bool), folds=folds),
             len(ids),

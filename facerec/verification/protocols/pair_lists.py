@@ -51,9 +51,7 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
         header = []
         table.notes.append("the list begins without a count, so nothing says that it is whole")
     rows = list(_lfw_rows(path, lines[1:] if header else lines))
-    for row in rows:
-        table.add(*row)
-    folds = None
+    per_fold = len(rows) or 1
     if header:
         count, size = (int(field) for field in ["1", *header][-2:])
         same = np.array([row[2] for row in rows], bool)
@@ -64,12 +62,13 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
                 f"of {count:,} folds, but there are {int(same.sum()):,} and "
                 f"{int((~same).sum()):,} in all, or not as many in each; get the whole list"
             )
-        folds = np.repeat(np.arange(count), 2 * size) if count > 1 else None
+        per_fold = 2 * size
+    for number, row in enumerate(rows):
+        table.add(*row, number // per_fold)
     return table.bench(
         format if len(header) == 2 else path.stem,
-        path.parent if images is None else images,
+        images or path.parent,
         file_source(path, format),
-        folds=folds,
         subject_of=lambda name: name.partition("/")[0],
     )
 
@@ -97,7 +96,7 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         for subject in {_folder(image) for row in rows for image in row[:2]}:
             races.setdefault(subject, set()).add(race_of[file])
     dropped = {subject for subject, occurs_in in races.items() if len(occurs_in) > 1}
-    table, folds = PairList(), []
+    table = PairList()
     for file, rows in lists.items():
         numbers = contiguous_folds(len(rows))
         if numbers is None:
@@ -105,8 +104,7 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         for fold, (first, second, same, where) in zip(numbers.tolist(), rows, strict=True):
             if not dropped & {_folder(first), _folder(second)}:
                 race = race_of[file]
-                table.add(f"{race}/{first}", f"{race}/{second}", same, where)
-                folds.append(fold)
+                table.add(f"{race}/{first}", f"{race}/{second}", same, where, fold)
     if dropped:
         count = sum(map(len, lists.values())) - len(table)
         table.notes.append(
@@ -123,7 +121,6 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
         "rfw" if len(files) > 1 else files[0].stem,
         root,
         file_source(path, "rfw", files if path.is_dir() else ()),
-        folds=np.array(folds, dtype=np.int64),
         subject_of=_folder,
         path_of=lambda name: name.partition("/")[2] if alone else name,
     )
@@ -146,10 +143,9 @@ def _lfw_rows(path: Path, lines: list[Line]) -> list[Row]:
         for name in (first, second):
             if not name or "/" in name or "\\" in name:
                 raise malformed(where, name, "the name of a subject")
-        numbers = (parse_number(number, where) for number in (i, j))
         one, other = (
-            f"{name}/{name}_{number:04d}.jpg"
-            for name, number in zip((first, second), numbers, strict=True)
+            f"{name}/{name}_{parse_number(number, where):04d}.jpg"
+            for name, number in ((first, i), (second, j))
         )
         rows.append((one, other, same, where))
     return rows
@@ -190,34 +186,31 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
             )
     order, folds = deal(np.array([first[1] for first, _ in pairs]))
     table = PairList()
-    for pair in order.tolist():
+    for pair, fold in zip(order.tolist(), folds.tolist(), strict=True):
         (first, same, line), (second, _, _) = pairs[pair]
-        table.add(first, second, same, f"{path}, line {line}")
+        table.add(first, second, same, f"{path}, line {line}", fold)
     return table.bench(
         format,
-        path.parent if images is None else images,
+        images or path.parent,
         file_source(path, format),
-        folds=folds,
         # Ann_Lee of Ann_Lee_0001.jpg.
         subject_of=lambda name: re.sub(r"_[0-9]+$", "", PurePosixPath(name).stem),
         named_by="image names",
     )
 
 
-def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64] | None]:
+def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """Return an order in which ten contiguous folds have both classes, and the fold of every pair.
 
     Where all same pairs come first, fold k gets the k-th tenth of these, then the k-th tenth of the
-    others; any other order stays. All are ``(n,)``; folds are None if pairs are too few.
+    others; any other order stays. All are ``(n,)``; all pairs are in one fold if they are too few.
     """
     count = int(same.sum())
-    order = np.arange(len(same))
-    if not (same[:count].all() and 0 < count < len(same)):
-        return order, contiguous_folds(len(same))
-    class_folds = contiguous_folds(count), contiguous_folds(len(same) - count)
-    if class_folds[0] is None or class_folds[1] is None:
-        return order, None
-    folds = np.concatenate([class_folds[0], class_folds[1]])
+    sizes = [count, len(same) - count] if same[:count].all() and 0 < count < len(same) else []
+    parts = [contiguous_folds(size) for size in sizes or [len(same)]]
+    folds = np.concatenate([part for part in parts if part is not None] or [np.empty(0, np.int64)])
+    if len(folds) < len(same):
+        folds = np.zeros(len(same), np.int64)
     order = np.argsort(folds, kind="stable")
     return order, folds[order]
 
@@ -245,7 +238,7 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
         )
     lists = [protocol / f"Pair_list_{view}.txt" for view in ("F", split[1])]
     listed = [_cfp_images(file) for file in lists]
-    table, folds, files = PairList(), [], {*lists}
+    table, files = PairList(), {*lists}
     for fold, folder in enumerate(folders):
         for name, same in (("same.txt", True), ("diff.txt", False)):
             files.add(folder / name)
@@ -258,8 +251,7 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
                     if (number := parse_number(field.strip(), where, least=1)) > len(ids):
                         raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
                     pair.append(ids[number - 1])
-                table.add(pair[0], pair[1], same, where)
-                folds.append(fold)
+                table.add(pair[0], pair[1], same, where, fold)
     root = protocol.parent / "Data" / "Images" if images is None else images
     # Copies with train and test have the subjects one folder deeper.
     level = {
@@ -275,7 +267,6 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
         f"cfp_{split.lower()}",
         root,
         file_source(protocol, f"cfp-{split.lower()}", [*files]),
-        folds=np.array(folds, dtype=np.int64) if len(folders) > 1 else None,
         subject_of=lambda name: name.partition("/")[0],
         path_of=lambda name: str(PurePosixPath(level.get(name.partition("/")[0], ""), name)),
     )
@@ -304,7 +295,7 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     Raises:
         DatasetError: the file has another structure.
     """
-    splits, table, folds = many(read_mat(path, ["splits"])["splits"]), PairList(), []
+    splits, table = many(read_mat(path, ["splits"])["splits"]), PairList()
     try:
         for fold, split in enumerate(splits):
             sides, labels = list(split.values())[:2]
@@ -312,8 +303,8 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
             for number, (first, second, label) in enumerate(pairs, start=1):
                 names = [f"{next(iter(side.values()))}.jpg" for side in (first, second)]
                 same = {1: True, -1: False}[label]
-                table.add(names[0], names[1], same, f"{path}, split {fold + 1}, pair {number}")
-                folds.append(fold)
+                where = f"{path}, split {fold + 1}, pair {number}"
+                table.add(names[0], names[1], same, where, fold)
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as problem:
         raise DatasetError(
             f"{path}: this is no protocol file of AgeDB ({type(problem).__name__}: {problem}); it "
@@ -322,9 +313,8 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     years = re.search(r"(\d+)_?years", path.stem)
     return table.bench(
         f"agedb_{years[1]}" if years else path.stem,
-        path.parent if images is None else images,
+        images or path.parent,
         file_source(path, "agedb"),
-        folds=np.array(folds, dtype=np.int64) if len(splits) > 1 else None,
         subject_of=_agedb_subject,
         named_by="image names",
     )
@@ -373,9 +363,9 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     foldered = folders_of(text_array(list(table.names), str(path))) is not None
     return table.bench(
         path.stem,
-        path.parent if images is None else images,
+        images or path.parent,
         file_source(path, "flat"),
-        folds=contiguous_folds(len(table)),
+        ten_folds=True,
         subject_of=(lambda name: str(PurePosixPath(name).parent)) if foldered else None,
         named_by="image names",
     )
@@ -446,7 +436,7 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),
         file_source(path.parent if shard else path, "parquet", files if shard else ()),
-        folds=contiguous_folds(len(table)),
+        ten_folds=True,
         subject_of=None,
     )
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import same_name
 from facerec.records.images import FolderImages
-from facerec.report.words import counted
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.lists import file_source
 from facerec.verification.protocols.matlab import many, read_mat
@@ -69,12 +68,6 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
     if (subjects == NOBODY).any():
         subjects = infer_subjects(Pairs(first, second, label == 1), len(templates))
         subjects_from = INFERRED
-    clashes = (subjects[first] == subjects[second]) != (label == 1)
-    if clashes.any():
-        notes.append(
-            f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the subjects known from "
-            f"{subjects_from}, the first in row {int(clashes.argmax()) + 1}"
-        )
     files = [points_file, media_file, pairs_file, *(lists.values() if sets else ())]
     return TemplateBench(
         name=name,

@@ -44,16 +44,6 @@ class ErrorTable:
     within: csr_array | None
     """Those between subjects of one group, however many; None unless each subject is in one."""
 
-    @property
-    def fmr(self) -> float:
-        """False match rate."""
-        return self.false_matches / self.non_mated
-
-    @property
-    def fnmr(self) -> float:
-        """False non-match rate."""
-        return self.false_non_matches / self.mated
-
     def fmr_share(self) -> ClusteredShare:
         """Return the FMR with what its interval needs."""
         if self.by_pair is not None:

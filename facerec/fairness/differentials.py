@@ -366,9 +366,9 @@ def _noise(
         return None
     factors = np.empty(quantiles.shape)
     for column, share in enumerate(shares):
-        if share is None or not math.isfinite(share.jackknife):
+        if share is None or not math.isfinite(share.test_variance):
             return None
-        spread = math.sqrt(share.jackknife) / share.value
+        spread = math.sqrt(share.test_variance) / share.value
         factors[:, column] = np.exp(
             stdtrit(max(1.0, share.effective_subjects - 1), quantiles[:, column]) * spread
         )

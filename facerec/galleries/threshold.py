@@ -510,6 +510,7 @@ class _Resampling:
             noise=float((through_entry**2).sum()),
             surplus=0.0,
             independent=float((own**2).sum()),
+            cells=0.0,
         ).interval(confidence)
 
 

@@ -61,6 +61,8 @@ class Sums:
     """Sum of the squared influences of single comparisons."""
     crossing: float
     """The part of ``squares`` of comparisons of two units."""
+    cells: float = 0.0
+    """Sum of the squared sums of influences of each pair of units, where they are counted."""
 
     @property
     def effective(self) -> float:
@@ -128,6 +130,8 @@ class ClusteredFigure:
     """See `Sums.surplus`."""
     independent: float
     """Variance if all comparisons were independent."""
+    cells: float
+    """Variance of pairs of subjects, which two subjects' changes both contain."""
 
     @classmethod
     def of_kinds(cls, value: float, kinds: Sequence[Sums]) -> ClusteredFigure:
@@ -145,6 +149,7 @@ class ClusteredFigure:
             noise=sum(kind.crossing for kind in kinds),
             surplus=sum(kind.surplus for kind in kinds),
             independent=sum(kind.squares for kind in kinds),
+            cells=sum(kind.cells for kind in kinds),
         )
 
     @classmethod
@@ -176,15 +181,27 @@ class ClusteredFigure:
         ]
         return cls.of_kinds(value, kinds)
 
-    @property
-    def jackknife(self) -> float:
-        """Variance by leaving out one subject at a time, without the noise counted twice."""
+    def _jackknife(self, twice: float) -> float:
+        """Return the variance by leaving out one subject at a time, less what counts twice."""
         if self.effective_subjects < MIN_EFFECTIVE or not np.isfinite(self.changes).all():
             return math.inf
         count = self.subjects
         # Subjects that take no part have no change: the sum over all is that over the others.
         spread = float((self.changes**2).sum()) - float(self.changes.sum()) ** 2 / count
-        return max((count - 1) / count * spread - self.noise, self.independent)
+        return max((count - 1) / count * spread - twice, self.independent)
+
+    @property
+    def jackknife(self) -> float:
+        """Variance by leaving out one subject at a time, without the noise counted twice."""
+        return self._jackknife(self.noise)
+
+    @property
+    def test_variance(self) -> float:
+        """The variance for tests of equal figures, without pairs of subjects counted twice.
+
+        An interval may rather be too wide; a test with its variance would hardly ever reject.
+        """
+        return self._jackknife(max(self.noise, self.cells))
 
     @property
     def variance(self) -> float:
@@ -283,6 +300,10 @@ class ClusteredShare(ClusteredFigure):
         influences = (happened - happened.mean()) / happened.size
         size = int(max(left.max(), right.max())) + 1
         kind = sum_by_subject(influences, left, right, size)
+        if (two := left != right).any():
+            sides = np.sort([left[two], right[two]], axis=0)
+            cells = coo_array((influences[two], tuple(sides)), (size, size)).tocsr()
+            kind = replace(kind, cells=float((cells.data**2).sum()))
         return cls._of(happened.sum(), kind, bool((left != right).any()))
 
     @classmethod
@@ -332,7 +353,10 @@ class ClusteredShare(ClusteredFigure):
             np.asarray(matrix.sum(axis=0) + matrix.sum(axis=1), dtype=np.float64).ravel()
             for matrix in (events, comparisons)
         )
-        return cls._crossing(float(events.sum()), happened, made, float(comparisons.sum()))
+        total = float(comparisons.sum())
+        cells = (events - comparisons * (float(events.sum()) / total)) / total if total else events
+        squares = float((coo_array(cells).data ** 2).sum())
+        return cls._crossing(float(events.sum()), happened, made, total, squares)
 
     @classmethod
     def from_images(
@@ -372,6 +396,12 @@ class ClusteredShare(ClusteredFigure):
             loads = np.concatenate([left * right.sum(), right * left.sum()])
             total, columns = left.sum() * right.sum(), columns + left.size
         touched = _add(rows, counts, loads.size) + _add(columns, counts, loads.size)
+        rate, possible = counts.sum() / max(total, 1), left[rows] * right[entries.coords[1]]
+        made = (left**2).sum() * (right**2).sum()
+        if others is None:
+            made = (made - (left**4).sum()) / 2
+        # Σ (e − rate·m)² over all pairs of subjects, most of which have no event.
+        squares = (counts**2).sum() - 2 * rate * (counts * possible).sum() + rate**2 * made
         if units is not None:
             # Comparisons within a family are those of one unit, not of two.
             of = np.asarray(units)
@@ -384,7 +414,8 @@ class ClusteredShare(ClusteredFigure):
                 sides = np.arange(of.size) < left.size
                 inside = 2 * _add(of, of_image * sides, size) * _add(of, of_image * ~sides, size)
             loads = _add(of, loads, size) - inside / 2
-        return cls._crossing(float(counts.sum()), touched, loads, float(total))
+        cells = float(squares) / max(total, 1) ** 2
+        return cls._crossing(float(counts.sum()), touched, loads, float(total), cells)
 
     @classmethod
     def from_involved(cls, events: int, involved: ArrayLike, images: ArrayLike) -> ClusteredShare:
@@ -400,12 +431,14 @@ class ClusteredShare(ClusteredFigure):
         return cls._crossing(events, np.asarray(involved) * 1.0, left * (left.sum() - left), total)
 
     @classmethod
-    def _crossing(cls, events: float, touched: Array, loads: Array, total: float) -> ClusteredShare:
+    def _crossing(
+        cls, events: float, touched: Array, loads: Array, total: float, cells: float = 0.0
+    ) -> ClusteredShare:
         """Take events and comparisons by subject, each counted at both of its subjects."""
         _check(events, total)
         rate = events / total
         squares = events * (1 - rate) / total**2
-        kind = Sums((touched - rate * loads) / total, loads, total, squares, squares)
+        kind = Sums((touched - rate * loads) / total, loads, total, squares, squares, cells)
         return cls._of(events, kind, crossing=True)
 
     @property

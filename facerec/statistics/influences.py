@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.special import logit as _logit
 
-from facerec.statistics.clustered import Array, Bound, ClusteredFigure, ClusteredShare
+from facerec.statistics.clustered import Array, ClusteredFigure, ClusteredShare
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import SortedScores, sort_scores
@@ -145,11 +145,11 @@ class ScoredComparisons:
         the threshold found; the upper one is +inf where no different pair scores so high.
         """
         fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
-        if isinstance(fpr, Bound):
+        if fpr.method == "none":
             return None
         descending = self.figures.non_mated[::-1]
         low, high = (
-            float(descending[rank - 1]) if 0 < rank <= descending.size else math.inf
+            float(descending[rank - 1]) if rank > 0 else math.inf
             for rank in (
                 math.ceil(fpr.high * descending.size),
                 math.floor(fpr.low * descending.size),

@@ -50,7 +50,9 @@ def search_share(
         where = np.asarray(search_gallery, np.int64)
     alone = cause != NOBODY
     if (
-        not happened.shape == subject.shape == cause.shape == where.shape
+        subject.size == 0
+        or subject.max() >= placed.size
+        or not happened.shape == subject.shape == cause.shape == where.shape
         or np.any(alone & ~happened)
         or np.any(placed[cause[alone]] != where[alone])
     ):

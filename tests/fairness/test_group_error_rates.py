@@ -86,6 +86,14 @@ def assert_same(one: GroupErrors, other: GroupErrors) -> None:
         assert a.point == b.point
         for mine, its in zip(rows(a), rows(b), strict=True):
             assert mine == pytest.approx(its, rel=1e-12, abs=1e-15)
+        for mine, its in zip(a.shares, b.shares, strict=True):
+            for x, y in zip(mine, its, strict=True):
+                assert (x is None) == (y is None)
+                if x is not None and y is not None:
+                    size = max(x.changes.size, y.changes.size)
+                    both = [np.pad(one.changes, (0, size - one.changes.size)) for one in (x, y)]
+                    np.testing.assert_allclose(*both, atol=1e-12)
+                    assert x.test_variance == pytest.approx(y.test_variance)
 
 
 @both

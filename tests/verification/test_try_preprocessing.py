@@ -16,8 +16,8 @@ from facerec.verification.bench import Bench, Pairs
 from facerec.verification.preprocessing import (
     SCALINGS,
     Trials,
+    _influences,
     _rank,
-    _resampled,
     _separation,
     likely,
     sample,
@@ -27,7 +27,6 @@ from facerec.verification.preprocessing import (
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from facerec.statistics.bootstrap import VertexBootstrap  # noqa: E402
 from helpers.toy_onnx import noted, tiles  # noqa: E402
 
 PERSONS = 60
@@ -128,19 +127,6 @@ def test_without_folds_every_kind_of_pair_is_drawn() -> None:
     assert abs(int((chosen < 2500).sum()) - len(chosen) / 2) <= 1
 
 
-def test_replicates_are_d_prime_of_weighted_pairs() -> None:
-    generator = np.random.default_rng(2)
-    same = np.arange(40) % 2 == 0
-    scores = same + generator.normal(size=40)
-    each = np.arange(40)
-    bootstrap = VertexBootstrap(each, each, np.ones(40, bool), 25, 3)
-    for weights, found in zip(
-        bootstrap.multiplicities, _resampled(scores, same, bootstrap), strict=True
-    ):
-        drawn = np.repeat(scores, weights), np.repeat(same, weights)
-        assert found == pytest.approx(_separation(drawn[0][drawn[1]], drawn[0][~drawn[1]]))
-
-
 def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() -> None:
     bench = red_bench()
     generator = np.random.default_rng(4)
@@ -148,16 +134,28 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     lost = np.full_like(good, np.nan)
     candidates = [Preprocessing("rgb", 0, std) for std in (1, 2, 3)]
     chosen = np.arange(2 * PERSONS)
-    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), 200, 0)
+    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]))
     assert "do not tell it from" in found.verdict and "all others are worse" in found.verdict
     # A small difference that is certain is negligible; a large one is not.
     rows = np.array(
         [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
     )
-    near = _rank(bench, chosen, candidates, rows.astype(np.float32), 200, 0)
+    near = _rank(bench, chosen, candidates, rows.astype(np.float32))
     assert "best: --channels rgb --mean 0 --std 2; these pairs do not tell it" in near.verdict
     assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
     behind = near.figures[near.figures.figure == "d′ behind the best"]
     assert behind.low.iloc[1] > 0
     with pytest.raises(MetricError, match="two same and two different"):
-        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), 9, 0)
+        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32))
+
+
+def test_influences_are_what_leaving_a_pair_out_changes() -> None:
+    generator = np.random.default_rng(2)
+    same = np.arange(400) % 2 == 0
+    scores = 2 * same + generator.normal(size=400)
+    value = _separation(scores[same], scores[~same])
+    found = _influences(scores, same, value)
+    for pair in range(0, 400, 37):
+        rest = np.arange(400) != pair
+        without = _separation(scores[same & rest], scores[~same & rest])
+        assert without - value == pytest.approx(-found[pair], rel=0.05, abs=1e-4)

@@ -42,7 +42,7 @@ FORMATS: Mapping[str, Callable[[Path, Path | None], Bench]] = {
     "bin": _read_pack,
     "npz": _read_pack,
 }
-"""Every form of pair list by its name: from the list and the folder of images, None for the default,
+"""Every form of pair list by its name: from the list and the folder of images, None for the usual,
 to a bench."""
 
 

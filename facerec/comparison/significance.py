@@ -131,7 +131,7 @@ def compare_paired(
 
     Args:
         arm: of each seed, ``(n,)``, or of each seed and query, ``(n, q)``.
-        base: likewise, the same seeds and queries in the same order.
+        base: the same seeds and queries in the same order.
         labels: class of each query, ``(q,)``.
         confidence: coverage, between 0 and 1.
         seed: of random signs.

@@ -19,7 +19,7 @@ from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import (
     UNKNOWN,
-    LabelledImages,
+    GroupedImages,
     rate,
 )
 from facerec.progress import Progress
@@ -204,7 +204,7 @@ def listed_rates(
     fixed = calibration.at(targets)
     results: list[GroupErrors | MetricError] = []
     for group, names in groupings:
-        labelled = LabelledImages(pairs.subject, group, names)
+        labelled = GroupedImages(pairs.subject, group, names)
         try:
             results.append(_ListedErrors(pairs, labelled, family).errors(fixed))
         except MetricError as problem:
@@ -215,7 +215,7 @@ def listed_rates(
 class _ListedErrors:
     """The pairs of a list whose subjects and groups are known, and that have a score."""
 
-    def __init__(self, pairs: PairList, labelled: LabelledImages, family: Rows | None) -> None:
+    def __init__(self, pairs: PairList, labelled: GroupedImages, family: Rows | None) -> None:
         known = labelled.known[pairs.sides].all(axis=0)
         used = known & pairs.usable & ~np.isnan(pairs.scores)
         self.names, self.independent = labelled.names, pairs.independent
@@ -310,7 +310,7 @@ def all_pairs_rates(
             no rate, or no mated or no non-mated pair at all.
         DeviceError: the device is not there.
     """
-    labelled = [LabelledImages(subject, group, names) for group, names in groupings]
+    labelled = [GroupedImages(subject, group, names) for group, names in groupings]
     raw, of = np.asarray(vectors), labelled[0].subject
     if raw.shape[:1] != of.shape:
         raise MetricError(
@@ -339,7 +339,7 @@ def all_pairs_rates(
 
 def _grouped_rates(
     raw: NDArray,
-    labelled: LabelledImages,
+    labelled: GroupedImages,
     targets: Sequence[str],
     calibration: Calibration | None,
     family: Rows | None,

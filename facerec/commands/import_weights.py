@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -73,8 +75,9 @@ def import_weights(
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
         load_onnx_weights(module, file)
-        if file.note is not None:
-            guess = guess_preprocessing(file)
+        with contextlib.suppress(ModelError):  # a note of another facerec; the weights are proved
+            if file.note is not None:
+                guess = replace(guess_preprocessing(file), fixed=())  # flags decide here
     else:
         if own_note(weights) is not None:
             raise ModelError(

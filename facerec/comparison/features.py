@@ -52,7 +52,7 @@ class FeatureSet(ImageSet):
             where: the path, which begins the sentence of an error.
             views: ``(N, K)`` of all listed images, one or two.
             listed: as `ImageSet` takes it.
-            more: likewise.
+            more: as `ImageSet` takes it, by name.
         """
         super().__init__(where, *listed, **more)
         self.features = views[0][self._kept]

@@ -107,7 +107,7 @@ def mean_over_seeds(
         over_classes = paired_difference([of_seeds.mean()], left_out, confidence)
         if len(of_seeds) > 1 and over_classes:
             joint = paired_difference(of_seeds, left_out, confidence)
-        reasons += [] if over_classes else [ONE_CLASS]
+        reasons += [] if left_out.size else [ONE_CLASS]
     return SeedMean(
         value=float(of_seeds.mean()),
         interval=over_seeds if over_classes is None else joint,
@@ -131,7 +131,7 @@ def compare_paired(
 
     Args:
         arm: of each seed, ``(n,)``, or of each seed and query, ``(n, q)``.
-        base: likewise, the same seeds and queries in the same order.
+        base: the same seeds and queries in the same order.
         labels: class of each query, ``(q,)``.
         confidence: coverage, between 0 and 1.
         seed: of random signs.

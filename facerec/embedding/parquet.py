@@ -31,7 +31,7 @@ from facerec.embedding.check import (
 )
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MissingExtraError
-from facerec.files import check_regular
+from facerec.files import check_regular, parse_json, read_file
 from facerec.large_arrays import empty
 from facerec.records.images import text_array
 from facerec.shards import is_pattern, shard_paths
@@ -67,6 +67,13 @@ def list_shards(path: Path) -> list[Path]:
             f"again, or name the shards, as in {path / ('*' + SUFFIX)}"
         )
     shards = shard_paths(path, SUFFIX)
+    if (ended := path / f".{JOB_FILE}").is_file():
+        there = {shard.name for shard in shards}
+        if lost := [name for name in parse_json(read_file(ended))["shards"] if name not in there]:
+            raise DatasetError(
+                f"{path}: {len(lost)} of its shards are missing, the first is {lost[0]}; run the "
+                "job that writes them again"
+            )
     if not shards:
         raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")
     return shards

@@ -74,12 +74,15 @@ def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:
         # A threshold that is not finite is stored as text or null.
         if not (point["resolvable"] and isinstance(threshold, float) and math.isfinite(threshold)):
             continue
-        interval = point["threshold_interval"]
+        ends = point["threshold_interval"]
+        limits = None if ends is None else [ends["low"], ends["high"]]
+        # One that is open at an end is stored as text.
+        known = limits is not None and all(isinstance(end, float) for end in limits)
         yield {
             "bench": result["bench"],
             "fpr": point["target"],
             "threshold": threshold,
-            "threshold_interval": None if interval is None else [interval["low"], interval["high"]],
+            "threshold_interval": limits if known else None,
             "fpr_realised": point["fpr_realised"],
             "fpr_interval": _limits(point["fpr_interval"]),
             "false_accepts": [point["false_accepts"], point["negatives"]],

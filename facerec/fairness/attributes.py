@@ -50,7 +50,7 @@ INFERRED = (
 NO_VALUE = "no value"
 """Why images of subjects without a recorded group are left out."""
 
-_IMAGE, _SOURCE = "image_id", "label_source"
+_IMAGE, _SOURCE, _FAMILY = "image_id", "label_source", "family"
 _POSITIONS = 10
 
 
@@ -72,6 +72,8 @@ class Attributes:
     """Every value of ``label_source``, sorted."""
     inferred: bool
     """Whether some labels are inferred, which every page of a report must say."""
+    families: NDArray[np.str_] | None = None
+    """Family of the subject, ``(L,)``, empty where none is recorded; None without that column."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Joined:
     """What every page must carry, if anything."""
     order: NDArray[np.int64]
     """Rank of each image's id, ``(n,)``: what is drawn of images goes by it and not by the row."""
+    family: NDArray[np.int64] | None = None
+    """Family of each subject, ``(G,)``; None where no families are recorded."""
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
@@ -155,8 +159,10 @@ def read_attributes(
 ) -> Attributes:
     """Read a CSV file with a header and one line an image.
 
-    The columns ``image_id`` and ``label_source`` must be there. With ``subject="image_id"`` every
-    image counts as a subject of its own, for sets that do not say who is who.
+    The columns ``image_id`` and ``label_source`` must be there. A column ``family`` names people
+    who are related or look alike, as twins: error rates then leave out one family at a time. With
+    ``subject="image_id"`` every image counts as a subject of its own, for sets that do not say who
+    is who.
 
     Args:
         path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
@@ -174,7 +180,8 @@ def read_attributes(
     text = Table(path)
     if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
-    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, _SOURCE]))
+    families = [_FAMILY] if _FAMILY in text.columns else []
+    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, _SOURCE, *families]))
     records = [(line, *fields) for line, fields in text.rows(wanted)]
     if not records:
         raise DatasetError(f"{path}: there is a header but no line below it; check the file")
@@ -198,6 +205,9 @@ def read_attributes(
         groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
         label_sources=tuple(sources),
         inferred=inferred,
+        families=None
+        if not families
+        else _text(path, table[_FAMILY].mask(table[_FAMILY].map(is_missing), "")),
     )
 
 
@@ -269,12 +279,18 @@ def join(
         raise DatasetError(f"{source}: no image is left to audit after exclusions")
     subjects = np.unique(attributes.subjects[chosen], return_inverse=True)[1].astype(np.int64)
     known = np.where(failed[rows], np.nan, values[rows])
+    family = None
+    if attributes.families is not None:
+        family = _families(attributes.path, attributes.families[chosen], subjects)
     labels = {
         name: _labels(attributes, name, chosen, subjects, exclusions) for name in attributes.groups
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
+    everyone = subjects
     left, subjects, groupings = form_groupings(combinations, labels, subjects, known > 0)
+    if family is not None:
+        family = family[np.unique(everyone[left])]
     return Joined(
         rows=rows[left],
         norms=known[left],
@@ -284,7 +300,26 @@ def join(
         label_sources=attributes.label_sources,
         banner=INFERRED if attributes.inferred else None,
         order=np.unique(names[rows[left]], return_inverse=True)[1].astype(np.int64),
+        family=family,
     )
+
+
+def _families(
+    path: Path, names: NDArray[np.str_], subjects: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return a number for the family of each subject, ``(G,)``; its own where none is recorded."""
+    table = pd.DataFrame({"subject": subjects, "family": names})
+    named = table[table.family != ""].drop_duplicates()
+    twice = named.subject[named.subject.duplicated()]
+    if len(twice):
+        both = sorted(named.family[named.subject == twice.iloc[0]])
+        raise DatasetError(
+            f"{path}: one subject has the families {both[0]!r} and {both[1]!r}; write one of them"
+        )
+    size = int(subjects.max()) + 1
+    family = np.arange(size)
+    family[named.subject] = size + named.family.factorize()[0]
+    return np.unique(family, return_inverse=True)[1].astype(np.int64)
 
 
 def form_groupings(

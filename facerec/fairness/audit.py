@@ -112,7 +112,11 @@ def audit(
     codes = [_over_rows(joined, one.codes, length) for one in shown]
     labels = [(code, one.names) for code, one in zip(codes, shown, strict=True)]
     listed = None if pairs is None else _listed(embeddings, subject, pairs)
-    at: dict[str, Any] = {"targets": settings.targets, "calibration": calibration}
+    at: dict[str, Any] = {
+        "targets": settings.targets,
+        "calibration": calibration,
+        "family": joined.family,
+    }
     counted: Sequence[Errors]
     try:
         if listed is not None:

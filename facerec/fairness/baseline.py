@@ -21,7 +21,7 @@ from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import Of, differentials, max_over_geomean
 from facerec.fairness.norms import SubjectNorms
-from facerec.fairness.pair_counts import UNKNOWN, LabelledImages, quotients
+from facerec.fairness.pair_counts import UNKNOWN, GroupedImages, quotients
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
@@ -241,10 +241,10 @@ class _Frame:
         self.left_out = len(ids) - len(self.rows)
         self.subject = np.unique(subjects[self.rows], return_inverse=True)[1].reshape(-1)
         self.subject_count = int(self.subject.max()) + 1
-        self._set_groups(LabelledImages(subjects[self.rows], codes[self.rows], names))
+        self._set_groups(GroupedImages(subjects[self.rows], codes[self.rows], names))
         self._set_pairs(pairs)
 
-    def _set_groups(self, labelled: LabelledImages) -> None:
+    def _set_groups(self, labelled: GroupedImages) -> None:
         """Number the groups that have a subject."""
         there = labelled.group
         present = np.unique(there[there >= 0])

@@ -17,7 +17,7 @@ UNKNOWN = -1
 Values = NDArray[np.float64]
 
 
-class LabelledImages:
+class GroupedImages:
     """Subjects and groups of images, checked."""
 
     def __init__(self, subject: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import (
     UNKNOWN,
-    LabelledImages,
+    GroupedImages,
     rate,
 )
 from facerec.progress import Progress
@@ -183,10 +183,12 @@ def listed_rates(
     *,
     targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
+    family: Rows | None = None,
 ) -> list[GroupErrors | MetricError]:
     """Count errors by the groups of each grouping among the pairs of a list.
 
-    By default the thresholds are fixed on all pairs of known subjects of the list.
+    By default the thresholds are fixed on all pairs of known subjects of the list. Families of
+    subjects, ``(G,)``, are left out as a whole for the intervals.
 
     Returns:
         One a grouping; an error where it has no mated or no non-mated pair.
@@ -202,9 +204,9 @@ def listed_rates(
     fixed = calibration.at(targets)
     results: list[GroupErrors | MetricError] = []
     for group, names in groupings:
-        labelled = LabelledImages(pairs.subject, group, names)
+        labelled = GroupedImages(pairs.subject, group, names)
         try:
-            results.append(_ListedErrors(pairs, labelled).errors(fixed))
+            results.append(_ListedErrors(pairs, labelled, family).errors(fixed))
         except MetricError as problem:
             results.append(problem)
     return results
@@ -213,7 +215,7 @@ def listed_rates(
 class _ListedErrors:
     """The pairs of a list whose subjects and groups are known, and that have a score."""
 
-    def __init__(self, pairs: PairList, labelled: LabelledImages) -> None:
+    def __init__(self, pairs: PairList, labelled: GroupedImages, family: Rows | None) -> None:
         known = labelled.known[pairs.sides].all(axis=0)
         used = known & pairs.usable & ~np.isnan(pairs.scores)
         self.names, self.independent = labelled.names, pairs.independent
@@ -227,6 +229,7 @@ class _ListedErrors:
         sides = pairs.sides[:, used]
         numbers, index = np.unique(labelled.subject[sides], return_inverse=True)
         self.left, self.right = index.reshape(2, -1)
+        self.family = None if family is None or pairs.independent else family[numbers]
         self.group_of = np.empty(numbers.size, np.int64)
         self.group_of[index.reshape(2, -1)] = labelled.group[sides]
         first, second = self.group_of[self.left], self.group_of[self.right]
@@ -266,7 +269,7 @@ class _ListedErrors:
         if self.independent:
             return ClusteredShare.from_pairs(events[of], *(np.arange(sides[0].size),) * 2)
         share = ClusteredShare.from_pairs(events[of], *sides)
-        return _among(share, np.arange(share.changes.size), self.group_of.size)
+        return _among(share, np.arange(share.changes.size), self.group_of.size, self.family)
 
 
 # --- all pairs --------------------------------------------------------------------------------
@@ -279,6 +282,7 @@ def all_pairs_rates(
     *,
     targets: Sequence[str] = FMR_TARGETS,
     calibration: Calibration | None = None,
+    family: Rows | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> list[GroupErrors | MetricError]:
@@ -293,6 +297,8 @@ def all_pairs_rates(
         groupings: codes of groups, and their names; images without one take no part.
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed.
+        family: of each subject, ``(G,)``, left out as a whole for the intervals; by default each
+            subject alone.
         device: where scores are computed.
         progress: see `facerec.progress.Progress`.
 
@@ -304,7 +310,7 @@ def all_pairs_rates(
             no rate, or no mated or no non-mated pair at all.
         DeviceError: the device is not there.
     """
-    labelled = [LabelledImages(subject, group, names) for group, names in groupings]
+    labelled = [GroupedImages(subject, group, names) for group, names in groupings]
     raw, of = np.asarray(vectors), labelled[0].subject
     if raw.shape[:1] != of.shape:
         raise MetricError(
@@ -322,7 +328,7 @@ def all_pairs_rates(
     results: list[GroupErrors | MetricError] = []
     for one in labelled:
         try:
-            results.append(_grouped_rates(raw, one, targets, calibration, device, progress))
+            results.append(_grouped_rates(raw, one, targets, calibration, family, device, progress))
         except MetricError as problem:
             # Without a calibration its pairs are all that there are.
             if calibration is None:
@@ -333,9 +339,10 @@ def all_pairs_rates(
 
 def _grouped_rates(
     raw: NDArray,
-    labelled: LabelledImages,
+    labelled: GroupedImages,
     targets: Sequence[str],
     calibration: Calibration | None,
+    family: Rows | None,
     device: str | torch.device,
     progress: Progress | None,
 ) -> GroupErrors:
@@ -361,7 +368,7 @@ def _grouped_rates(
         labelled.names,
         tuple(np.unique(subjects[subjects >= 0]).size for subjects in members),
         tuple(
-            _every_pair(labelled.names, pairs, table, point)
+            _every_pair(labelled.names, pairs, table, point, family)
             for table, point in zip(pairs.tables, calibration.points, strict=True)
         ),
         calibration,
@@ -370,13 +377,18 @@ def _grouped_rates(
 
 
 def _every_pair(
-    names: tuple[str, ...], pairs: AllPairs, table: ErrorTable, point: OperatingPoint
+    names: tuple[str, ...],
+    pairs: AllPairs,
+    table: ErrorTable,
+    point: OperatingPoint,
+    family: Rows | None,
 ) -> ErrorsAt:
     """Take the counts at one threshold out of a table."""
     groups = pairs.groups
     assert groups is not None and groups.of_subject is not None  # a subject is in one group
     assert table.within is not None
     of_subject, within, size = groups.of_subject, table.within, len(names)
+    of_family = None if family is None else family[pairs.subjects.astype(np.int64)]
     # A group whose images all failed to be acquired has no position.
     positions = {int(name): position for position, name in enumerate(groups.names)}
 
@@ -398,18 +410,25 @@ def _every_pair(
         if groups.non_mated[at, at]:
             fmr = ClusteredShare.from_images(within[members][:, members], images)
         fnmr = groups.fnmr_share(table, at)
-        return _among(fmr, members, whole), _among(fnmr, members, whole)
+        return _among(fmr, members, whole, of_family), _among(fnmr, members, whole, of_family)
 
     of_groups = [shares(code) for code in range(size)]
-    everybody = table.fmr_share(), table.fnmr_share()
+    all_of_them = np.arange(of_subject.size)
+    everybody = (
+        _among(table.fmr_share(), all_of_them, of_subject.size, of_family),
+        _among(table.fnmr_share(), all_of_them, of_subject.size, of_family),
+    )
     crossing = {cell: between(*cell) for cell in itertools.combinations(range(size), 2)}
     return ErrorsAt.of(point, [*of_groups, everybody], crossing)
 
 
-def _among(share: ClusteredShare | None, members: Rows, whole: int) -> ClusteredShare | None:
-    """Number what each subject adds among all subjects instead of those of a group."""
+def _among(
+    share: ClusteredShare | None, members: Rows, whole: int, family: Rows | None
+) -> ClusteredShare | None:
+    """Number what each subject adds among all subjects, or their families."""
     if share is None:
         return None
     changes = np.zeros(whole)
     changes[members] = share.changes
-    return replace(share, changes=changes)
+    share = replace(share, changes=changes)
+    return share if family is None else share.by_family(family)

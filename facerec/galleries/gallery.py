@@ -496,7 +496,7 @@ class Gallery:
                 names = text_array(impostors.subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = take(impostors.vectors, rows)
-            # An image of nobody knows whom is a subject. Strangers have numbers below 0.
+            # An image without a name is a subject of its own. Strangers have numbers below 0.
             known = [""] * len(impostors.vectors) if names is None else names
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
             at = self._rows_of(own)

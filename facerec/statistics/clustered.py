@@ -46,10 +46,7 @@ class Bound(Interval):
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Comparisons of one kind, summed by subject; a subject counts on both sides.
-
-    With families as units of resampling, a unit is a family.
-    """
+    """Comparisons of one kind, summed by subject; a subject counts on both sides."""
 
     influences: Array
     """What the comparisons of each subject add to the figure, ``(G,)``."""
@@ -307,15 +304,12 @@ class ClusteredShare(ClusteredFigure):
         return cls._of(happened.sum(), kind, bool((left != right).any()))
 
     @classmethod
-    def from_mated_counts(
-        cls, events: ArrayLike, comparisons: ArrayLike, units: ArrayLike | None = None
-    ) -> ClusteredShare:
+    def from_mated_counts(cls, events: ArrayLike, comparisons: ArrayLike) -> ClusteredShare:
         """Sum up mated comparisons counted by subject, ``(G,)`` each.
 
         Args:
             events: events of each subject.
             comparisons: comparisons of each.
-            units: family of each subject, ``(G,)`` integers from 0; by default its own.
 
         Raises:
             MetricError: no comparison, or lengths that differ.
@@ -331,9 +325,7 @@ class ClusteredShare(ClusteredFigure):
         rate = count / total
         residuals = (happened - rate * made) / total
         squares = count * (1 - count / total) / total**2
-        of = np.arange(made.size) if units is None else np.asarray(units)
-        size = int(of.max()) + 1
-        kind = Sums(_add(of, residuals, size), _add(of, made, size), total, squares, 0.0)
+        kind = Sums(residuals, made, total, squares, 0.0)
         return cls._of(count, kind, crossing=False)
 
     @classmethod
@@ -364,7 +356,6 @@ class ClusteredShare(ClusteredFigure):
         events: sparray,
         images: ArrayLike,
         others: ArrayLike | None = None,
-        units: ArrayLike | None = None,
     ) -> ClusteredShare:
         """Sum up the events among all image pairs of different subjects, in O(non-zeros).
 
@@ -374,8 +365,6 @@ class ClusteredShare(ClusteredFigure):
             images: number of images of each subject, ``(G,)``.
             others: images of other subjects, ``(H,)``, for the comparisons between two groups
                 that have no subject in common.
-            units: family of each subject, ``(G,)`` or with ``others`` ``(G + H,)``; by default its
-                own.
 
         Raises:
             MetricError: no comparison, or shapes that differ.
@@ -402,18 +391,6 @@ class ClusteredShare(ClusteredFigure):
             made = (made - (left**4).sum()) / 2
         # Σ (e − rate·m)² over all pairs of subjects, most of which have no event.
         squares = (counts**2).sum() - 2 * rate * (counts * possible).sum() + rate**2 * made
-        if units is not None:
-            # Comparisons within a family are those of one unit, not of two.
-            of = np.asarray(units)
-            of_image = left if others is None else np.concatenate([left, right])
-            within = of[rows] == of[columns]
-            size = int(of.max()) + 1
-            touched = _add(of, touched, size) - _add(of[rows[within]], counts[within], size)
-            inside = _add(of, of_image, size) ** 2 - _add(of, of_image**2, size)
-            if others is not None:
-                sides = np.arange(of.size) < left.size
-                inside = 2 * _add(of, of_image * sides, size) * _add(of, of_image * ~sides, size)
-            loads = _add(of, loads, size) - inside / 2
         cells = float(squares) / max(total, 1) ** 2
         return cls._crossing(float(counts.sum()), touched, loads, float(total), cells)
 
@@ -440,6 +417,22 @@ class ClusteredShare(ClusteredFigure):
         squares = events * (1 - rate) / total**2
         kind = Sums((touched - rate * loads) / total, loads, total, squares, squares, cells)
         return cls._of(events, kind, crossing=True)
+
+    def by_family(self, family: NDArray[np.integer]) -> ClusteredShare:
+        """Return the share with families of people who are related or alike as what is left out.
+
+        To first order, leaving a family out changes the figure as much as its subjects together.
+
+        Args:
+            family: of each subject, ``(G,)`` integers from 0.
+        """
+        taking_part = np.unique(family[: self.changes.size][self.changes != 0]).size
+        return replace(
+            self,
+            changes=_add(family[: self.changes.size], self.changes, int(family.max()) + 1),
+            subjects=taking_part,
+            effective_subjects=min(self.effective_subjects, float(taking_part)),
+        )
 
     @property
     def trials(self) -> float:

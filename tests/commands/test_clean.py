@@ -113,7 +113,7 @@ def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
         (lambda lines: None, ""),
         (lambda lines: lines[:-1], ""),  # does not name all
         (lambda lines: ["p00 0.jpg", *lines], "mend the list"),
-        (lambda lines: [line.replace("p00", "/p00") for line in lines], "unsafe"),
+        (lambda lines: [line.replace("p00", "/p00") for line in lines], "p00"),
     ],
 )
 def test_without_a_whole_list_images_are_named_by_their_keys(workplace, capsys, change, note):

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,6 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bundle, "export_graph", graph)
         patch.setattr(parity, "BATCHES", (1, 2, 5))
-        patch.setattr(bundle, "evaluate_bench", partial(evaluate_bench, replicates=20))
-        patch.setattr(bundle, "compare", partial(compare, replicates=20))
         yield
 
 
@@ -90,7 +87,7 @@ def bench(pack: Path) -> Bench:
 
 @pytest.fixture(scope="module")
 def result(saved: TorchModel, bench: Bench) -> VerificationResult:
-    return evaluate_bench(saved, bench, replicates=20)
+    return evaluate_bench(saved, bench)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +175,7 @@ def test_the_note_says_what_the_files_are(
     found = {row["fpr"]: row["threshold"] for row in note["model"]["thresholds"]}
     assert found == {"1e-1": reported[0]["threshold"]}
     # What int8 costs, and the thresholds of its own numbers.
-    result = evaluate_bench(load_model(written.path, variant="int8"), bench, replicates=0)
+    result = evaluate_bench(load_model(written.path, variant="int8"), bench)
     (row,) = int8["thresholds"]
     assert row["threshold"] == pytest.approx(result.point("1e-1").point.threshold, abs=1e-6)
     (cost,) = int8["accuracy"]
@@ -314,7 +311,7 @@ def worse(accuracy: float) -> Callable[..., Any]:
     """Make the comparison of two results say that the second has lost this share."""
 
     def judge(first: Any, second: Any) -> Any:
-        found = compare(first, second, 20)
+        found = compare(first, second)
         rows = [
             replace(
                 row,

@@ -28,7 +28,6 @@ def result(name: str = "lfw", flip: bool | None = True, pairs: int = 400) -> Ver
         Pairs(2 * np.arange(pairs), 2 * np.arange(pairs) + 1, same, people, fold_indices(pairs)),
         name=name,
         fpr=("1e-1", "1e-2", "1e-4"),
-        replicates=20,
     )
     return replace(found, flip=flip, model=MODEL)
 
@@ -48,7 +47,10 @@ def test_thresholds_are_those_of_the_report(tmp_path: Path) -> None:
         estimate = found.point(row["fpr"])
         interval = estimate.threshold.interval
         assert row["threshold"] == estimate.point.threshold
-        assert interval is not None and row["threshold_interval"] == [interval.low, interval.high]
+        limits = None if interval is None else [interval.low, interval.high]
+        assert row["threshold_interval"] == (
+            limits if np.isfinite(limits or np.nan).all() else None
+        )
         assert row["fpr_realised"] == np.mean(found.non_mated_scores >= row["threshold"])
         assert row["tpr"] == np.mean(found.mated_scores >= row["threshold"])
         false_accepts = int((found.non_mated_scores >= row["threshold"]).sum())

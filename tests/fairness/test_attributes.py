@@ -65,6 +65,25 @@ def excluded(found: Joined) -> dict[tuple[str, str | None], tuple[int, int | Non
     return {(e.reason, e.attribute): (e.images, e.subjects) for e in found.exclusions}
 
 
+def test_families_number_subjects_and_contradictions_are_named(tmp_path: Path) -> None:
+    lines = [
+        f"{line},{'twins' if line.startswith(('a0', 'a1')) else ''}"
+        for line in people("a", 12, "x")
+    ]
+    path = write(tmp_path / "a.csv", lines, HEADER + ",family")
+    attributes = read_attributes(path, ["race"])
+    norms = np.random.default_rng(0).normal(20, 2, len(lines))
+    family = join(attributes, attributes.images, norms).family
+    assert family is not None and family.shape == (12,)
+    order = sorted(f"a{i}" for i in range(12))
+    alike = {order[i] for i in range(12) if (family == family[i]).sum() > 1}
+    assert alike == {"a0", "a1", "a10", "a11"}
+    write(path, [lines[0].replace("twins", "others"), *lines[1:]], HEADER + ",family")
+    attributes = read_attributes(path, ["race"])
+    with pytest.raises(DatasetError, match="'others' and 'twins'"):
+        join(attributes, attributes.images, norms)
+
+
 @pytest.mark.parametrize("word", ["", "None", "#N/A", "<NA>", "nan", "n.a.", "?", "NULL", "#REF!"])
 def test_a_missing_value_is_no_group_and_no_number(tmp_path: Path, word: str) -> None:
     lines = [*people("a", 12, "A"), *people("b", 12, "B"), f"None/0.jpg,None,{word},f,{word},c"]

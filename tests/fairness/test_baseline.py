@@ -6,16 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness import baseline as module
+from facerec.fairness.association import cliffs_delta
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import differentials, max_over_geomean
 from facerec.fairness.rates import GroupErrors, PairList, all_pairs_rates, listed_rates
 from facerec.fairness.variance_shares import anova
+from facerec.statistics.clustered import paired_difference
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.bench import Pairs
@@ -89,7 +94,7 @@ def find(found: BaselineComparison, figure: str, groups: tuple[str, str] | None 
     return change
 
 
-# --- leaving subjects out -----------------------------------------------------------------------
+# --- the joint bootstrap -----------------------------------------------------------------------
 
 
 class BruteForce:
@@ -151,30 +156,72 @@ class BruteForce:
 
 
 @pytest.mark.parametrize("impostors", ["all", "list"])
-def test_figures_and_what_a_subject_adds_are_those_of_brute_force(impostors: Any) -> None:
+def test_the_jackknife_is_that_of_brute_force(impostors: Any) -> None:
     faces = people(images=6)
     pairs = faces.pairs(per_fold=180)
     run = RunPair(0, faces.embed(1, noise=2.0), faces.embed(2, noise=1.8))
     found = compare(faces, [run], pairs=pairs, impostors=impostors)
-    sides = run.baseline, run.treated
-    brute = [BruteForce(faces, side, pairs, impostors == "list") for side in sides]
-    everyone = np.ones(24, np.int64)
-    values = [each(everyone) for each in brute]
-    assert {change.figure for change in found.changes} == set(values[0])
+    times = np.vstack([np.ones(24, np.uint8), 1 - np.eye(24, dtype=np.uint8)])
+    sides = [
+        list(map(BruteForce(faces, side, pairs, impostors == "list"), times))
+        for side in (run.baseline, run.treated)
+    ]
+    assert {change.figure for change in found.changes} == set(sides[0][0])
+    compared = set()
     for change in found.changes:
         if change.value is None:
             assert "insufficient data" in str(change.remark)
             continue
-        before, after = (one[change.figure] for one in values)
-        assert (change.baseline, change.treated) == pytest.approx((before, after), rel=1e-9)
-        assert change.value == pytest.approx(after - before, abs=1e-9)
-    frame = module._Frame([run], faces.subject, faces.group, NAMES, pairs, impostors, TARGETS)
-    left = [brute[1](np.where(np.arange(24) == out, 0, everyone)) for out in range(24)]
-    for key, figure in frame.figures(run.treated).items():
-        # Thresholds of TPR and accuracy move with the subject; others are left out exactly.
-        if figure.value is not None and key.role in ("by construction", "association"):
-            expected = [one[key.figure] - figure.value for one in left]
-            np.testing.assert_allclose(figure.changes, expected, atol=1e-9)
+        values = np.array([[row[change.figure] for row in side] for side in sides])
+        differences = values[1] - values[0]
+        assert change.baseline == pytest.approx(values[0, 0], rel=1e-9)
+        assert change.treated == pytest.approx(values[1, 0], rel=1e-9)
+        assert change.value == pytest.approx(differences[0], abs=1e-9)
+        compared.add(change.figure.split(" at ")[0])
+        if change.role == "performance":
+            continue  # influences are those of the figure to first order
+        expected = paired_difference([change.value], differences[1:] - differences[0])
+        assert change.interval is not None and expected is not None
+        assert change.interval.low == pytest.approx(expected.low, abs=1e-9)
+        assert change.interval.high == pytest.approx(expected.high, abs=1e-9)
+    assert {"max/geomean FMR", "max/geomean FNMR", "accuracy", "TPR@FPR=1e-1"} < compared
+
+
+def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
+    faces = people()
+    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    found = compare(faces, [run])
+    assert "accuracy" not in {change.figure for change in found.changes}
+    for target in TARGETS:
+        change = find(found, f"TPR@FPR={target}")
+        for side, value in ((run.baseline, change.baseline), (run.treated, change.treated)):
+            scores = score_pairs(side.vectors, *(sides := np.triu_indices(72, 1)))
+            same = faces.subject[sides[0]] == faces.subject[sides[1]]
+            assert value == pytest.approx(tpr_at_fpr(scores[same], scores[~same], target).tpr)
+        assert change.interval is not None
+        assert change.interval.low <= change.interval.high
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(seed=st.integers(0, 2**31), groups=st.integers(2, 4), tied=st.booleans())
+def test_figures_without_each_subject_are_those_of_the_others(
+    seed: int, groups: int, tied: bool
+) -> None:
+    generator = np.random.default_rng(seed)
+    code = np.arange(20) % groups
+    means = generator.normal(5, 1, 20) + code
+    if tied:
+        means = means.round()
+    shares = module._eta_squared(means, code)
+    first, second = np.flatnonzero(code == 0), np.flatnonzero(code == 1)
+    deltas = module._deltas(means[first], means[second])
+    kept = [np.arange(20) != one for one in (-1, *range(20))]
+    for rest, share in zip(kept, shares, strict=True):
+        assert share == pytest.approx(anova(means[rest], code[rest]).eta2, abs=1e-9)
+    both = [-1, *first, *second]
+    for one, delta in zip(both, deltas, strict=True):
+        expected = cliffs_delta(means[first[first != one]], means[second[second != one]]).value
+        assert delta == pytest.approx(expected, abs=1e-12)
 
 
 # --- laws --------------------------------------------------------------------------------------
@@ -191,6 +238,7 @@ def test_identical_runs_differ_in_nothing() -> None:
         assert change.seeds == (0, 0, 0)
         assert change.interval is None and change.over_subjects is None
         assert change.remark == "no interval: no subject makes a difference"
+        assert change.over_seeds is None
         assert change.conclusion == "insufficient data"
 
 
@@ -223,10 +271,10 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
         both = change.interval
         assert both is not None
         # Either source alone is less than both.
-        width, *alone = (
+        width, seeds, subjects = (
             one.high - one.low for one in (both, change.over_seeds, change.over_subjects)
         )
-        assert width > 0.99 * max(alone[1], alone[0] / 4) and both.low <= change.value <= both.high
+        assert width > 0.99 * max(subjects, seeds / 4) and both.low <= change.value <= both.high
 
 
 # --- fusion, failures, groups ------------------------------------------------------------------

@@ -98,6 +98,23 @@ def test_ratios_by_their_definitions(values: list[float]) -> None:
     assert max_minus_min(values) == max(values) - min(values)
 
 
+@few
+@given(rates, st.floats(0.01, 100), st.randoms(use_true_random=False))
+def test_neither_scale_nor_order_changes_ratios(
+    values: list[float], factor: float, random: Any
+) -> None:
+    shuffled = random.sample(values, len(values))
+    for formula, ratio in MEASURES.values():
+        scale = factor if formula is max_minus_min else 1
+        found = formula(factor * np.array(shuffled))
+        assert found == pytest.approx(scale * formula(values), rel=1e-9, abs=1e-12)
+        # All replicates at once are as one by one.
+        both = formula(np.array([values, shuffled]))
+        assert both.tolist() == pytest.approx([float(formula(values))] * 2, rel=1e-9, abs=1e-12)
+        parity = formula(np.full(len(values), values[0]))
+        assert parity == pytest.approx(float(ratio), abs=1e-12)
+
+
 # --- replicates -----------------------------------------------------------------------------
 
 
@@ -213,6 +230,25 @@ def test_equal_groups_seldom_seem_to_differ() -> None:
     # Of the binomial distribution of 80 runs at 5 %, 9 is the 99.5th percentile.
     assert sum(value <= 0.05 for value in values) <= 9
     assert 0.35 < np.mean(values) < 0.65
+
+
+def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
+    """For two groups max/geomean exceeds parity as two logarithms of rates lie apart."""
+    errors = simulated(np.random.default_rng(5), 0.3)
+    found = differentials(errors, replicates=2000)
+    generator = np.random.default_rng(0)
+    for kind, of in enumerate(("FMR", "FNMR")):
+        shares = [share for both in errors.points[0].shares[:-1] if (share := both[kind])]
+        draws = [
+            generator.standard_t(share.effective_subjects - 1, 200_000)
+            * math.sqrt(share.test_variance)
+            / share.value
+            for share in shares
+        ]
+        apart = abs(math.log(shares[0].value / shares[1].value))
+        expected = np.mean(np.abs(draws[0] - draws[1]) >= apart)
+        one = row(found.rows, "max/geomean", "5e-2", of)
+        assert one.p_value == pytest.approx(expected, abs=4 * (expected / 2000) ** 0.5)
 
 
 def test_intervals_reach_parity_where_the_test_finds_nothing() -> None:

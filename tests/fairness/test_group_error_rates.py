@@ -213,3 +213,19 @@ def test_several_groupings_are_counted_as_one_by_one(torn: bool) -> None:
         (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
         assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
         assert_same(errors, expected)
+
+
+@both
+def test_families_are_left_out_as_a_whole(count: Count) -> None:
+    faces = toy(persons=18, images=3)
+    alone, twins = (
+        count(faces, family=family) for family in (None, np.arange(18, dtype=np.int64) // 2)
+    )
+    for one, two in zip(alone.points, twins.points, strict=True):
+        assert [rate.value for rate in one.fmr] == [rate.value for rate in two.fmr]
+        for mine, its in zip(one.shares, two.shares, strict=True):
+            for of_subjects, of_families in zip(mine, its, strict=True):
+                assert of_subjects is not None and of_families is not None
+                changes = np.bincount(np.arange(18) // 2, of_subjects.changes)
+                np.testing.assert_allclose(of_families.changes, changes, atol=1e-12)
+                assert of_families.subjects == np.count_nonzero(changes)

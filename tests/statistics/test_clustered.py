@@ -109,13 +109,6 @@ def test_all_layouts_agree(seed: int) -> None:
     padded = np.pad(mated.changes, (0, 9 - mated.changes.size))
     compare(found, ClusteredShare(**vars(mated) | {"changes": padded}))
 
-    # Families of three: comparisons within one are those of one unit.
-    of = np.arange(9) // 3
-    families = ClusteredShare.from_pairs(events[two], of[first[two]], of[second[two]])
-    compare(
-        ClusteredShare.from_images(matrix(two & events), images, units=of),
-        ClusteredShare(**vars(families) | {"noise": expected.noise}),
-    )
     split = np.arange(9) < 4
     crossing = split[first] & ~split[second]
     between = matrix(crossing & events).tocsr()[:4, 4:]
@@ -164,6 +157,19 @@ def test_too_few_effective_subjects_have_no_interval() -> None:
     interval = fnmr_interval(np.arange(1006) % 7 == 0, np.repeat(np.arange(4), made))
     assert (interval.low, interval.high, interval.method) == (0, 1, "none")
     assert "effectively 2.0" in interval.assumption
+
+
+def test_families_are_left_out_as_a_whole() -> None:
+    events, first, second = draw_pairs(6, subjects=30, pairs=2000)
+    family = np.arange(30) // 3
+    share = ClusteredShare.from_pairs(events, first, second)
+    families = share.by_family(family)
+    exact = []
+    for one in range(10):
+        rest = (family[first] != one) & (family[second] != one)
+        exact.append(events[rest].mean() - events.mean())
+    assert np.abs(families.changes - exact).max() < 0.2 * np.abs(exact).max()
+    assert families.subjects == 10 and families.freedom == 9
 
 
 def test_no_event_is_bounded_by_disjoint_pairs() -> None:

@@ -117,12 +117,12 @@ def test_tensorboard_writes_the_figures_or_names_the_extra(
         with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[tensorboard\]'"):
             make_monitor(tmp_path, tensorboard=True)
         return
-    result = make_result(replicates=0)
+    result = make_result()
     assert result.accuracy is not None
     with make_monitor(tmp_path, tensorboard=True) as monitor:
         monitor.record(1, figures(), lr=0.1)
         monitor.record(2, figures(loss=9.0), lr=0.1)
-        monitor.validation(2, 1, {"lfw": make_result(noise=2, replicates=0)})
+        monitor.validation(2, 1, {"lfw": make_result(noise=2)})
     with make_monitor(tmp_path, tensorboard=True, start=1) as monitor:  # resumed from step 1
         monitor.record(2, figures(loss=3.0), lr=0.1)
         monitor.validation(2, 1, {"lfw": result})

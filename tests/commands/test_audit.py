@@ -156,54 +156,16 @@ def test_the_smallest_target_that_all_groups_carry_heads(
     [
         (["--assert", "eta3<1"], "not of the form eta2<0.01"),
         (["--intersect"], "an intersection needs two attributes"),
-        (["--data", "data"], "--data is the folder of --pairs"),
         (["--group", "race"], "no column 'race'"),
         (["--embeddings", "none.npz"], "none.npz"),
         (["--pairs", "none"], "no pack for bench 'none'"),
-        (["--baseline", "A.csv"], "A.csv"),
-        (["--fmr", "7"], "not a rate"),
-        (["--fpir", "1e-1"], "belong to --one-to-many"),
         (["--one-to-many", "--reference", "nobody"], "'nobody' is none of the groups"),
-        (["--one-to-many", "--threshold-from", "A.csv"], "set no threshold for --one-to-many"),
-        (["--seed", "-1"], "--seed must be at least 0"),
     ],
 )
 def test_refusals(
     workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert words in refused(capsys, run, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--scores", "E.npz"], "audit these with facerec audit"),
-        (["--group", "race"], "no column says which group"),
-        (["--attributes", "A.csv"], "does not name the subjects"),
-        (["--threshold-from", "E.npz"], "audit these with facerec audit"),
-        (["--fmr", "7"], "not a rate"),
-    ],
-)
-def test_refusals_of_scores(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    lines = [
-        "label,score,gender",
-        *(f"{row % 2},{row / 100},{'fm'[row % 3 % 2]}" for row in range(99)),
-    ]
-    Path("S.csv").write_text("\n".join(lines))
-    flags = ["--scores", "S.csv", "--group", "gender", "--out", "out"]
-    assert words in refused(capsys, lambda *more: scores_main([*flags, *more]), *arguments)
-
-
-def test_attributes_that_do_not_join(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Path("A.csv").read_text().splitlines()
-    half = [lines[0], *(line.replace("face-", "x/face-") for line in lines[1:31]), *lines[31:]]
-    Path("A.csv").write_text("\n".join(half))
-    run()
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Left out: 30 × embedding without attributes" in text
-    assert "Left out: 30 × attributes without embedding" in text
 
 
 def test_inferred_labels_and_normalised_embeddings(
@@ -221,12 +183,3 @@ def test_inferred_labels_and_normalised_embeddings(
     with pytest.raises(SystemExit):
         run(source="U.npz", out="new")
     assert "already normalised" in capsys.readouterr().err
-
-
-def test_other_files_stay(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("thesis").mkdir()
-    Path("thesis/one.txt").write_text("x")
-    with pytest.raises(SystemExit):
-        run(out="thesis")
-    assert "it holds one.txt" in capsys.readouterr().err
-    assert [path.name for path in Path("thesis").iterdir()] == ["one.txt"]

@@ -15,7 +15,6 @@ from helpers.html_page import Page
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
 from facerec.embedding import load_model
-from facerec.errors import RecipeError
 from facerec.fairness.rows import ETA2, p_of
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 
@@ -149,12 +148,6 @@ def test_the_demo_goes_from_nothing_to_a_page(
         assert row[2] in printed and row[4] in printed
     assert "The audit detects the planted difference in" in printed
     assert f"report: {out / 'report.html'}" in printed
-
-
-def test_a_missing_recipe_is_a_sentence_before_anything_is_drawn(workplace: Path) -> None:
-    with pytest.raises(RecipeError, match=r"gone\.py: no such recipe file"):
-        demo(workplace / "out", recipe=workplace / "gone.py")
-    assert not (workplace / "out").exists()
 
 
 @pytest.mark.integration

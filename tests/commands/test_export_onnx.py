@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.export_onnx import default_folder, main
+from facerec.commands.export_onnx import main
 from facerec.commands.import_weights import main as import_weights
 from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
@@ -155,24 +155,11 @@ def test_weights_of_others_go_all_the_way(
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted"),
-    [
-        ("runs/a/model.safetensors", "runs/a/export"),
-        ("weights/r50.safetensors", "weights/r50_onnx"),
-    ],
-)
-def test_where_a_bundle_goes(model: str, wanted: str) -> None:
-    assert default_folder(Path(model)) == Path(wanted)
-
-
-@pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (["--bench", "toy.bin"], "compares int8 with float32"),
         (["--int8", "gone.bin"], "gone.bin"),
         (["--thresholds", "gone.json"], "not a report of facerec verify"),
-        (["--bench", "nonesuch"], "no pack for bench 'nonesuch'"),
-        (["--bench", "tinyface"], "name it with --data"),
     ],
 )
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(

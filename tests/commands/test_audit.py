@@ -91,27 +91,10 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
-    assert flat.index("female 20 subjects, male 20 subjects") < flat.index("lies between groups")
     assert "difference detected" in flat and "FPD (FMR max/min)" in flat
     assert "galleries of 20 and 20 subjects" in flat
-    assert max(map(len, text.split("report: ")[0].splitlines())) <= 80
-    assert str(workplace / "out" / "audit.html") in text
-    assert len(list((workplace / "out").iterdir())) <= 12
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"][0]["model"]["name"] == "toy"
-
-
-def test_the_same_model_as_baseline_changes_nothing(workplace: Path) -> None:
-    run("--baseline", "E.npz", "--intersect", "--group", "gender", "age")
-    changes = [row for (figure, *_), row in rows_of("out").items() if figure.startswith("change: ")]
-    assert {row["value"] for row in changes} - {None} == {0.0}
-
-
-def test_thresholds_of_other_data(workplace: Path) -> None:
-    write_people(workplace, "C.npz", seed=5)
-    run("--threshold-from", "C.npz", "--one-to-many", "--fpir", "1e-1")
-    assert "calibration on C.npz" in rows_of("out")["threshold", "", "1e-2"]["remark"]
-    assert any("of other people" in target for _, _, target in rows_of("out"))
 
 
 def test_assertions_that_fail_and_thresholds_of_scores(

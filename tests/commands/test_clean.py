@@ -67,20 +67,8 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
 
 
-def dir2lst(lines: list[str]) -> str:
-    """Return InsightFace's list of the same images, with one that it passes over."""
-    fields = [line.split("\t") for line in lines]
-    return "".join(
-        ["0\tp00/lost.jpg\t0\n", *(f"1\t{path}\t{label}\n" for _, label, path in fields)]
-    )
-
-
-@pytest.mark.parametrize("dialect", ["im2rec", "InsightFace"])
-def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
+def test_images_of_records_are_named_by_their_paths(workplace, capsys):
     make(["faces", "--out", "records"])
-    if dialect == "InsightFace":
-        lines = Path("records/train.lst").read_text().splitlines()
-        Path("records/train.lst").write_text(dir2lst(lines))
     keys = RecordImages("records").ids
     write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
     flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
@@ -150,9 +138,7 @@ def test_a_model_is_fed_as_its_flags_say(workplace):
     [
         (["faces", "--out", "p.csv"], "--model"),
         (["e.npz", "--out", "p.txt"], ".csv"),
-        (["e.npz", "--out", "p.csv", "--page", "x.html"], "--page"),
         (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),
-        (["e.npz", "--out", "p.csv", "--no-flip"], "--no-flip"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):

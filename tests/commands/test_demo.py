@@ -100,8 +100,6 @@ def test_the_demo_goes_from_nothing_to_a_page(
     (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
     assert f"default-src 'none'; img-src data:; style-src 'sha256-{digest}';" in policy
     assert page.all("script") == [] and re.search(r"https?:|@import|url\(|style=", text) is None
-    kinds = [image["src"].partition(";")[0] for image in page.all("img")]
-    assert kinds == ["data:image/svg+xml"] * 3 + ["data:image/jpeg"]
     places = [text.index(mark) for mark in ('"verdict"', '"findings"', "<table>", "<img ")]
     assert places == sorted(places)
     table = page.rows("Verification of people that neither model has seen")
@@ -112,10 +110,6 @@ def test_the_demo_goes_from_nothing_to_a_page(
         assert re.fullmatch(r"\d+\.\d\d % ± \d+\.\d\d", row[2])
         assert "not resolvable" in row[3]  # by 60 different pairs
         assert float(row[4]) > 0 and float(row[5]) > 0
-    settings = {row[0]: row[1] for row in page.rows("Settings")}
-    assert settings["penalty of ArcFace"] == "none"
-    assert settings["penalty of ArcFace + SEC"].startswith("SEC(weight=0.5")
-    assert "width=0.125" in settings["backbone"]
     assert "8 people × 6 images" in " ".join(page.text.split())
 
     # What is exported computes what the run does.

@@ -13,7 +13,6 @@ from facerec.commands.known_overlaps import training_overlaps, without_known
 from facerec.commands.overlap import main
 from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
-from facerec.galleries import Gallery, Space
 from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, open_dataset
 from facerec.records.images import ImageSource
@@ -53,19 +52,6 @@ def test_embeddings_of_others_and_galleries(
     theirs = written / "theirs.npz"
     np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
     main([str(written / "a.npz"), str(theirs), "--share", "0.0005"])
-    assert "8 of 30 subjects" in capsys.readouterr().out
-    gallery = Gallery(Space.of(other))
-    gallery.enroll(other)
-    gallery.write(written / "people.npz")
-    with pytest.raises(SystemExit):
-        main([str(written / "a.npz"), str(written / "people.npz")])
-    assert "--export" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(written / "a.npz"), str(theirs), "--no-flip"])
-    assert "--no-flip says how" in capsys.readouterr().err
-    pytest.importorskip("pyarrow")
-    gallery.export(written / "people.parquet")
-    main([str(written / "a.npz"), str(written / "people.parquet"), "--share", "0.0005"])
     assert "8 of 30 subjects" in capsys.readouterr().out
 
 
@@ -126,10 +112,6 @@ def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
     ]
     assert dataset.labels.tolist() == [0, 0, 1, 1, 2]
     assert dataset.sample(4)[1] == 2
-    people = tmp_path / "people.txt"
-    people.write_text("p1\np2\np3\n")
-    some = open_dataset(Data(root, exclude=listed, identities=people), seed=0)
-    assert some.class_names == ["p2", "p3"] and some.labels.tolist() == [0, 0, 1]
     listed.write_text("subject_id,image_id\n")
     assert len(open_dataset(Data(root, exclude=listed), seed=0)) == 8
 

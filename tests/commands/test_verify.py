@@ -24,8 +24,6 @@ from facerec.galleries.overlap_report import KnownOverlap
 from facerec.records.packs import write_pack
 from facerec.verification import pack_bench, score_pairs
 
-REPOSITORY = Path(facerec.__file__).parent.parent
-
 
 def jpeg(generator: np.random.Generator, person: np.ndarray) -> bytes:
     pattern = np.clip(person + 0.1 * generator.normal(size=person.shape), 0, 1)
@@ -159,10 +157,6 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     # Without the mean the embeddings all point the same way.
     assert rows(shifted)["d′"] != rows(plain)["d′"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
-    said = capsys.readouterr().out
-    assert "lfw · thumbnail" in said
-    assert "input 112×112 BGR, (pixel − 127.5) / 127.5; image and mirror image summed" in said
-    assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
 def figures(*arguments: str, run: Callable[[list[str]], None] = main) -> dict[str, Any]:
@@ -226,11 +220,6 @@ def test_distances_are_similarities_the_other_way_round(
     wrong = figures("distances.csv", run=verify_scores)
     assert rows(wrong)["AUC"] == pytest.approx(1 - rows(alone)["AUC"])
     assert "--distances" in " ".join(capsys.readouterr().out.split())
-    # The other way round too.
-    assert any(
-        "leave out --distances" in note
-        for note in figures("scores.csv", "--distances", run=verify_scores)["notes"]
-    )
 
 
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,8 +322,6 @@ def make_ijb(root: Path) -> Path:
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: "),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
-        (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),
-        (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
     ],
 )
 def test_errors_are_sentences(

@@ -103,21 +103,6 @@ def test_where_the_threshold_comes_from(
         assert "--threshold" in answer.json()["error"]
 
 
-def test_health_and_interface(client: Any) -> None:
-    answer = client.get("/healthz").json()
-    assert answer.pop("contract") == client.service.contract
-    assert answer == {
-        "status": "ok", "name": "patches", "runtime": "numpy", "device": "cpu",
-        "precision": "fp64", "embedding_size": 32,
-    }  # fmt: skip
-    for path in ("/healthz", "/metrics"):
-        head = client.head(path)
-        assert head.status_code == 200 and head.text == ""
-    paths = client.get("/openapi.json").json()["paths"]
-    assert {"/v1/embed", "/v1/verify", "/v1/delete", "/metrics"} <= set(paths)
-    assert "multipart/form-data" in paths["/v1/enroll"]["post"]["requestBody"]["content"]
-
-
 @pytest.mark.integration
 def test_sixty_four_clients_get_each_their_own_answer(serve: Any, model: Patches) -> None:
     gate, images = Gate(model), faces(64, seed=5)
@@ -181,22 +166,6 @@ def test_malformed_uploads(
     assert client.post("/v1/embed", files=form(FACE)).status_code == 200
     assert requests(client, "/v1/embed", status) == 1
     assert "".join(capfd.readouterr()) == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "status", "words"),
-    [
-        (b'{"url": "http://example.org/x.jpg"}', "application/json", 415, "multipart/form-data"),
-        (FACE, "multipart/form-data; boundary=x", 400, "malformed"),
-        (PART + FACE, "multipart/form-data; boundary=x", 400, "ends before its last boundary"),
-        (PART.replace(b"images", b"\xff") + b"\r\n--x--\r\n", MULTIPART["Content-Type"], 400, ""),
-    ],
-)
-def test_bodies_that_are_no_forms(
-    client: Any, content: bytes, kind: str, status: int, words: str
-) -> None:
-    answer = client.post("/v1/embed", content=content, headers={"Content-Type": kind})
-    assert answer.status_code == status and words in answer.json()["error"]
 
 
 PIECES = st.sampled_from([b"--x", b"--x--", b"\r\n", b"\r\n\r\n", PART, b"; filename=x", b"\0"])

@@ -119,35 +119,6 @@ def test_terminal_json_and_csv_hold_the_same_rows(
     assert {line["group"] for line in lines} == {"everybody", "'=a", "b", "'=a × b"}
 
 
-def test_subjects_in_several_groups_get_counts_without_intervals(workplace: Path) -> None:
-    mixed = [[i, who, "xy"[k % 2]] for k, (i, who) in enumerate(zip(IDS, SUBJECTS, strict=True))]
-    write_subjects(workplace / "s.csv", mixed)
-    main([*GROUPED, "--fpr", "1e-1", "--json", "j.json"])
-    rows = [row for key, row in figures("j.json").items() if key[0] != "everybody"]
-    assert all(row["low"] is None and "several groups" in row["remark"] for row in rows)
-    found = score_all_pairs(VECTORS, SUBJECTS, fpr=())
-    for kind, total in (("FMR@FPR", found.non_mated), ("FNMR@FPR", found.mated)):
-        assert total == sum(row["denominator"] for row in rows if row["figure"] == kind)
-
-
-def test_images_without_a_group_are_left_out_and_counted(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
-    blank = [3, 4, 50]
-    for row, word in zip(blank, (" ", "None", "#N/A"), strict=True):
-        rows[row][2] = word
-    write_subjects(workplace / "s.csv", rows)
-    main([*GROUPED, "--fpr", "1e-1", "--json", "j.json"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"3 images of {len(set(SUBJECTS[blank]))} subjects have no kind in s.csv" in said
-    kept = np.delete(np.arange(len(IDS)), blank)
-    found = score_all_pairs(VECTORS[kept], SUBJECTS[kept], fpr=["1e-1"])
-    assert json.loads(Path("j.json").read_text())["images_without_group"] == 3
-    threshold = figures("j.json")["everybody", "threshold", "1e-1"]["value"]
-    assert threshold == found.points[0].threshold
-
-
 ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
 
 
@@ -156,16 +127,10 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
     [
         ("--subjects s.csv", [["other.jpg", "p0", ""], *ROWS[2:]], ("2 of 120", str(IDS[0]))),
         ("--subjects s.csv", [*ROWS, ROWS[4]], ("s.csv, line 122", "earlier line")),
-        ("--subjects s.csv", [ROWS[0], ["x", " ", ""]], ("s.csv, line 3", "empty")),
         ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
-        ("--subjects s.csv --group kind", [[*r[:2], ""] for r in ROWS], ("no image", "kind")),
-        ("--subjects gone.csv", ROWS, ("gone.csv", "cannot be read")),
         ("--group kind", ROWS, ("--subjects",)),
         ("--embeddings nobody.npz", ROWS, ("120 of 120 images", "--subjects")),
-        ("--embeddings gone.npz", ROWS, ("gone.npz",)),
         ("--fpr 7", ROWS, ("target '7'",)),
-        ("--json .", ROWS, ("a folder",)),
-        ("--device cuda:99", ROWS, ("cannot be used here",)),
     ],
 )
 def test_mistakes_end_in_a_sentence(

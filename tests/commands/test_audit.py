@@ -91,27 +91,10 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
-    assert flat.index("female 20 subjects, male 20 subjects") < flat.index("lies between groups")
     assert "difference detected" in flat and "FPD (FMR max/min)" in flat
     assert "galleries of 20 and 20 subjects" in flat
-    assert max(map(len, text.split("report: ")[0].splitlines())) <= 80
-    assert str(workplace / "out" / "audit.html") in text
-    assert len(list((workplace / "out").iterdir())) <= 12
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"][0]["model"]["name"] == "toy"
-
-
-def test_the_same_model_as_baseline_changes_nothing(workplace: Path) -> None:
-    run("--baseline", "E.npz", "--intersect", "--group", "gender", "age")
-    changes = [row for (figure, *_), row in rows_of("out").items() if figure.startswith("change: ")]
-    assert {row["value"] for row in changes} - {None} == {0.0}
-
-
-def test_thresholds_of_other_data(workplace: Path) -> None:
-    write_people(workplace, "C.npz", seed=5)
-    run("--threshold-from", "C.npz", "--one-to-many", "--fpir", "1e-1")
-    assert "calibration on C.npz" in rows_of("out")["threshold", "", "1e-2"]["remark"]
-    assert any("of other people" in target for _, _, target in rows_of("out"))
 
 
 def test_assertions_that_fail_and_thresholds_of_scores(
@@ -156,54 +139,16 @@ def test_the_smallest_target_that_all_groups_carry_heads(
     [
         (["--assert", "eta3<1"], "not of the form eta2<0.01"),
         (["--intersect"], "an intersection needs two attributes"),
-        (["--data", "data"], "--data is the folder of --pairs"),
         (["--group", "race"], "no column 'race'"),
         (["--embeddings", "none.npz"], "none.npz"),
         (["--pairs", "none"], "no pack for bench 'none'"),
-        (["--baseline", "A.csv"], "A.csv"),
-        (["--fmr", "7"], "not a rate"),
-        (["--fpir", "1e-1"], "belong to --one-to-many"),
         (["--one-to-many", "--reference", "nobody"], "'nobody' is none of the groups"),
-        (["--one-to-many", "--threshold-from", "A.csv"], "set no threshold for --one-to-many"),
-        (["--seed", "-1"], "--seed must be at least 0"),
     ],
 )
 def test_refusals(
     workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert words in refused(capsys, run, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--scores", "E.npz"], "audit these with facerec audit"),
-        (["--group", "race"], "no column says which group"),
-        (["--attributes", "A.csv"], "does not name the subjects"),
-        (["--threshold-from", "E.npz"], "audit these with facerec audit"),
-        (["--fmr", "7"], "not a rate"),
-    ],
-)
-def test_refusals_of_scores(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    lines = [
-        "label,score,gender",
-        *(f"{row % 2},{row / 100},{'fm'[row % 3 % 2]}" for row in range(99)),
-    ]
-    Path("S.csv").write_text("\n".join(lines))
-    flags = ["--scores", "S.csv", "--group", "gender", "--out", "out"]
-    assert words in refused(capsys, lambda *more: scores_main([*flags, *more]), *arguments)
-
-
-def test_attributes_that_do_not_join(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Path("A.csv").read_text().splitlines()
-    half = [lines[0], *(line.replace("face-", "x/face-") for line in lines[1:31]), *lines[31:]]
-    Path("A.csv").write_text("\n".join(half))
-    run()
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Left out: 30 × embedding without attributes" in text
-    assert "Left out: 30 × attributes without embedding" in text
 
 
 def test_inferred_labels_and_normalised_embeddings(
@@ -221,12 +166,3 @@ def test_inferred_labels_and_normalised_embeddings(
     with pytest.raises(SystemExit):
         run(source="U.npz", out="new")
     assert "already normalised" in capsys.readouterr().err
-
-
-def test_other_files_stay(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("thesis").mkdir()
-    Path("thesis/one.txt").write_text("x")
-    with pytest.raises(SystemExit):
-        run(out="thesis")
-    assert "it holds one.txt" in capsys.readouterr().err
-    assert [path.name for path in Path("thesis").iterdir()] == ["one.txt"]

@@ -67,20 +67,8 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
 
 
-def dir2lst(lines: list[str]) -> str:
-    """Return InsightFace's list of the same images, with one that it passes over."""
-    fields = [line.split("\t") for line in lines]
-    return "".join(
-        ["0\tp00/lost.jpg\t0\n", *(f"1\t{path}\t{label}\n" for _, label, path in fields)]
-    )
-
-
-@pytest.mark.parametrize("dialect", ["im2rec", "InsightFace"])
-def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
+def test_images_of_records_are_named_by_their_paths(workplace, capsys):
     make(["faces", "--out", "records"])
-    if dialect == "InsightFace":
-        lines = Path("records/train.lst").read_text().splitlines()
-        Path("records/train.lst").write_text(dir2lst(lines))
     keys = RecordImages("records").ids
     write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
     flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
@@ -107,30 +95,6 @@ def test_images_of_records_are_named_by_their_paths(workplace, capsys, dialect):
         assert len(left) == 83 and left.ids.tolist() == [key for key in keys if key != keys[20]]
 
 
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        (lambda lines: None, ""),
-        (lambda lines: lines[:-1], ""),  # does not name all
-        (lambda lines: ["p00 0.jpg", *lines], "mend the list"),
-        (lambda lines: [line.replace("p00", "/p00") for line in lines], "p00"),
-    ],
-)
-def test_without_a_whole_list_images_are_named_by_their_keys(workplace, capsys, change, note):
-    make(["faces", "--out", "records"])
-    path = Path("records/train.lst")
-    lines = change(path.read_text().splitlines())
-    path.unlink()
-    if lines is not None:
-        path.write_text("\n".join(lines) + "\n")
-    keys = RecordImages("records").ids
-    write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
-    main(["records", "--embeddings", "keys.npz", "--out", "p.csv", "--device", "cpu"])
-    assert {row["image_id"] for row in rows("p.csv")} == {keys[20], keys[10]}
-    said = " ".join(capsys.readouterr().out.split())
-    assert (note in said and "named by their keys" in said) if note else "note:" not in said
-
-
 def test_embeddings_of_another_set_are_refused(workplace, capsys):
     make(["faces", "--out", "records"])
     keys = RecordImages("records").ids
@@ -145,16 +109,6 @@ def test_embeddings_of_another_set_are_refused(workplace, capsys):
     error = capsys.readouterr().err
     assert exit_.value.code == 2 and "other.npz" in error and "p01" in error
     assert not Path("q.csv").exists()
-
-
-@pytest.mark.parametrize("more", [["--size", "96"]])
-def test_images_are_not_scaled_where_labels_change(workplace, capsys, more):
-    main(["e.npz", "--out", "p.csv", "--device", "cpu"])
-    with pytest.raises(SystemExit) as exit_:
-        make(["faces", "--apply", "p.csv", "--out", "new", *more])
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2 and "--apply" in error
-    assert not Path("new").exists()
 
 
 def test_a_page_shows_faces_to_its_owner_alone(workplace):
@@ -184,9 +138,7 @@ def test_a_model_is_fed_as_its_flags_say(workplace):
     [
         (["faces", "--out", "p.csv"], "--model"),
         (["e.npz", "--out", "p.txt"], ".csv"),
-        (["e.npz", "--out", "p.csv", "--page", "x.html"], "--page"),
         (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),
-        (["e.npz", "--out", "p.csv", "--no-flip"], "--no-flip"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):

@@ -95,7 +95,7 @@ def test_mistakes_are_one_sentence(
     assert words in message and "Traceback" not in message
 
 
-@pytest.mark.parametrize("pairs", [1, 3, 25, 26, 30])
+@pytest.mark.parametrize("pairs", [1, 26])
 def test_seeds_too_few_for_a_claim_are_told_before_training(pairs: int) -> None:
     plan = comparison(Path("x"))
     base, arm = plan.arms

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from helpers.tiny_training import write_training_set
 from helpers.toy_packs import make_pack
 from rich.table import Table
 
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console
 
 HELP = "from facerec.commands.main import main; main()"
 
@@ -105,14 +104,6 @@ def test_text_is_shown_as_it_is() -> None:
     assert not any((ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 for c in shown)
 
 
-def test_what_rich_itself_sends_to_a_terminal_stays() -> None:
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=True, color_system="standard")
-    console.print("plain", style="red")
-    console.show_cursor(False)
-    assert file.getvalue() == "\x1b[31mplain\x1b[0m\n\x1b[?25l"
-
-
 def test_help_that_nobody_reads_to_the_end_is_no_failure() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -127,39 +118,3 @@ def test_help_that_nobody_reads_to_the_end_is_no_failure() -> None:
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, "")
-
-
-@dataclass(frozen=True)
-class Flags:
-    """Flags in a class."""
-
-    size: int = 1
-    """One line here, another there."""
-    limit: float | None = None
-    """None is no limit."""
-
-
-def test_help_reads_well_and_values_may_be_none(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    given: list[Flags] = []
-
-    def command(flags: Flags, count: int = 2) -> None:
-        """Keep the flags.
-
-        Args:
-            flags: see there.
-            count: first line,
-                (second) line.
-        """
-        given.append(flags)
-
-    with pytest.raises(SystemExit):
-        run_command(command, ["--help"])
-    printed = capsys.readouterr().out
-    assert "One line here, another there." in printed
-    assert "first line, (second) line." in printed
-    assert "--flags.limit" in printed
-    for value in ("None", "0.5"):
-        run_command(command, ["--flags.limit", value])
-    assert [flags.limit for flags in given] == [None, 0.5]

@@ -6,21 +6,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.toy_packs import make_pack
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.export_onnx import default_folder, main
+from facerec.commands.export_onnx import main
 from facerec.commands.import_weights import main as import_weights
 from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import read_bundle
 from facerec.export import parity
 from facerec.files import sha256
-from facerec.records.packs import write_pack
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")
@@ -30,24 +29,6 @@ SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 
 def faces(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
-
-
-def toy_pack(path: Path) -> Path:
-    """Write 20 pairs in ten folds."""
-    generator = np.random.default_rng(0)
-
-    def jpeg(person: np.ndarray) -> bytes:
-        pattern = np.clip(person + 0.1 * generator.normal(size=person.shape), 0, 1)
-        pixels = cv2.resize((255 * pattern).astype(np.uint8), (112, 112))
-        return cv2.imencode(".jpg", pixels)[1].tobytes()
-
-    images, issame = [], []
-    for same in [True, False] * 10:
-        first, second = generator.random((2, 6, 6, 3))
-        images += [jpeg(first), jpeg(first if same else second)]
-        issame.append(same)
-    write_pack(path, images, issame)
-    return path
 
 
 def save_run(folder: Path) -> Path:
@@ -73,7 +54,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, a pack, and the verification report of the run on that pack."""
     folder = tmp_path_factory.mktemp("work")
     save_run(folder / "runs" / "first")
-    pack = toy_pack(folder / "toy.bin")
+    pack = make_pack(folder / "toy.bin", per_fold=1)
     model = ["--model", str(folder / "runs" / "first")]
     report = ["--json", str(folder / "toy.json")]
     verify([*model, "--bench", str(pack), *report])
@@ -155,24 +136,11 @@ def test_weights_of_others_go_all_the_way(
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted"),
-    [
-        ("runs/a/model.safetensors", "runs/a/export"),
-        ("weights/r50.safetensors", "weights/r50_onnx"),
-    ],
-)
-def test_where_a_bundle_goes(model: str, wanted: str) -> None:
-    assert default_folder(Path(model)) == Path(wanted)
-
-
-@pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (["--bench", "toy.bin"], "compares int8 with float32"),
         (["--int8", "gone.bin"], "gone.bin"),
         (["--thresholds", "gone.json"], "not a report of facerec verify"),
-        (["--bench", "nonesuch"], "no pack for bench 'nonesuch'"),
-        (["--bench", "tinyface"], "name it with --data"),
     ],
 )
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(

@@ -109,22 +109,10 @@ def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_model(out).embed(faces()), theirs.embed(faces()))
 
 
-def test_a_file_of_facerec_is_refused_since_its_preprocessing_would_be_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    foreign(tmp_path / "theirs.pth")
-    main([str(tmp_path / "theirs.pth"), "--backbone", "iresnet18", *SMALL, "--std", "128"])
-    out = ["--out", tmp_path / "again.safetensors"]
-    said = refused(capsys, tmp_path / "theirs.safetensors", "--backbone", "iresnet18", *SMALL, *out)
-    assert "theirs.safetensors" in said and "as it is" in said
-    assert not (tmp_path / "again.safetensors").exists()
-
-
 def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
     """Return a state dict as training code leaves it."""
     head = torch.randn(16, 5)
     return {
-        "ddp": {f"module.{name}": t for name, t in own.items()},
         "compiled": {f"_orig_mod.module.{name}": t for name, t in own.items()},
         "nested": {"epoch": 3, "model": own, "best": 0.9},
         "arcface_torch": {"state_dict_backbone": own, "state_dict_softmax_fc": {"weight": head}},
@@ -140,12 +128,10 @@ def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
         },
         "bare head": {**own, "head.weight": head},
         "double": {name: t.double() for name, t in own.items()},
-        "no counters": {n: t for n, t in own.items() if not n.endswith("num_batches_tracked")},
     }[kind]
 
 
-KINDS = ["ddp", "compiled", "nested", "arcface_torch", "lightning", "magface"]
-KINDS += ["bare head", "double", "no counters"]
+KINDS = ["compiled", "nested", "arcface_torch", "magface", "bare head", "double"]
 
 
 @pytest.mark.parametrize(
@@ -228,21 +214,18 @@ class AdaFaceNet(torch.nn.Module):
         return self.output_layer(self.body(self.input_layer(x)))
 
 
-@pytest.mark.parametrize(
-    ("name", "blocks"), [("iresnet18", (2, 2, 2, 2)), ("iresnet34", (3, 4, 6, 3))]
-)
 def test_adafaces_lightning_file_is_the_same_network_by_other_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, blocks: tuple[int, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.manual_seed(0)
-    net = AdaFaceNet(blocks).eval()
+    net = AdaFaceNet((2, 2, 2, 2)).eval()
     for tensor in [*net.parameters(), *net.buffers()]:
         if tensor.is_floating_point():
             tensor.data.copy_(torch.rand(tensor.shape) - (0.5 if tensor.ndim > 1 else -0.5))
     own = {f"model.{key}": tensor for key, tensor in net.state_dict().items()}
     path = tmp_path / "adaface_ir.ckpt"
     torch.save({"state_dict": {**own, "head.kernel": torch.randn(16, 5)}}, path)
-    main([str(path), "--backbone", name, "--embedding-size", "16", "--width", "0.25"])
+    main([str(path), "--backbone", "iresnet18", "--embedding-size", "16", "--width", "0.25"])
     said = capsys.readouterr().out
     assert "head.kernel" in said and "BGR" in said and "AdaFace" in said
     ours = load_model(path.with_suffix(".safetensors"))
@@ -279,10 +262,8 @@ def test_no_code_of_a_hostile_file_runs(
     ("arguments", "sentence"),
     [
         (["--backbone", "iresnet34", *SMALL], "another architecture"),
-        (["--backbone", "iresnet18", "--width", "0.125"], "must be float32"),
         (["--backbone", "iresnet19", *SMALL], "did you mean 'iresnet18'"),
         (["--backbone", "iresnet18", *SMALL, "--std", "0"], "std must be at least"),
-        (["--backbone", "iresnet18", *SMALL, "--out", "model.onnx"], "written as .safetensors"),
     ],
 )
 def test_wrong_flags_are_refused_and_leave_nothing(

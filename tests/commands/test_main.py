@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import re
@@ -17,7 +16,6 @@ import facerec
 from facerec.commands.cli import check_written, run_command
 from facerec.commands.main import COMMANDS, main
 from facerec.errors import DatasetError, FacerecError
-from facerec.limits import Count, Share
 
 TOOLS = Path(facerec.__file__).parent.parent / "tools"
 
@@ -41,26 +39,6 @@ def test_usage_lists_every_command(
     assert "usage: facerec COMMAND" in text
     for name, purpose in COMMANDS.items():
         assert f"  {name} " in text and purpose in text
-
-
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"{facerec.__version__}\n"
-
-
-def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "facerec", "--version"]
-    assert subprocess.check_output(command, text=True) == f"{facerec.__version__}\n"
-
-
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_debug_may_stand_anywhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int
-) -> None:
-    arguments = ["make-records", "nowhere.rec", "--repair"]
-    arguments.insert(place, "--debug")
-    assert call(monkeypatch, *arguments) == 2
-    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["trian", "verify_", "TRAIN", "cli", "--resume"])
@@ -138,36 +116,7 @@ def greet(name: str = "you", times: int = 1) -> None:
         raise DatasetError("[bold]people[/bold]/nobody: no such person; name another")
     if name == "interrupt":
         raise KeyboardInterrupt
-    if name == "stranger":
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "theirs/model.safetensors")
     print(f"hello {name} " * int(times))
-    if name == "bug":
-        raise ValueError("a fault of the program")
-
-
-def count(number: Count = 1, share: Share | None = None, seed: int = 0, factor: float = 1) -> None:
-    """Count."""
-
-
-@pytest.mark.parametrize(
-    ("flags", "refused"),
-    [
-        (["--number", "3", "--share", "0.5"], ""),
-        (["--number", "0"], "--number"),
-        (["--share", "nan"], "--share"),
-        (["--share", "None"], ""),
-        (["--seed", str(2**32 - 1), "--factor", "nan"], ""),
-    ],
-)
-def test_limits_of_parameters_hold(
-    capsys: pytest.CaptureFixture[str], flags: list[str], refused: str
-) -> None:
-    if not refused:
-        run_command(count, flags)
-        return
-    with pytest.raises(SystemExit) as exit_:
-        run_command(count, flags)
-    assert exit_.value.code == 2 and refused in capsys.readouterr().err
 
 
 def test_an_error_is_its_sentence_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,18 +138,6 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
         run_command(greet, ["--name", "interrupt"])
     assert exit_.value.code == 130
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_lack_of_rights_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below a folder without rights, to ask whether a file is there raises."""
-    with pytest.raises(SystemExit) as exit_:
-        run_command(greet, ["--name", "stranger"])
-    sentence = capsys.readouterr().err
-    assert exit_.value.code == 2 and sentence.count("\n") == 1
-    assert "theirs/model.safetensors" in sentence and "rights" in sentence
-    with pytest.raises(SystemExit):
-        run_command(greet, ["--name", "stranger", "--debug"])
-    assert "PermissionError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

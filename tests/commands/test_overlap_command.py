@@ -13,12 +13,9 @@ from facerec.commands.known_overlaps import training_overlaps, without_known
 from facerec.commands.overlap import main
 from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
-from facerec.galleries import Gallery, Space
 from facerec.galleries.overlap_report import read_overlap
-from facerec.records import Data, Part, RecordImages, open_dataset
+from facerec.records import Data, open_dataset
 from facerec.records.images import ImageSource
-from facerec.records.make import apply_proposals
-from facerec.records.proposals import Proposal, write_proposals
 from facerec.verification.bench import Bench, Pairs
 from tests.galleries.test_overlap import two_sets
 
@@ -55,19 +52,6 @@ def test_embeddings_of_others_and_galleries(
     theirs = written / "theirs.npz"
     np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
     main([str(written / "a.npz"), str(theirs), "--share", "0.0005"])
-    assert "8 of 30 subjects" in capsys.readouterr().out
-    gallery = Gallery(Space.of(other))
-    gallery.enroll(other)
-    gallery.write(written / "people.npz")
-    with pytest.raises(SystemExit):
-        main([str(written / "a.npz"), str(written / "people.npz")])
-    assert "--export" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(written / "a.npz"), str(theirs), "--no-flip"])
-    assert "--no-flip says how" in capsys.readouterr().err
-    pytest.importorskip("pyarrow")
-    gallery.export(written / "people.parquet")
-    main([str(written / "a.npz"), str(written / "people.parquet"), "--share", "0.0005"])
     assert "8 of 30 subjects" in capsys.readouterr().out
 
 
@@ -128,64 +112,8 @@ def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
     ]
     assert dataset.labels.tolist() == [0, 0, 1, 1, 2]
     assert dataset.sample(4)[1] == 2
-    people = tmp_path / "people.txt"
-    people.write_text("p1\np2\np3\n")
-    some = open_dataset(Data(root, exclude=listed, identities=people), seed=0)
-    assert some.class_names == ["p2", "p3"] and some.labels.tolist() == [0, 0, 1]
     listed.write_text("subject_id,image_id\n")
     assert len(open_dataset(Data(root, exclude=listed), seed=0)) == 8
-
-
-def test_names_with_blanks_around_them(tmp_path: Path) -> None:
-    root = folder_of_faces(tmp_path / "faces", 4, 2)
-    (root / "p1").rename(root / " p1")
-    (root / "p2").rename(root / "p2 ")
-    listed = tmp_path / "list.csv"
-    listed.write_text("subject_id,image_id\np2 ,\n, p1/0.jpg\n")
-    dataset = open_dataset(Data(root, exclude=listed), seed=0)
-    assert dataset.class_names == [" p1", "p0", "p3"] and len(dataset) == 5
-    listed.write_text("p0\n p1\n")
-    assert open_dataset(Data(root, identities=listed), seed=0).class_names == [" p1", "p0"]
-
-    lines = [
-        Proposal("wrong_label", "p0/0.jpg", "p0", "p2 ", "", 0.9),
-        Proposal("duplicate", " p1/0.jpg", " p1", "", " p1/1.jpg", 0.9),
-        Proposal("merge", "", "p3", " p1", "", 0.9),
-    ]
-    write_proposals(tmp_path / "p.csv", lines)
-    apply_proposals(open_dataset(Data(root), seed=0), tmp_path / "p.csv", tmp_path / "new")
-    new = RecordImages(tmp_path / "new")
-    assert new.class_names == [" p1", "p0", "p2 "]
-    assert np.bincount(new.labels).tolist() == [3, 1, 3]
-
-
-def test_each_of_several_sets_has_its_own_list(tmp_path: Path) -> None:
-    roots = [folder_of_faces(tmp_path / name, 3, 2) for name in ("one", "two")]
-    lists = [tmp_path / "one.csv", tmp_path / "two.csv"]
-    lists[0].write_text("subject_id\np0\n")
-    lists[1].write_text("image_id\np2/0.jpg\np2/1.jpg\n")
-    data = Data(roots[0], exclude=lists[0], also=(Part(roots[1], exclude=lists[1]),))
-    dataset = open_dataset(data, seed=0)
-    assert dataset.num_classes == 4
-    assert dataset.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert {dataset.name(i)[:4] for i in range(8)} == {"0/p1", "0/p2", "1/p0", "1/p1"}
-
-
-@pytest.mark.parametrize(
-    ("text", "token"),
-    [
-        ("name\nx\n", "subject_id"),
-        ("subject_id\nnobody\n", "nobody"),
-        ("image_id\np0/9.jpg\n", "p0/9.jpg"),
-        ("subject_id,image_id,more\n,,x\n", "line 2"),
-        ("subject_id\np0\np1\n", "every image"),
-    ],
-)
-def test_lists_of_other_sets_are_refused(tmp_path: Path, text: str, token: str) -> None:
-    root = folder_of_faces(tmp_path / "faces", 2, 1)
-    (tmp_path / "list.csv").write_text(text)
-    with pytest.raises(DatasetError, match=token):
-        open_dataset(Data(root, exclude=tmp_path / "list.csv"), seed=0)
 
 
 @pytest.mark.parametrize(

@@ -47,17 +47,6 @@ def test_its_formula_and_its_way_through_json(workplace: Path) -> None:
         from_dict(Recipe, {"margin": {**to_dict(margin), "margin": 1e15}}, "recipe")
 
 
-def test_what_is_no_margin_is_refused(workplace: Path) -> None:
-    class Bare(OwnMargin):
-        pass
-
-    for kind in (OwnMargin, Bare):
-        with pytest.raises(RecipeError, match=rf"{kind.__name__}: .*target_cosine"):
-            kind()
-    with pytest.raises(RecipeError, match=r"recipe\.margin is 'Gone'"):
-        from_dict(Recipe, {"margin": {"type": "Gone"}}, "recipe")
-
-
 @pytest.mark.integration
 def test_it_trains_and_is_resumed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # In a file beside the recipe, and with annotations that are text.

@@ -27,14 +27,6 @@ def whole_numbers(score: NDArray[np.float64]) -> list[str]:
     return [f"{50 + 12 * value:.0f}" for value in score]
 
 
-def one_decimal(score: NDArray[np.float64]) -> list[str]:
-    return [f"{0.2 * value:.1f}" for value in score]
-
-
-def percentages(score: NDArray[np.float64]) -> list[str]:
-    return [f"{100 / (1 + np.exp(-value - 4)):.2f}" for value in score]
-
-
 def int8_cosines(score: NDArray[np.float64]) -> list[str]:
     return [repr(round(40 * value) / 127**2 * 100) for value in score]
 
@@ -43,17 +35,10 @@ def nearly_equal(score: NDArray[np.float64]) -> list[str]:
     return [f"{0.3 + 1e-12 * round(value):.13f}" for value in score]
 
 
-def large_numbers(score: NDArray[np.float64]) -> list[str]:
-    return [str(987_654_000 + round(4 * value)) for value in score]
-
-
 KINDS = (
     whole_numbers,
-    one_decimal,
-    percentages,
     int8_cosines,
     nearly_equal,
-    large_numbers,
 )
 
 

@@ -17,8 +17,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import same as command
 from facerec.commands.verify import main as verify
 from facerec.embedding import recognizer, save_model
-from facerec.embedding.align import Detector, detector_at_hand, face_template
-from facerec.errors import DatasetError, ModelError
+from facerec.embedding.align import Detector, face_template
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 
@@ -82,16 +81,6 @@ def test_a_given_threshold_decides(
     found = json.loads(same(capsys, "a.png", "b.png", "--threshold", str(limit), "--json"))
     assert found["same"] is not above and found["source"] == "given"
     assert found["threshold"] == pytest.approx(limit)
-
-
-@pytest.mark.parametrize("away", [0.3, 1e-5, -1e-5, 1e-7, -1e-7, 0.0])
-def test_the_line_does_what_it_says(away: float) -> None:
-    cosine = 0.384449989
-    limit = cosine + away
-    text = str(recognizer.Verification(cosine, limit, cosine >= limit, "given"))
-    left, relation, right, _ = text.partition("cosine ")[2].split(maxsplit=3)
-    assert (float(left) >= float(right)) is (relation == "≥") is (cosine >= limit)
-    assert float(right) == limit
 
 
 def test_verify_leaves_thresholds_beside_the_model(
@@ -167,25 +156,6 @@ def test_faces_of_a_photo(
     found = json.loads(same(capsys, "both.png", "b.png", "--json"))
     assert found["similarity"] > 0.8 and "2 faces" in found["notes"][0]
     assert "no face 3 among the 2" in refused(capsys, "both.png", "a.png", "--face", "3", "1")
-
-
-def test_which_detector_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert detector_at_hand(None, place) is None
-    for given, variable in (("gone.onnx", None), (None, "gone.onnx")):
-        if variable is not None:
-            monkeypatch.setenv("FACEREC_DETECTOR", variable)
-        with pytest.raises(ModelError, match=r"gone\.onnx"):
-            detector_at_hand(given, place)
-    monkeypatch.delenv("FACEREC_DETECTOR")
-    (place / "face_detection_yunet_2023mar.onnx").write_bytes(b"none")
-    with pytest.raises(ModelError, match="yunet"):  # so it is tried
-        detector_at_hand(None, place)
-    Path("points.csv").write_text(
-        "image_id," + ",".join(f"{axis}{i}" for i in range(1, 6) for axis in "xy") + "\n"
-        "a,38,52,73,52,56,72,42,92,71,92\n"
-    )
-    with pytest.raises(DatasetError, match="no detector"):
-        detector_at_hand("points.csv", place)
 
 
 @pytest.mark.parametrize(

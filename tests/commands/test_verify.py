@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import csv
 import json
 import os
-import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from scipy.io import savemat
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -27,8 +23,6 @@ from facerec.files import sha256
 from facerec.galleries.overlap_report import KnownOverlap
 from facerec.records.packs import write_pack
 from facerec.verification import pack_bench, score_pairs
-
-REPOSITORY = Path(facerec.__file__).parent.parent
 
 
 def jpeg(generator: np.random.Generator, person: np.ndarray) -> bytes:
@@ -102,22 +96,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error.removeprefix("error: ").strip()
 
 
-def test_bench_alone_takes_the_newest_run(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["--bench", "lfw"])
-    text = capsys.readouterr().out
-    assert "model runs/newest/model.safetensors" in text
-    assert "bench data/lfw/lfw.bin" in text
-    assert "lfw · newest: 10 mated and 10 non-mated pairs" in text
-    assert re.search(r"TPR@FPR 1e-1 .* % +\[.*\] +\d+/10 *\n few errors", text)
-    assert re.search(r"TPR@FPR 1e-3 .*not resolvable .*\n N=10, finest FPR 1\.00e-01", text)
-    assert "flip: sum of raw embeddings" in text
-    main(["--bench", "lfw", "--runs", "runs", "--model", "runs/older", "--no-flip"])
-    text = capsys.readouterr().out
-    assert "lfw · older" in text and "flip: none" in text
-
-
 def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = workplace / "elsewhere"
     again.mkdir()
@@ -143,22 +121,6 @@ def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]
     assert 0 <= rows(first)["accuracy as insightface’s, 10 folds"] <= 1
     for name in ("accuracy", "tpr_at_fpr"):
         assert first[name] == second[name]
-
-
-def test_skipped_image_is_in_the_table_and_the_file(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sentence = refused(capsys, "--bench", "cut", "--json", "figures.json")
-    assert sentence.startswith("data/cut.npz, image 4 (pair 2): the JPEG of 200 bytes")
-    assert not (workplace / "figures.json").exists()
-    main(["--bench", "cut", "--on-error", "skip", "--json", "figures.json"])
-    text = capsys.readouterr().out
-    assert re.search("failures to acquire +5.00.% +– +1/20", text)
-    (failure,) = json.loads((workplace / "figures.json").read_text())["results"][0]["pairs"][
-        "failures"
-    ]
-    assert (failure["pair"], failure["issame"]) == (2, True)
-    assert failure["reason"].startswith("data/cut.npz, image 4 (pair 2)")
 
 
 def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,10 +157,6 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     # Without the mean the embeddings all point the same way.
     assert rows(shifted)["d′"] != rows(plain)["d′"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
-    said = capsys.readouterr().out
-    assert "lfw · thumbnail" in said
-    assert "input 112×112 BGR, (pixel − 127.5) / 127.5; image and mirror image summed" in said
-    assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
 def figures(*arguments: str, run: Callable[[list[str]], None] = main) -> dict[str, Any]:
@@ -262,22 +220,6 @@ def test_distances_are_similarities_the_other_way_round(
     wrong = figures("distances.csv", run=verify_scores)
     assert rows(wrong)["AUC"] == pytest.approx(1 - rows(alone)["AUC"])
     assert "--distances" in " ".join(capsys.readouterr().out.split())
-    # The other way round too.
-    assert any(
-        "leave out --distances" in note
-        for note in figures("scores.csv", "--distances", run=verify_scores)["notes"]
-    )
-
-
-def test_lost_pairs_are_said_where_they_are_many(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = ["1,0.9,0\n1,0.8,1\n0,0.1,0\n0,0.2,1\n"] * 50
-    Path("all.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n0,,1\n")
-    Path("few.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n" * 100)
-    said = " ".join(figures("few.csv", run=verify_scores)["notes"])
-    assert "over acquired pairs only: 200 of 300" in said and "66.67 %" in said
-    assert "acquired pairs only" not in " ".join(figures("all.csv", run=verify_scores)["notes"])
 
 
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,46 +253,6 @@ def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
     assert len(content["comparisons"]) == 2
 
 
-def test_report_folder(
-    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/facerec", "verify", "--out", "report"])
-    main(["--out", "report"])
-    assert '"facerec verify --out report"' in Path("report/report.json").read_text()
-    assert "report: report/report.html" in capsys.readouterr().out
-    foreign = workplace / "mine"
-    foreign.mkdir()
-    (foreign / "thesis.tex").write_text("precious")
-    assert "mine" in refused(capsys, "--out", "mine")
-    assert (foreign / "thesis.tex").read_text() == "precious"
-
-
-def test_photos_are_aligned_by_points(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Aligned faces pasted into larger photos, with their points, give nearly the same figures."""
-    unpack(Path("data/lfw/lfw.bin"), Path("tree"))
-    template = face_template((112, 112))
-    lines = []
-    for path in sorted(Path("tree/images").iterdir()):
-        photo = np.zeros((200, 240, 3), np.uint8)
-        photo[40:152, 60:172] = cv2.imread(str(path))
-        cv2.imwrite(str(path), photo)
-        points = (template + np.array([60, 40])).reshape(-1)
-        lines.append(",".join([path.name, *(f"{value:.4f}" for value in points)]))
-    header = "image_id," + ",".join(f"{axis}{n}" for n in range(1, 6) for axis in "xy")
-    # One photo has no line: nobody was found there.
-    Path("points.csv").write_text("\n".join([header, *lines[1:]]) + "\n")
-    arguments = ["--pairs", "tree/pairs.csv", "--format", "flat", "--images", "tree/images"]
-    found = figures(*arguments, "--align", "points.csv")
-    assert found["align"]["method"] == "points" and found["align"]["path"] == "points.csv"
-    (failure,) = found["pairs"]["failures"]
-    assert "points.csv has no line with points for image_id" in failure["reason"]
-    (norm,) = [row for row in found["figures"] if row["figure"].startswith("norm, ")]
-    assert norm["denominator"] == 39
-    # One of twenty pairs is lost, which the result says of its figures.
-    assert "over acquired pairs only: 19 of 20" in " ".join(found["notes"])
-    assert "--align" in refused(capsys, *arguments)
-
-
 def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_ijb(workplace / "ijbc")
     main(["--bench", "ijbc", "--data", str(folder), "--json", "figures.json", "--fpr", "1e-1"])
@@ -374,50 +276,6 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
         # Three non-mated searches resolve no FPIR of a tenth.
         assert found["G1", "TPIR@FPIR", "1e-1"]["value"] is None
     assert "alignment: points of the bench\n" in text
-
-
-def test_a_bench_of_searches_alone(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_tinyface(workplace / "tinyface")
-    arguments = ["--bench", "tinyface", "--data", str(folder)]
-    main([*arguments, "--json", "figures.json", "--out", "report", "--compare", "runs/older"])
-    text = capsys.readouterr().out
-    for model in ("newest", "older"):
-        assert f"tinyface (raw norms) · {model}: 1:N identification" in text
-    figures = json.loads(Path("figures.json").read_text())
-    assert figures["results"] == [] and len(figures["identification"]) == 4
-    written = json.loads(Path("report/report.json").read_text())
-    assert written["identification"] == figures["identification"]
-    with Path("report/figures.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert [line["numerator"] for line in lines] == [
-        str(row["numerator"]) for each in figures["identification"] for row in each["figures"]
-    ]
-    page = Path("report/report.html").read_text()
-    assert "A search is mated if" in page
-
-
-def make_tinyface(root: Path) -> Path:
-    """Write four persons with two photos in the gallery and one probe each, and two distractors."""
-    generator = np.random.default_rng(6)
-    folder = root / "Testing_Set"
-    names: dict[str, list[str]] = {"Probe": [], "Gallery_Match": [], "Gallery_Distractor": []}
-    for kind in names:
-        (folder / kind).mkdir(parents=True)
-    for person in range(6):
-        pattern = generator.random((6, 6, 3))
-        kinds = ["Probe", "Gallery_Match", "Gallery_Match"]
-        for photo, kind in enumerate(kinds if person < 4 else ["Gallery_Distractor"]):
-            name = f"{person}_{photo}.jpg"
-            (folder / kind / name).write_bytes(jpeg(generator, pattern))
-            names[kind].append(name)
-    for kind, file, which in (
-        ("Probe", "probe_img_ID_pairs.mat", "probe"),
-        ("Gallery_Match", "gallery_match_img_ID_pairs.mat", "gallery"),
-    ):
-        persons = [[int(name[0])] for name in names[kind]]
-        cells = np.array([[name] for name in names[kind]], dtype=object)
-        savemat(folder / file, {f"{which}_set": cells, f"{which}_ids": np.array(persons)})
-    return root
 
 
 def make_ijb(root: Path) -> Path:
@@ -464,18 +322,6 @@ def make_ijb(root: Path) -> Path:
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: "),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
-        (["--pairs", "list.csv", "--data", "x"], "--data is the folder of a --bench"),
-        (["--bench", "lfw", "--images", "x"], "--format and --images belong to --pairs"),
-        (["--embeddings", "gone.npz"], "gone.npz"),
-        (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
-        (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
-        (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
-        (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
-        (["--try-preprocessing", "--embeddings", "e.npz"], "--embeddings take the place"),
-        (["--json", "data"], "data: this is a folder"),
-        (["--out", "r", "--json", "r/f.json"], "r/f.json: lies in r, which holds the report"),
-        (["--embeddings", "e.npz", "--channels", "bgr"], "--channels says how a model embeds"),
-        (["--embeddings", "e.npz", "--compare", "f.npz", "--align", "p.csv"], "--align says how"),
     ],
 )
 def test_errors_are_sentences(

@@ -94,13 +94,10 @@ def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any, path: Path) ->
 REFUSALS: list[tuple[str, Any, int, str]] = [
     ("/v1/enroll", images(1), 400, "subject"),
     ("/v1/enroll", form(subject="a"), 400, "no image"),
-    ("/v1/enroll", images(1, subject=""), 400, "subject"),
-    ("/v1/enroll", images(1, subject="x" * 201), 400, "200"),
     ("/v1/enroll", images(1, subject="a\nb"), 400, "printable"),
     ("/v1/enroll", images(1, subject=b"\xff"), 400, "UTF-8"),
     ("/v1/enroll", [*images(1, subject="a"), *form(subject="b")], 400, "twice"),
     ("/v1/identify", images(1, subject="a"), 400, "may have images"),
-    ("/v1/delete", form(b"x", field="images"), 400, "may have subject"),
     ("/v1/delete", form(subject="nobody"), 404, "nobody of that name"),
 ]
 
@@ -144,20 +141,12 @@ OWN = "http://127.0.0.1:{port}"
 
 FOREIGN: list[list[tuple[str, str]]] = [
     [("Host", "evil.example")],
-    [("Host", "evil.example:8000"), ("Origin", "http://evil.example:8000")],
-    [("Host", "localhost.evil.example")],
     [("Host", "127.0.0.1.evil.example:80")],
-    [("Host", "evil@localhost")],
     [("Host", "192.0.2.1:8000")],
-    [("Host", "")],
     [("Origin", "https://evil.example")],
-    [("Origin", "null")],
-    [("Origin", "")],
     [("Origin", "http://127.0.0.1")],
-    [("Origin", "http://localhost:1"), ("Sec-Fetch-Site", "same-site")],
     [("Sec-Fetch-Site", "cross-site")],
     [("Origin", OWN), ("Sec-Fetch-Site", "cross-site")],
-    [("Origin", "https://evil.example"), ("Sec-Fetch-Site", "same-origin")],
     [("Origin", OWN), ("Origin", "https://evil.example")],
 ]
 """Headers of requests that a page of another site can make a browser send."""
@@ -183,32 +172,6 @@ def test_pages_of_other_sites_are_refused(serve: Any, keep: Any, path: Path) -> 
         # Probes name hosts as they like.
         assert client.get("/healthz", headers={"Host": "192.0.2.1"}).status_code == 200
     assert path.read_bytes() == before
-
-
-def test_own_pages_and_those_allowed_are_answered(serve: Any, keep: Any) -> None:
-    app = "https://app.example"
-    access = Access((app,), ("faces.example",))
-    with serve(keep(threshold=0.9), access) as client:
-        own = OWN.format(port=client.base_url.port)
-        for headers in (
-            {},
-            {"Host": "LOCALHOST:8000"},
-            {"Host": "[::1]:8000"},
-            {"Host": "faces.example:8443", "Origin": "https://faces.example:8443"},
-            {"Origin": own, "Sec-Fetch-Site": "same-origin"},
-            {"Sec-Fetch-Site": "none"},
-            {"Origin": app, "Sec-Fetch-Site": "cross-site"},
-        ):
-            answer = client.post("/v1/enroll", files=images(1, subject="a"), headers=headers)
-            assert answer.status_code == 200, headers
-            # Browsers let a page of another site read what names it.
-            named = answer.headers.get("access-control-allow-origin")
-            assert named == (app if headers.get("Origin") == app else None)
-        asks = {"Access-Control-Request-Method": "POST"}
-        asks["Access-Control-Request-Headers"] = "authorization"
-        for origin, status in ((app, 200), ("https://evil.example", 400)):
-            preflight = client.options("/v1/enroll", headers={**asks, "Origin": origin})
-            assert preflight.status_code == status
 
 
 def write_token(path: Path, content: bytes, mode: int = 0o600) -> Access:

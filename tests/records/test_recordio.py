@@ -261,6 +261,7 @@ def test_index_errors(tmp_path, text, words):
         read_text_index(tmp_path, text, size=100)
 
 
+@pytest.mark.integration
 def test_a_million_records_open_without_touching_them(tmp_path):
     count, step = 1_000_000, 3000
     path = tmp_path / "sparse.rec"

@@ -7,22 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tiny_comparison import comparison, protocol
 
-from facerec.comparison import Arm, Comparison, FeatureData, Trunk
+from facerec.comparison import FeatureData
 from facerec.comparison.features import FeatureReader, open_features
-from facerec.comparison.losses import MetricLoss
-from facerec.comparison.protocol import on_features
-from facerec.comparison.trunks import create_trunk
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.errors import DatasetError, RecipeError
+from facerec.errors import DatasetError
 
 CLASSES, IMAGES, SIZE = 16, 6, 12
 LABELS = np.arange(1, CLASSES + 1).repeat(IMAGES)
@@ -51,10 +46,6 @@ def write(path: Path, **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("features") / "cars.npz")
-
-
-def plan_on(path: Path, **changes: Any) -> Comparison:
-    return on_features(comparison(Path(), **changes), FeatureData(path))
 
 
 # ---------------------------------------------------------------- what is read
@@ -116,34 +107,6 @@ def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, name: str, changes: Any, words: str) -> None:
     with pytest.raises(DatasetError, match=words):
         open_features(FeatureData(write(tmp_path / name, **changes)))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"features": draw()[:90], "images": IDS[:90], "labels": None},
-        {"features": draw()[::-1], "labels": LABELS[::-1]},
-        {"features": draw()[:, :4]},
-    ],
-)
-def test_second_views_that_do_not_fit_are_refused(path: Path, tmp_path: Path, changes: Any) -> None:
-    with pytest.raises(DatasetError, match=r"second\.npz: .* are not those of"):
-        open_features(FeatureData(path, write(tmp_path / "second.npz", **changes)))
-
-
-def test_recipes_that_make_no_sense_on_features_are_refused(path: Path) -> None:
-    two_views = Arm("two", MetricLoss("SupCon", views=2), search=())
-    with pytest.raises(RecipeError, match="two: its loss needs two views"):
-        plan_on(path, arms=(two_views,)).check()
-    on_features(comparison(Path(), arms=(two_views,)), FeatureData(path, path)).check()
-    with pytest.raises(RecipeError, match="cannot be trained on features"):
-        replace(comparison(Path()), data=FeatureData(path)).check()
-    with pytest.raises(RecipeError, match="cannot be trained on images"):
-        replace(plan_on(path), data=comparison(Path()).data).check()
-    with pytest.raises(RecipeError, match="with --features"):
-        create_trunk(Trunk("features"), seed=0)
-    with pytest.raises(RecipeError, match="transform=None"):
-        replace(plan_on(path).protocol, transform=protocol().transform)
 
 
 # ---------------------------------------------------------------- whole comparisons

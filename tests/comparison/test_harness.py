@@ -16,8 +16,6 @@ import pytest
 import torch
 from helpers.tiny_comparison import (
     BASE,
-    MARGIN,
-    WITH_SEC,
     comparison,
     protocol,
     write_images,
@@ -25,13 +23,11 @@ from helpers.tiny_comparison import (
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison import Arm, Comparison, FaceTransform, Trunk
-from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import MetricLoss
 from facerec.embedding.torch_model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
-from facerec.heads import SEC
-from facerec.recipe import run_python, to_dict
+from facerec.recipe import to_dict
 from facerec.records import Data
 from facerec.training import SGD
 
@@ -143,16 +139,6 @@ def test_a_killed_comparison_ends_in_the_same_table(
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
-def test_identical_arms_are_identical(images: Path, tmp_path: Path) -> None:
-    twin = replace(WITH_SEC, name="twin", search=(MARGIN,), regularizer=SEC(weight=0.0))
-    plan = comparison(images, arms=(BASE, twin), trials=1)
-    base, other = run(plan, tmp_path).arms
-    assert base.first_settings == other.first_settings == 1  # of two the one that was tried
-    for first, second in zip(base.runs, other.runs, strict=True):
-        for key, values in first.scores.items():
-            assert np.array_equal(values, second.scores[key])
-
-
 def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path: Path) -> None:
     wild = Arm(
         "wild",
@@ -166,24 +152,6 @@ def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path
     assert all(t.score is None and t.failure for t in bad.trials) and len(bad.trials) == 2
     assert len(good.runs) == 2
     assert seen == {"wild": (4, 4), "CosFace": (4, 4)}
-
-
-def test_a_final_run_that_diverges_is_named(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = Harness(comparison(images, arms=(BASE,), trials=1), tmp_path, torch.device("cpu"))
-    original = harness.trainer.fit
-
-    def failing(arm: Any, protocol: Any, fold: Any, seed: int) -> Any:
-        fit, model = original(arm, protocol, fold, seed)
-        if seed == harness._seed(1, 1):
-            fit = Fit(None, fit.epoch, fit.curve, fit.seconds, "the loss is nan in epoch 2")
-        return fit, model
-
-    monkeypatch.setattr(harness.trainer, "fit", failing)
-    (arm,) = harness.run().arms
-    assert len(arm.runs) == 1 and arm.seeds == (0,)
-    assert arm.failures == ("seed 1: the loss is nan in epoch 2",)
 
 
 def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path) -> None:
@@ -200,29 +168,6 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
             run(plan, tmp_path)
     finally:
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
-
-
-OWN = """
-from facerec.comparison import Arm, own_loss, setting
-
-def norms(embeddings, labels, factor):
-    return factor * embeddings.norm(dim=1).mean()
-
-arm = Arm("Norms", own_loss(norms, factor=setting(1.0, 0.0, 2.0)))
-"""
-
-
-def test_a_loss_whose_code_was_changed_is_refused(images: Path, tmp_path: Path) -> None:
-    def harness(text: str) -> Harness:
-        path = tmp_path / "own.py"
-        path.write_text(text)
-        plan = comparison(images, arms=(run_python(path)["arm"],))
-        return Harness(plan, tmp_path / "out", torch.device("cpu"))
-
-    for text in (OWN, f"{OWN}\n# what is not the loss is free to change"):
-        assert list(harness(text).manifest["own_losses_sha256"]) == ["Norms"]
-    with pytest.raises(ComparisonError, match=r"with another \(own_losses_sha256\)\.Norms"):
-        harness(OWN.replace("mean()", "sum()"))
 
 
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:

@@ -673,55 +673,6 @@ def test_wrong_settings_are_refused(loss: str, settings: Any, words: str) -> Non
         MetricLoss(loss, **settings)
 
 
-class Rows(torch.nn.Module):
-    """What version 3 of the library says of losses with class weights: rows of one parameter."""
-
-    def __init__(self, num_classes: int, embedding_size: int, **options: Any) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.empty(num_classes, embedding_size))
-        options.pop("weight_init_func")(self.weight)
-        self.options = options
-
-    def cosines(self, embeddings: Tensor) -> Tensor:
-        return pair_losses.unit_vectors(embeddings) @ pair_losses.unit_vectors(self.weight).T
-
-
-class SoftmaxOfRows(Rows):
-    def forward(self, embeddings: Tensor, labels: Tensor, indices: Any = None) -> Tensor:
-        logits = self.cosines(embeddings) / self.options["temperature"]
-        return torch.nn.functional.cross_entropy(logits, labels)
-
-
-class ArcFaceOfRows(Rows):
-    def forward(self, embeddings: Tensor, labels: Tensor, indices: Any = None) -> Tensor:
-        cosines, m = self.cosines(embeddings), self.options["margin"]
-        target = torch.arange(cosines.shape[1]) == labels[:, None]
-        angles = torch.acos(cosines.clamp(-1 + 1e-7, 1 - 1e-7))
-        turned = torch.where(angles + m > math.pi, cosines - m * math.sin(m), (angles + m).cos())
-        logits = self.options["scale"] * torch.where(target, turned, cosines)
-        return torch.nn.functional.cross_entropy(logits, labels)
-
-
-@pytest.mark.parametrize(
-    ("config", "stands_for"),
-    [
-        (MetricLoss("NormalizedSoftmax"), SoftmaxOfRows),
-        (MetricLoss("ProxyNCA"), SoftmaxOfRows),
-        (MetricLoss("PmlArcFace"), ArcFaceOfRows),
-    ],
-)
-def test_version_3_of_the_library_gives_the_same(
-    config: Any, stands_for: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embeddings, labels = batch(dtype=torch.float32)
-    installed = create_loss(config, CLASSES, SIZE, seed=3)(embeddings, labels)
-    # The other version, whichever is there, by its manual.
-    monkeypatch.setattr(loss_table, "is_version_3", lambda: True)
-    monkeypatch.setattr(loss_table, "library", lambda *_: stands_for)
-    other = create_loss(config, CLASSES, SIZE, seed=3)(embeddings, labels)
-    torch.testing.assert_close(other, installed, rtol=1e-5, atol=1e-6)
-
-
 # --- a loss of one's own --------------------------------------------------------------------------
 
 
@@ -808,14 +759,3 @@ def test_nt_xent_keeps_its_gradient_at_low_temperature() -> None:
     theirs, lost = value_and_gradient(pml_losses.NTXentLoss(0.0091), embeddings, labels)
     assert float(ours) > float(theirs) and gradient.abs().max() > 10
     assert lost.abs().max() < 1e-2
-
-
-def test_annealed_head_counts_training_steps_only() -> None:
-    embeddings, labels = batch(0, torch.float32)
-    loss = create_loss(MarginHead(heads.SphereFace2017()), CLASSES, SIZE, 0)
-    first = loss(embeddings, labels).item()
-    second = loss(embeddings, labels).item()
-    assert first < second  # the margin grows
-    loss.eval()
-    third, fourth = (loss(embeddings, labels).item() for _ in range(2))
-    assert third == fourth > second

@@ -60,40 +60,6 @@ def test_laws(name: str, labels: list[int], seed: int) -> None:
         assert moved == pytest.approx(loss.item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
-def test_zero_vector_is_finite(name: str) -> None:
-    embeddings, classes = drawn([0, 0, 1, 1, 2], 3)
-    embeddings[1] = 0
-    embeddings.requires_grad_()
-    FORMULAS[name](embeddings, classes).backward()
-    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
-
-
-def test_positives_at_cosine_one_are_dropped_by_multi_similarity() -> None:
-    unit = torch.tensor([[1.0, 0.0], [1.0, 0.001], [0.6, 0.8], [0.8, 0.6]], dtype=torch.float64)
-    labels = torch.tensor([0, 0, 1, 1])
-    without = pair_losses.multi_similarity(unit, labels, 2.0, 40.0, 0.5, 0.1)
-    # The first two samples then have no positive and are skipped: only the last two count, whose
-    # positive has cosine 0.96 and whose negatives 0.6008, 0.6 and 0.8006, 0.8.
-    nearest = [(0.8 + 0.6e-3) / math.hypot(1, 1e-3), 0.8]
-    pull = math.log(1 + math.exp(-2 * (0.96 - 0.5))) / 2
-    assert max(nearest) < 0.96 - 0.1  # nothing is mined
-    assert without.item() == 0
-    mined = pair_losses.multi_similarity(unit, labels, 2.0, 40.0, 0.5, 0.2).item()
-    push = math.log(1 + sum(math.exp(40 * (c - 0.5)) for c in nearest)) / 40
-    assert mined == pytest.approx((pull + push) / 4)
-
-
-def test_sparse_centers_by_hand_and_merged() -> None:
-    # Distances within the class: √2, 2, √2.
-    centers = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [-3.0, 0.0]]], requires_grad=True)
-    expected = (2 * math.sqrt(2) + 2) / 6
-    assert pair_losses.sparse_centers(centers).item() == pytest.approx(expected)
-    merged = torch.ones(2, 3, 4, requires_grad=True)
-    pair_losses.sparse_centers(merged).backward()
-    assert merged.grad is not None and not merged.grad.any()
-
-
 def test_weights_of_negatives() -> None:
     # In the plane the density of distances is 1/√(1 − d²/4): weights ∝ √(1 − d²/4).
     angles = torch.tensor([0.0, 0.3, 0.9, 1.2, 3.0], dtype=torch.float64)
@@ -130,13 +96,3 @@ def test_miner_draws_one_negative_a_positive_pair_by_weight() -> None:
     expected = pair_losses.negative_weights(tensor, classes) * 2 * rounds
     # Each count is binomial; 5 standard deviations.
     assert ((counts - expected).abs() <= 5 * expected.sqrt() + 1).all()
-
-
-def test_miner_resumes_and_depends_on_its_seed() -> None:
-    tensor, classes = drawn([0, 1, 2, 3] * 3, 0)
-    first, resumed, other = (pair_losses.DistanceWeightedMiner(seed) for seed in (5, 5, 6))
-    one = first(tensor, classes)[2]
-    resumed.load_state_dict(first.state_dict())
-    two = first(tensor, classes)[2]
-    assert (two == resumed(tensor, classes)[2]).all()
-    assert (one != two).any() and (one != other(tensor, classes)[2]).any()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from helpers.tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, compar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Comparison, Range
 from facerec.errors import RecipeError
 from facerec.heads import SEC, CosFace
@@ -32,19 +30,6 @@ def test_a_difference_must_be_declared() -> None:
         comparison(Path("x"), arms=arms, declared=("optimizer",)).check()
     comparison(Path("x"), arms=arms, declared=("optimizer", "epochs")).check()
     comparison(Path("x"), arms=arms, declared=("optimizer.lr", "epochs")).check()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"search": (Range("loss.margn", 0, 1),)}, r"there is no field 'margn'"),
-        ({"search": (Range("loss.margin", 0, 1),)}, r"is searched, but it is CosFace.* not a numb"),
-        ({"search": (Range("protocol.optimizer.lr", 0, 1),)}, "there is no field 'optimizer'"),
-    ],
-)
-def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(RecipeError, match=words):
-        comparison(Path("x"), arms=(replace(BASE, **changes),)).check()
 
 
 @pytest.mark.parametrize(
@@ -86,17 +71,6 @@ def test_settings_are_written_into_an_arm() -> None:
         RecipeError, match=r"arm CosFace\+SEC: .*margin must be at least 0 and below 2"
     ):
         arm.at({"loss.margin.margin": 5.0})
-
-
-def test_what_is_searched_unless_said() -> None:
-    assert [r.field for r in Arm("a", MetricLoss("Contrastive")).ranges] == [
-        "loss.pos_margin",
-        "loss.neg_margin",
-    ]
-    found = Arm("a", MetricLoss("NormalizedSoftmax"), SEC(weight=1.0)).ranges
-    assert [r.field for r in found] == ["loss.temperature", "loss_lr", "regularizer.weight"]
-    assert [r.scale for r in found] == ["log", "log", "log_with_zero"]
-    assert all(math.isfinite(v) for v in Arm("a", MetricLoss("MultiSimilarity")).defaults.values())
 
 
 def test_arms_follow_those_that_they_are_compared_with() -> None:

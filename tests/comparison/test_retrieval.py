@@ -145,31 +145,6 @@ def draw_set(
     return x.astype(np.float32), labels
 
 
-def test_equals_the_naive_loop_on_real_vectors() -> None:
-    x, labels = draw_set(300)
-    expected = naive(unit(x) @ unit(x).T, labels, labels, itself=True)
-    check(retrieve(x, labels, ks=KS), expected)
-    queries, query_labels = draw_set(50, seed=1)
-    expected = naive(unit(queries) @ unit(x).T, query_labels, labels, itself=False)
-    found = retrieve(queries, query_labels, references=x, reference_labels=labels, ks=KS)
-    check(found, expected)
-
-
-def test_neither_blocks_nor_threads_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, labels = draw_set()
-    expected = retrieve(x, labels, ks=KS)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        for cells in (1, 30_000, 200_000):
-            monkeypatch.setattr(retrieval, "_CELLS", cells)
-            found = retrieve(x, labels, ks=KS)
-            np.testing.assert_array_equal(table(found), table(expected))
-            assert found.tied == expected.tied and found.dropped == expected.dropped
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("cells", [1, 1 << 22])
 def test_equal_vectors_score_equally_wherever_they_stand(
     cells: int, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,6 @@ from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Comparison
 from facerec.comparison.search import Search
-from facerec.errors import ComparisonError
 
 pytestmark = pytest.mark.integration
 
@@ -130,28 +129,6 @@ def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Pat
     assert all(0 <= weight <= 10 for weight in weights)
 
 
-def test_published_settings_come_first(tmp_path: Path) -> None:
-    arm = Arm("a", MetricLoss("Contrastive"))
-    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
-    assert search.first_settings(arm) == [
-        {"loss.pos_margin": 0.0, "loss.neg_margin": 1.0},
-        {"loss.pos_margin": 0.0, "loss.neg_margin": 0.3841},
-    ]
-
-
-def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
-    arm = Arm("a", MetricLoss("FastAP"))
-    search = opened(comparison(tmp_path, arms=(arm,), trials=6), tmp_path)
-    seen: list[Any] = []
-
-    def fit(tried: Arm, fold: int) -> Fit:
-        seen.append(tried.loss.settings["num_bins"])
-        return result(0.5)
-
-    run(search, fit)
-    assert len(set(seen)) > 1 and all(type(bins) is int for bins in seen)
-
-
 def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
     def fit(arm: Arm, fold: int) -> Fit:
         low = arm.loss.margin.margin < 0.25  # type: ignore[union-attr]
@@ -175,9 +152,3 @@ def test_a_storage_holds_several_comparisons(tmp_path: Path) -> None:
     changed = comparison(tmp_path, trials=2, arms=(replace(BASE, loss_lr=0.5), WITH_SEC))
     assert not opened(changed, tmp_path).finished(BASE)
     assert not Search(plan, {"images": 2}, tmp_path).finished(BASE)
-
-
-@pytest.mark.parametrize("url", ["sqlite:////nowhere/trials.db", "nonsense://x"])
-def test_a_storage_that_does_not_open(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ComparisonError, match="the storage of trials cannot be used"):
-        opened(comparison(tmp_path), tmp_path, url=url)

@@ -21,7 +21,6 @@ from facerec.comparison.significance import (
     compare_steps,
     mean_over_seeds,
     sign_flip_p,
-    smallest_difference,
     spearman,
 )
 from facerec.errors import MetricError
@@ -68,14 +67,6 @@ def test_sign_flip_equals_the_enumeration(values: list[int]) -> None:
     ]
     # A tenth is not exact, so equal sums differ by rounding.
     assert sign_flip_p(np.array(values) / 10) == sum(beyond) / len(beyond)
-
-
-def test_identical_arms() -> None:
-    figures = np.random.default_rng(0).random((5, len(LABELS)))
-    found = compare_paired(figures, figures, LABELS)
-    assert found.value == 0 and found.differences == (0,) * 5 and found.p == 1
-    assert found.over_seeds is found.over_classes is found.joint is None  # nothing varies
-    assert adjust([found])[0].p_holm == 1
 
 
 def test_one_seed_has_no_interval_over_seeds() -> None:
@@ -125,50 +116,6 @@ def test_intervals_equal_a_naive_jackknife() -> None:
             margin = max(margin, t.ppf(0.975, 3) * math.sqrt(seeds))
         assert interval is not None
         assert [interval.low, interval.high] == pytest.approx([mean - margin, mean + margin])
-
-
-def test_intervals_over_classes_cover_where_queries_are_not_independent() -> None:
-    generator = np.random.default_rng(0)
-    labels = np.repeat(np.arange(30), generator.integers(3, 15, size=30))
-    by_class = by_query = 0
-    for _ in range(200):
-        effects = generator.normal(0, 1, 30)[labels]
-        values = effects + generator.normal(0, 1, labels.size)
-        found = mean_over_seeds(values[None], labels)
-        by_class += holds(found.over_classes, 0)
-        by_query += abs(values.mean()) < 1.96 * values.std() / math.sqrt(labels.size)
-    assert 180 <= by_class <= 198
-    assert by_query < 150  # what queries taken for independent would claim
-
-
-@pytest.mark.parametrize(
-    ("seeds", "of_seed", "of_class", "of_both"),
-    [(3, 0.3, 0.0, 0.5), (5, 0.0, 1.0, 1.0), (10, 0.0, 0.0, 1.0), (4, 0.3, 1.0, 1.0)],
-)
-def test_the_joint_interval_covers(
-    seeds: int, of_seed: float, of_class: float, of_both: float
-) -> None:
-    generator = np.random.default_rng(seeds)
-    labels = np.repeat(np.arange(25), 2)
-    covered = 0
-    for _ in range(120):
-        cells = of_seed * generator.standard_normal((seeds, 1))
-        cells = cells + of_class * generator.standard_normal(25)
-        cells = cells + of_both * generator.standard_normal((seeds, 25))
-        found = mean_over_seeds(cells[:, labels], labels)
-        covered += holds(found.interval, 0)
-    assert 0.89 <= covered / 120 <= 1
-
-
-def test_a_planted_effect_is_found_with_its_sign() -> None:
-    generator = np.random.default_rng(0)
-    base = generator.random((10, len(LABELS)))
-    noise = generator.normal(0, 0.05, (2, *base.shape))
-    better, same = adjust(
-        [compare_paired(base + 0.1 + noise[0], base, LABELS), compare_paired(base, base, LABELS)]
-    )
-    assert better.value > 0.08 and better.p_holm == 2 * 2**-9 and same.p_holm == 1
-    assert better.joint is not None and better.joint.low > 0.08
 
 
 def test_holm_counts_what_has_no_p() -> None:
@@ -236,26 +183,6 @@ def test_step_ratios_keep_runs_that_never_arrive() -> None:
     assert (found.interval.low, found.interval.high) == (0.6, math.inf)
 
 
-@pytest.mark.parametrize(("n", "place"), [(5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5)])
-def test_order_statistics(n: int, place: int) -> None:
-    """Places are those of tables of the sign test's 95 % interval."""
-    steps = np.arange(1, n + 1)
-    scores = np.ones(n)
-    base = [(np.array([50.0]), np.ones(1))] * n
-    arm = [(steps + 10 * k, scores) for k in range(n)]
-    interval = compare_steps(arm, base, 0.9).interval
-    assert interval is not None
-    ratios = [(1 + 10 * k) / 50 for k in range(n)]
-    assert (interval.low, interval.high) == (ratios[place], ratios[n - 1 - place])
-
-
-def test_the_level_is_a_share_of_the_last_score() -> None:
-    base = [(STEPS, np.linspace(0.1, 1, 10))]
-    arm = [(STEPS, np.linspace(0.2, 2, 10))]
-    assert compare_steps(arm, base, 0.9).value == pytest.approx(500 / 900)
-    assert compare_steps(arm, base, 0.5).value == pytest.approx(300 / 500)
-
-
 @pytest.mark.parametrize(
     ("act", "sentence"),
     [
@@ -278,21 +205,3 @@ def test_the_level_is_a_share_of_the_last_score() -> None:
 def test_bad_input(act: Any, sentence: str) -> None:
     with pytest.raises(MetricError, match=sentence):
         act()
-
-
-# ---------------------------------------------------------------- power
-
-
-@pytest.mark.parametrize(("count", "level"), [(6, 0.05), (10, 0.05 / 14), (20, 0.05)])
-def test_the_smallest_difference_is_found_four_times_in_five(count: int, level: float) -> None:
-    generator = np.random.default_rng(count)
-    design = generator.normal(3, 0.02, count)
-    smallest = smallest_difference(design, level)
-    assert smallest is not None
-    spread = float(design.std(ddof=1))
-    draws = 800 if count <= 16 else 60
-    found = [
-        sign_flip_p(generator.normal(smallest, spread, count), draws=999) <= level
-        for _ in range(draws)
-    ]
-    assert np.mean(found) == pytest.approx(0.8, abs=4 * np.sqrt(0.16 / draws))

@@ -65,25 +65,6 @@ def test_sizes_are_uniform_in_side_and_in_area() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "expected"),
-    [
-        (100, 600, (0, 100, 234, 367)),
-        (600, 100, (234, 367, 0, 100)),
-        (100, 110, (0, 100, 0, 110)),
-    ],
-)
-def test_the_box_where_none_fits(
-    height: int, width: int, expected: tuple[int, int, int, int]
-) -> None:
-    """torchvision's last resort: the largest box of an allowed aspect, in the centre."""
-    rows, columns = _random_box(
-        height, width, CropTransform(256, 227, 900, 900), np.random.default_rng(0)
-    )
-    found = (rows.start, rows.stop, columns.start, columns.stop)
-    assert found == pytest.approx(expected, abs=1)
-
-
 def test_a_training_crop_is_a_scaled_part_of_the_image() -> None:
     # Red is the column and green the row, so a crop tells where it was taken.
     image = np.zeros((256, 256, 3), np.uint8)

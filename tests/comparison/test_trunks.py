@@ -128,14 +128,6 @@ def test_a_model_file_of_facerec(tmp_path: Path, mbf: nn.Module) -> None:
             create_trunk(with_weights(MBF, path, **change), 0)
 
 
-def test_a_state_dict_of_a_backbone(tmp_path: Path, mbf: nn.Module) -> None:
-    path = tmp_path / "backbone.pth"
-    torch.save(mbf.state_dict(), path)
-    assert same(create_trunk(with_weights(MBF, path), 0), mbf, MBF)
-    with pytest.raises(ModelError, match="another architecture"):
-        create_trunk(with_weights(MBF, path, embedding_size=8), 0)
-
-
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize("num_classes", [0, 10])
 def test_weights_of_timm_with_and_without_classifier(
@@ -200,18 +192,6 @@ def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
         create_trunk(Trunk("timm:toy_of_32", image_size=227), 0)
     with pytest.raises(ModelError, match=r"features of shape \(1, 8, 30, 30\)"):
         create_trunk(Trunk("timm:toy_map", image_size=32), 0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"name": "timm:x", "width": 0.5}, "width must be 1 for timm:x"),
-        ({"image_size": 227}, "image_size must be 112 for iresnet18"),
-    ],
-)
-def test_fields_out_of_range(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(RecipeError, match=words):
-        Trunk(**fields)
 
 
 def test_last_layers() -> None:

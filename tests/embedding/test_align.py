@@ -23,7 +23,7 @@ from facerec.embedding.align import (
     parse_align,
     similarity_transform,
 )
-from facerec.errors import DatasetError, FacerecError, ModelError
+from facerec.errors import DatasetError
 from facerec.files import sha256
 
 HEADER = "image_id,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5"
@@ -187,17 +187,6 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .* 'b'"):
         aligner.crop(image, "b", "b.jpg", (112, 112))
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
-
-
-def test_points_are_found_by_a_name_in_any_form(tmp_path: Path) -> None:
-    points = face_template() + 0.5
-    lines = [line("Zoe\u0308/1.jpg", points), line("Zo\xeb/2.jpg", points)]
-    lines += [f"{word}{f',{word}' * 10}" for word in ("None", "NaN", "#N/A")]
-    found = PointsTable(table(tmp_path / "p.csv", *lines))
-    for name in ("Zo\xeb/1.jpg", "Zoe\u0308/2.jpg"):
-        np.testing.assert_array_equal(found.find(photo(), name, name), points)
-    with pytest.raises(NotAcquiredError, match="no line with points"):
-        found.find(photo(), "None", "None")
 
 
 @pytest.mark.parametrize(
@@ -364,20 +353,3 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             [[*box[:4], *[float(i)] * 10, box[4]] for i, box in enumerate(boxes)], np.float32
         )
         assert aligner.find(image, "a", "a")[0, 0] == first
-
-
-def test_what_aligns_nothing_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "yunet.onnx").write_bytes(b"weights")
-    for text, threshold, words in (
-        ("mtcnn", None, "'mtcnn' names no way of aligning faces; give"),
-        ("points.csv", 0.6, "--align-threshold"),
-        (None, 0.6, "--align-threshold"),
-        (str(tmp_path / "yunet.onnx"), 1.5, "1.5"),
-    ):
-        with pytest.raises(FacerecError, match=words):
-            parse_align(text, threshold)
-    with pytest.raises(ModelError, match="no such YuNet file"):
-        YuNet(tmp_path / "gone.onnx")
-    (tmp_path / "noise.onnx").write_bytes(b"noise")
-    with pytest.raises(ModelError, match=r"noise.onnx: OpenCV .* cannot load it as a YuNet"):
-        YuNet(tmp_path / "noise.onnx")

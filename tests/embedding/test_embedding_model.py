@@ -200,28 +200,7 @@ def test_a_broken_safetensors_is_refused(tmp_path: Path, content: bytes) -> None
         load_model(path)
 
 
-def test_paths_that_are_no_models(tmp_path: Path) -> None:
-    (tmp_path / "model.txt").write_bytes(b"")
-    for path in (tmp_path, tmp_path / "absent.onnx", tmp_path / "model.txt"):
-        with pytest.raises(ModelError, match=r"no such model"):
-            load_model(path)
-
-
 # --- foreign state dicts ---------------------------------------------------------------------
-
-
-def test_a_state_dict_file_loads_strictly(tmp_path: Path) -> None:
-    source, target = create_backbone(SMALL, seed=1), create_backbone(SMALL, seed=2)
-    path = tmp_path / "backbone.pth"
-    torch.save(source.state_dict(), path)
-    load_state_dict_file(target, path)
-    for name, tensor in source.state_dict().items():
-        assert torch.equal(target.state_dict()[name], tensor)
-    other = create_backbone("iresnet34", width=0.125, embedding_size=16)
-    with pytest.raises(
-        ModelError, match=r"tensor 'layer1.2.bn1.weight' of this IResNet is missing"
-    ):
-        load_state_dict_file(other, path)
 
 
 def test_a_learned_gamma_needs_embedding_bn_affine(tmp_path: Path) -> None:

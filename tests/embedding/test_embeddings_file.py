@@ -23,7 +23,6 @@ from facerec.embedding.file import (
     read_embeddings,
     write_embeddings,
 )
-from facerec.embedding.parts import EmbeddingsWriter
 from facerec.errors import DatasetError
 
 # --- one file --------------------------------------------------------------------------------
@@ -295,23 +294,6 @@ def test_a_table_that_is_none_is_a_sentence(tmp_path: Path, text: str, words: st
         read_embeddings(path)
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"image": ["a"], "e0": [1.0]}, "found image, e0"),
-        ({"image_id": ["a", "a"], "e0": [1.0, 2.0]}, "the id 'a' names two images"),
-        ({"image_id": ["a"], "e0": ["x"]}, "e.parquet"),
-        ({"image_id": ["a"], "embedding": ["[1, 2]"]}, "e.parquet"),
-        ({"image_id": ["a"], "embedding": [[]]}, "no embedding"),
-        ({"image_id": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "1 to 2 values"),
-    ],
-)
-def test_other_parquet_is_refused(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
-    with pytest.raises(DatasetError, match=words) as found:
-        read_embeddings(table(tmp_path / "e.parquet", **columns))
-    assert len(str(found.value)) < 600 and "\n" not in str(found.value)
-
-
 def test_files_of_others_that_do_not_do(tmp_path: Path) -> None:
     path, two = tmp_path / "f.npz", np.array(["a", "b"])
     for arrays, words in (
@@ -400,12 +382,3 @@ def test_shards_of_two_jobs_or_half_a_job_are_refused(
         else:
             write_embeddings(folder / f"{name}.parquet", replace(rows(10, 13), **change))
         read_embeddings(folder)
-
-
-def test_ids_that_become_one_are_refused(tmp_path: Path) -> None:
-    ids = np.array(["\xe9.jpg", "e\u0301.jpg"])
-    np.savez(tmp_path / "e.npz", vectors=toy(2).vectors, ids=ids)
-    with pytest.raises(DatasetError, match=r"'é\.jpg' names two images"):
-        read_embeddings(tmp_path / "e.npz")
-    with pytest.raises(DatasetError, match="names two images"):
-        EmbeddingsWriter(tmp_path / "w.npz", ids, NOTE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,19 +52,6 @@ def test_an_engine_gets_the_checked_bytes(tmp_path: Path, name: str) -> None:
     wanted = expected(images, UNSCALED)
     found = opened(name, file).run(x)
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
-
-
-def test_unknown_engines_devices_and_precisions() -> None:
-    file = parsed()
-    for options, sentence in [
-        ({"engine": "tensorrt"}, "engine must be onnxruntime or openvino, found 'tensorrt'"),
-        ({"device": "mps"}, "runs on cpu or cuda, not on 'mps'"),
-        ({"precision": "bf16"}, "fixes its own precision"),
-        ({"engine": "openvino", "device": "cuda"}, "openvino runs on cpu here, not on 'cuda'"),
-    ]:
-        with pytest.raises(ModelError, match=sentence):
-            open_engine(file, **options)  # type: ignore[arg-type]
-    assert open_engine(file, device="auto").device == "cpu"
 
 
 # --- devices ----------------------------------------------------------------------------------
@@ -130,16 +116,6 @@ def test_openvino_says_in_which_numbers_it_computes() -> None:
     same = np.array_equal(exact.run(x), half.run(x))
     assert same is not able
     np.testing.assert_allclose(half.run(x), exact.run(x), atol=0.02 * np.abs(exact.run(x)).max())
-
-
-@pytest.mark.parametrize(("able", "asked"), [(["FP32", "INT8"], "f32"), (["FP32", "BF16"], "bf16")])
-def test_bf16_is_asked_of_no_processor_that_would_emulate_it(
-    monkeypatch: pytest.MonkeyPatch, able: list[str], asked: str
-) -> None:
-    core = SimpleNamespace(get_property=lambda device, name: able)
-    monkeypatch.setattr(engines, "openvino_core", lambda: core)
-    assert engines._openvino_hints("bf16", 1)["INFERENCE_PRECISION_HINT"] == asked
-    assert engines._openvino_hints("fp32", 1)["INFERENCE_PRECISION_HINT"] == "f32"
 
 
 @pytest.mark.parametrize(

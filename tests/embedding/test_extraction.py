@@ -46,40 +46,6 @@ def test_flip_is_the_sum_of_raw_embeddings(model: TorchModel, batch_size: int) -
     assert np.all(2 * found.norms > np.linalg.norm(found.vectors, axis=1))
 
 
-def test_without_flip_the_embeddings_are_the_models_own(model: TorchModel) -> None:
-    images = faces(3)
-    found = extract(model, images, flip=False)
-    np.testing.assert_array_equal(found.vectors, model.embed(images))
-    np.testing.assert_allclose(found.norms, np.sqrt((found.vectors**2).sum(axis=1)), rtol=1e-6)
-    assert found.flip is False
-
-
-def test_sequences_functions_and_arrays_are_alike(model: TorchModel) -> None:
-    images = faces(4)
-    asked: list[int] = []
-
-    def fetch(i: int) -> np.ndarray:
-        asked.append(i)
-        return images[i]
-
-    expected = extract(model, images, flip=True)
-    for given, count in ((list(images), None), (fetch, 4)):
-        found = extract(
-            model,
-            given,
-            count,
-            flip=True,
-            batch_size=3,
-        )
-        np.testing.assert_array_equal(found.vectors, expected.vectors)
-        np.testing.assert_array_equal(found.norms, expected.norms)
-    assert asked == [0, 1, 2, 3]
-    np.testing.assert_array_equal(
-        extract(model, images, 2, flip=True).vectors, expected.vectors[:2]
-    )
-    assert extract(model, [], flip=True).vectors.shape == (0, 16)
-
-
 # --- from encoded images ---------------------------------------------------------------------
 
 

@@ -285,18 +285,6 @@ def test_hostile_graphs_end_in_a_sentence(change: Callable[[Any], None]) -> None
     assert sentence.startswith("x.onnx: ") and sentence.isprintable() and len(sentence) < 500
 
 
-def test_what_the_file_says_of_shapes_inside_is_not_believed() -> None:
-    """A small declared shape hides nothing, a huge one accuses nothing."""
-    model = tiles()
-    growing("ConstantOfShape", 2**20, 2**20)(model)
-    model.graph.value_info.append(helper.make_tensor_value_info("huge", FLOAT, [1]))
-    with pytest.raises(ModelError, match="would have the shape"):
-        parsed(model)
-    model = tiles()
-    model.graph.value_info.append(helper.make_tensor_value_info("pooled", FLOAT, [2**40]))
-    assert parsed(model).parameters == 8 * 147
-
-
 SOUND = tiles(leading=[("Sub", 127.5)], metadata=noted()).SerializeToString()
 
 

@@ -20,8 +20,8 @@ from helpers.thin import thinned
 from helpers.toy_onnx import expected, faces, noted, tiles
 from onnx import TensorProto
 
-from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.embedding import OnnxModel, TorchModel, load_model, save_model
+from facerec.backbones import Preprocessing, create_backbone
+from facerec.embedding import OnnxModel, TorchModel, load_model
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.errors import ModelError
 from facerec.files import sha256
@@ -148,27 +148,6 @@ def test_what_torch_exports_by_default_is_a_model(
 
 
 # --- files ------------------------------------------------------------------------------------
-
-
-def test_bf16_is_for_openvino_alone(tmp_path: Path) -> None:
-    pytest.importorskip("openvino")
-    path = written(tmp_path / "tiles.onnx")
-    told = load_model(path, engine="openvino", precision="bf16").describe()
-    assert told["runtime"].startswith("OpenVINO ")
-    assert told["precision"] in ("bf16", "fp32 (this processor has no bf16)")
-    with pytest.raises(ModelError, match="fixes its own precision; leave out bf16, or use engine"):
-        load_model(path, precision="bf16")
-
-
-def test_an_engine_is_for_onnx_alone(tmp_path: Path) -> None:
-    config = Backbone("iresnet18", embedding_size=16, width=0.125)
-    path = tmp_path / "model.safetensors"
-    save_model(path, create_backbone(config, seed=1), config, RGB, {})
-    assert load_model(path).note is None
-    with pytest.raises(ModelError, match=r"engine openvino computes .onnx files"):
-        load_model(path, engine="openvino")
-    with pytest.raises(ModelError, match="only a bundle has variants; leave out 'int8'"):
-        load_model(path, variant="int8")
 
 
 # --- bundles ----------------------------------------------------------------------------------

@@ -141,38 +141,6 @@ def test_a_folder_of_strangers_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "thesis.tex").read_text() == "words"
 
 
-def test_a_job_without_parts_leaves_no_folder(tmp_path: Path) -> None:
-    first = writer(tmp_path / "e.npz")
-    first.begin()
-    assert first.abandon() == 0 and not first.folder.exists()
-    first.begin()
-    first.write(3, share(whole(), first.rows(3)))
-    assert first.abandon() == 5 and first.folder.exists()
-
-
-def test_jobs_that_cannot_be(tmp_path: Path) -> None:
-    empty = np.array([], np.str_)
-    with pytest.raises(DatasetError, match="there is no image to embed"):
-        EmbeddingsWriter(tmp_path / "e.npz", empty, NOTE)
-    with pytest.raises(DatasetError, match="the id 'a' names two images"):
-        EmbeddingsWriter(tmp_path / "e.npz", np.array(["a", "a"]), NOTE)
-    with pytest.raises(DatasetError, match=r"ends in \.npz"):
-        EmbeddingsWriter(tmp_path / "e.h5", np.array(["a"]), NOTE)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DatasetError, match="cannot be written"):
-        EmbeddingsWriter(tmp_path / "file" / "e.npz", np.array(["a"]), NOTE).begin()
-
-
-def test_parts_of_names_in_another_form_are_joined(tmp_path: Path) -> None:
-    ids = np.array(["e\u0301.jpg", "b.jpg"])
-    writer = EmbeddingsWriter(tmp_path / "e.npz", ids, NOTE)
-    (part,) = writer.begin()
-    writer.write(part, replace(toy(2), ids=ids))
-    writer.finish()
-    found = read_embeddings(tmp_path / "e.npz").ids
-    assert found is not None and found.tolist() == ["é.jpg", "b.jpg"]
-
-
 def test_a_shard_that_a_finished_job_wrote_and_that_is_gone_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     vectors = np.eye(2, dtype=np.float32)

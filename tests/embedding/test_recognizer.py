@@ -20,7 +20,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding import TorchModel, extract, load_model, save_model
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.embedding.recognizer import FaceRecognizer, Threshold, load
-from facerec.errors import ImageError, MetricError, ModelError
+from facerec.errors import ImageError, ModelError
 from facerec.verification import score_pairs
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
@@ -70,20 +70,6 @@ def test_load_comes_with_the_package_and_costs_nothing_before_it_is_used() -> No
     code = "import sys, facerec; print(any(m in sys.modules for m in ('torch', 'numpy', 'cv2')))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
-
-
-def test_it_says_what_computes_where(mine: FaceRecognizer, path: Path) -> None:
-    expected = (
-        f"<FaceRecognizer first: torch {torch.__version__} on cpu, fp32, 16 dimensions, no flip>"
-    )
-    assert repr(mine) == expected
-    assert repr(load(path.parent, device="cpu", precision="bf16", flip=True)).endswith(
-        "on cpu, bf16, 16 dimensions, mirror images added>"
-    )
-    about = mine.describe()
-    assert json.loads(json.dumps(about)) == about
-    assert about["device"] == "cpu" and about["image_size"] == [112, 112]
-    assert about["contract"] == mine.contract and about["flip"] is False
 
 
 # --- embedding -------------------------------------------------------------------------------
@@ -241,13 +227,6 @@ def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: st
         with_thresholds(ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
 
 
-def test_a_file_without_thresholds_asks_for_one(mine: FaceRecognizer) -> None:
-    answer = mine.verify(*faces(2))
-    assert answer.threshold is answer.same is None and "facerec verify" in answer.source
-    with pytest.raises(ModelError, match="no threshold for it is known"):
-        mine.verify(*faces(2), fpr="1e-3")
-
-
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
@@ -264,19 +243,6 @@ def test_a_file_without_thresholds_asks_for_one(mine: FaceRecognizer) -> None:
 def test_a_damaged_table_of_thresholds(rows: Any, sentence: str) -> None:
     with pytest.raises(ModelError, match=f"its table of thresholds is damaged .*{sentence}"):
         with_thresholds(rows)
-
-
-def test_comparisons_that_have_no_answer(mine: FaceRecognizer) -> None:
-    one = np.ones(16)
-    with pytest.raises(ImageError, match="verify compares one face with one other"):
-        mine.verify(np.ones((2, 16)), np.ones((3, 16)), 0.5)
-    for wrong in (np.zeros(16), one * np.nan):
-        with pytest.raises(MetricError, match="zero or not finite"):
-            mine.verify(one, wrong, 0.5)
-    with pytest.raises(MetricError, match="the threshold is NaN"):
-        mine.verify(one, one, float("nan"))
-    with pytest.raises(MetricError, match="'2' is not a rate"):
-        mine.verify(one, one, fpr="2")
 
 
 # --- the contract ----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import pickle
 import zipfile
@@ -70,32 +69,6 @@ def test_of_two_whole_copies_the_moving_average_is_taken_or_none() -> None:
         own_names("w.pth", copies("teacher.", "student."), "ab")
 
 
-def test_mappings_in_themselves_or_without_end_are_read_once(tmp_path: Path) -> None:
-    content: dict[str, Any] = {"a": torch.ones(1)}
-    content["self"] = content
-    torch.save(content, tmp_path / "w.pth")
-    assert list(read_state_dict(tmp_path / "w.pth")) == ["a"]
-    twice: dict[str, Any] = {"a": torch.ones(1)}
-    for _ in range(200):  # 2^200 paths lead to it
-        twice = {"x": twice, "y": twice}
-    torch.save(twice, tmp_path / "w.pth")
-    assert "found a dict" in refusal(tmp_path / "w.pth")
-
-
-class Callback:
-    """What training code leaves beside weights: its class as a key, itself as a value."""
-
-    def __init__(self) -> None:
-        self.best = 3
-
-
-def test_objects_beside_the_weights_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "w.ckpt"
-    beside = {"callbacks": {Callback: {"best": 1}}, "hyper_parameters": Callback()}
-    torch.save({**beside, "args": argparse.Namespace(lr=0.1), "state_dict": TENSORS}, path)
-    assert read_state_dict(path).keys() == {f"state_dict.{name}" for name in TENSORS}
-
-
 def test_programs_and_whole_models_are_named_for_what_they_are(tmp_path: Path) -> None:
     layer = torch.nn.Linear(2, 3)
     torch.jit.trace(layer, torch.ones(1, 2)).save(tmp_path / "w.pt")
@@ -128,11 +101,3 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
             archive.writestr(member, source.read(member), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 1 << 14
     assert "its parts are compressed or overlap" in refusal(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04" + bytes(40), b"\x80\x02}."])
-def test_bytes_that_are_no_file(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "w.pth").write_bytes(content)
-    refusal(tmp_path / "w.pth")
-    with pytest.raises(ModelError, match="No such file"):
-        read_state_dict(tmp_path / "absent.pth")

@@ -102,20 +102,6 @@ def rows(card: str, start: str) -> list[list[str]]:
     return [[re.sub(r"\\([\[\]])", r"\1", cell) for cell in line] for line in plain]
 
 
-def test_a_card_says_what_is_not_known() -> None:
-    card = model_card(note())
-    assert "# run\n" in card
-    assert "Licence of the weights: **not stated**" in card
-    assert "Do not take one from another model" in card
-    assert "Triton was not run" in card
-    (consumer,) = rows(card, "OpenCV DNN")
-    assert consumer[2] == "not installed"
-    assert "OpenCV DNN: no opencv-python here." in card
-    (check,) = (line for line in card.splitlines() if "| faces |" in line)
-    assert check.endswith("| faces | 5 | 1.2e-07 | 0.9999999 |")
-    assert "Undefined" not in card and "None |" not in card
-
-
 def test_numbers_and_names_are_those_of_the_note() -> None:
     card = model_card(note(license="CC BY-NC 4.0", flip="sum_raw"))
     assert "Licence of the weights: CC BY-NC 4.0" in card

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 
@@ -111,17 +109,3 @@ def test_swapped_channels_fail_everywhere(
     else:
         assert row.outcome == "not installed"
         pytest.skip(row.note)
-
-
-def test_another_mean_does_not_suit_insightface(
-    exported: Path, tiny_model: TorchModel, photos: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only(monkeypatch, "insightface")
-    model = onnx.load(exported)
-    note = json.loads(model.metadata_props[0].value)
-    note["preprocessing"]["mean"] = 100.0
-    model.metadata_props[0].value = json.dumps(note)
-    onnx.save(model, exported)
-    trained = TorchModel(tiny_model.backbone, Preprocessing("rgb", 100.0, 127.5))
-    (row,) = check_consumers(exported, trained, photos)
-    assert row.outcome in ("not suited", "not installed")

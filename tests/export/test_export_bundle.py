@@ -257,22 +257,6 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"int8": Path("gone")}, "gone: there is no such folder"),
-        ({"thresholds": Path("gone.json")}, "gone.json: not a report"),
-        ({"max_loss": -1.0}, "max_loss must be 0 or more"),
-        ({"max_loss": float("nan")}, "max_loss must be 0 or more"),
-    ],
-)
-def test_options_that_cannot_be(
-    untouched: Path, saved: TorchModel, quick: None, change: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(FacerecError, match=sentence):
-        export_bundle(saved, untouched / "b", BundleOptions(**change))
-
-
-@pytest.mark.parametrize(
     "stage", ["export_graph", "check_parity", "check_consumers", "triton_config", "model_card"]
 )
 def test_a_failure_anywhere_leaves_nothing(

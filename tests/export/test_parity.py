@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -75,14 +74,6 @@ def test_what_torch_rounds_itself_is_no_fault(tiny_model: TorchModel, tiny_onnx:
     shown = parity_table([("float32", asdict(row)) for row in rows])
     assert len(shown.remarks) == sum(row.max_abs > 0 for row in rows)
     assert "torch itself rounds by" in shown.remarks[0]
-
-
-def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
-    backbone = copy.deepcopy(tiny_model.backbone)
-    backbone.layer3[0].conv1.weight.data *= 1.001
-    other = TorchModel(backbone, tiny_model.preprocessing)
-    with pytest.raises(ExportError, match=r"tiny: onnxruntime .* and torch differ in 12 of 15"):
-        check_parity(other, parse_onnx(tiny_onnx, "tiny"))
 
 
 def test_rows_that_depend_on_the_batch_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:

@@ -79,14 +79,6 @@ NO_REPORTS = ["", "[]", "{}", '{"results": [1]}', '{"results": 5}', '{"a": 1}', 
 NO_REPORTS += ["[" * 100_000, '{"results": [], "a": NaN}', '{"results": [], "a": 1e999}']
 
 
-@pytest.mark.parametrize("text", NO_REPORTS)
-def test_what_is_no_report(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ExportError, match=r"other.json: not a report of facerec verify"):
-        read_thresholds(path, MODEL["sha256"])
-
-
 @pytest.mark.parametrize("model", [None, {"name": "toy"}, {"sha256": "cd" * 32}])
 def test_a_report_on_another_model(tmp_path: Path, model: Any) -> None:
     path = write(tmp_path / "r.json", replace(result(), model=model))
@@ -94,10 +86,3 @@ def test_a_report_on_another_model(tmp_path: Path, model: Any) -> None:
         read_thresholds(path, MODEL["sha256"])
     with pytest.raises(ExportError, match=r"thresholds belong to one model"):
         read_thresholds(path, None)
-
-
-@pytest.mark.parametrize("flips", [(True, False), (None,), (True, None), ([],), (1,)])
-def test_thresholds_of_mixed_or_unknown_kind(tmp_path: Path, flips: tuple[bool | None]) -> None:
-    path = write(tmp_path / "r.json", *(result(str(flip), flip) for flip in flips))
-    with pytest.raises(ExportError, match="mirror images took part"):
-        read_thresholds(path, MODEL["sha256"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
 import cv2
 import numpy as np
@@ -16,7 +15,6 @@ from facerec.records.augment import (
     CROP_AREA,
     PHOTOMETRIC_FACTOR,
     Augmentation,
-    BatchAugmentation,
     decision_numbers,
     sample_generator,
 )
@@ -167,15 +165,3 @@ def test_decisions_are_those_of_splitmix64_in_python_integers() -> None:
     for row, index in enumerate(indices):
         states = [(start + index * 0x9E3779B97F4A7C15) % 2**64 for start in starts]
         assert found[row].tolist() == [(output(state) >> 11) / 2**53 for state in states]
-
-
-@pytest.mark.parametrize("form", ["facerec", "adaface"])
-def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray, form: Any) -> None:
-    everything = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5, form)
-    indices = np.array([5, 0, 3, 5, 10**12, 1])
-    batch = BatchAugmentation(everything, 7, 2, indices)
-    for k in [3, 1, 0, 2, 5, 4, 4]:
-        expected = everything(image, 7, 2, int(indices[k]))
-        changed = image.copy()
-        batch(k, changed)
-        np.testing.assert_array_equal(changed, expected)

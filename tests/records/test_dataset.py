@@ -256,24 +256,6 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
     assert [copy.sample(i) for i in range(3)] == [nested.sample(i) for i in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("1\n6\n", r"line 2: the data set has no identity '6'.*its 6 classes"),
-        ("1\n²\n", "line 2"),
-        ("1\n2\n1\n", "line 3: .*'1', or a line above has it"),
-        ("\n\n", "names no identity"),
-        (b"\xff\xfe1\n", "UTF-8"),
-    ],
-)
-def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pack: Path) -> None:
-    path = tmp_path / "keep.txt"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DatasetError, match=sentence) as caught:
-        open_dataset(Data(pack, identities=path), seed=0)
-    assert str(caught.value).startswith(str(path))
-
-
 # Several sets
 
 

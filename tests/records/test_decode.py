@@ -280,6 +280,7 @@ def test_what_would_cost_much_is_refused(name: str) -> None:
             decode_image(COSTLY[name], "x", size)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_decoding_takes_no_more_memory_than_the_pixels_need(tmp_path: Path) -> None:
     """In a process that may not have more than 300 MB beyond what the libraries take."""

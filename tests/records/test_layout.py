@@ -138,23 +138,6 @@ def test_index_that_misses_records(tmp_path):
         RecordImages(path)
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        ((6, 5), "from key 6 to 5, which is no range"),
-        ((2.5, 8), "from key 2.5 to 8"),
-        ((np.nan, 8), "from key nan"),
-        ((4, 8), "key 4: the header record announces"),
-        ((1, 8), "key 1: the header record announces"),
-        ((5, 9), "announces 9"),
-    ],
-)
-def test_wrong_header_records(tmp_path, header, words):
-    write(tmp_path, [span(0, *header), *IMAGES, *IDENTITIES])
-    with pytest.raises(RecordError, match=rf"train\.(rec|idx).*{words}"):
-        RecordImages(tmp_path)
-
-
 def test_property(tmp_path):
     path = write(tmp_path, HEADER + IMAGES + IDENTITIES)
     side = tmp_path / "property"
@@ -269,18 +252,6 @@ def test_writing_insightface(tmp_path):
     first = snapshot(tmp_path)
     write_image_records(tmp_path / "train", ITEMS, image_size=(112, 96))
     assert snapshot(tmp_path) == first
-
-
-def test_writing_im2rec(tmp_path):
-    ungrouped = [ITEMS[0], ITEMS[2], ITEMS[1]]
-    summary = write_image_records(tmp_path / "val", ungrouped, num_classes=10, layout="im2rec")
-    assert summary.layout == "im2rec"
-    assert (tmp_path / "property").read_text() == "10,112,112\n"
-    assert (tmp_path / "val.idx").read_text().split("\t")[0] == "0"
-    records = RecordImages(tmp_path)
-    assert (records.layout, records.num_classes) == ("im2rec", 10)
-    assert records.keys.tolist() == [0, 1, 2]
-    assert records.labels.tolist() == [2, 0, 2]
 
 
 def test_too_many_keys_for_float32(tmp_path, monkeypatch):

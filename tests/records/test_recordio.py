@@ -261,6 +261,7 @@ def test_index_errors(tmp_path, text, words):
         read_text_index(tmp_path, text, size=100)
 
 
+@pytest.mark.integration
 def test_a_million_records_open_without_touching_them(tmp_path):
     count, step = 1_000_000, 3000
     path = tmp_path / "sparse.rec"
@@ -298,30 +299,6 @@ def test_conformance_of_headers(shared_data, name):
 
 
 float32 = st.floats(width=32, allow_nan=False)
-u64 = st.integers(0, 2**64 - 1)
-
-
-@given(st.one_of(float32, st.lists(float32, min_size=1, max_size=5)), u64, u64, st.binary())
-def test_headers_round_trip(label, id_, id2, image):
-    flag = len(label) if isinstance(label, list) else 0
-    payload = pack(ImageRecord(flag, label, id_, id2, image))
-    assert len(payload) == 24 + 4 * flag + len(image)
-    record = unpack(payload, WHERE)
-    assert (record.flag, record.id, record.id2, record.image) == (flag, id_, id2, image)
-    assert np.array_equal(record.label, np.asarray(label, dtype=np.float32))
-
-
-@pytest.mark.parametrize(
-    ("payload", "words"),
-    [
-        (bytes(23), "23 bytes are too few"),
-        (b"\x02" + bytes(30), r"31 bytes are too few .* 2 labels \(32 bytes"),
-        (b"\xff" * 4 + bytes(40), "4,294,967,295 labels"),
-    ],
-)
-def test_short_payloads(payload, words):
-    with pytest.raises(RecordError, match=f"{WHERE}: .*{words}"):
-        unpack(payload, WHERE)
 
 
 def record_with(*labels: float) -> ImageRecord:

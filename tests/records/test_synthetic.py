@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 
-from facerec.errors import DatasetError, RecipeError
 from facerec.records import RecordImages, decode_image, read_pack
 from facerec.records.faces import (
     YAWS,
@@ -165,19 +164,3 @@ def test_photos_of_one_person_are_closer_than_photos_of_two() -> None:
     same = np.kron(np.eye(12, dtype=bool), np.ones((3, 3), bool))
     within = distance[same & ~np.eye(36, dtype=bool)].mean()
     assert within < 0.9 * distance[~same].mean()
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "words"),
-    [
-        ({"pairs_per_fold": 5}, DatasetError, "even number"),
-        ({"groups": (Group("A"), Group("A"))}, DatasetError, "different names"),
-        ({"groups": (Group("A", share=0.3),)}, DatasetError, "add up"),
-        ({"identities": 0}, RecipeError, "identities"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(
-    change: dict[str, object], kind: type[Exception], words: str
-) -> None:
-    with pytest.raises(kind, match=words):
-        replace(SMALL, **change)  # type: ignore[arg-type]

@@ -132,19 +132,6 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
             assert f"1 {kind}" in metadata
 
 
-def test_people_without_a_readable_image_are_named(tmp_path: Path) -> None:
-    members = [*sample("a", 0, "anna"), ("b.heic", b"x"), ("b.cls", b"bert"), ("c.HEIC", b"x")]
-    members += [("d.cls", b"anna"), ("d.gif", b"x"), ("e.webp", jpeg(1)), ("e.cls", b"eva")]
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "list.csv").write_text("x")
-    write(tmp_path / "s" / "t.tar", members)
-    dataset = TarImages(tmp_path / "s")
-    assert dataset.class_names == ["anna", "eva"] and len(dataset) == 2
-    (note,) = dataset.notes
-    for words in ("2 .heic", "2 .cls", "1 .gif", "1 .csv", "2 people", ": bert, c;", "convert"):
-        assert words in note
-
-
 @pytest.mark.parametrize(
     ("members", "tokens"),
     [

@@ -146,29 +146,6 @@ class Population:
             truth[f"FNMR {rate}"] = float(np.quantile(figures.mated, rate))
         return truth
 
-    def misses(
-        self,
-        generator: np.random.Generator,
-        images: NDArray[np.integer],
-        threshold: float,
-        harder: NDArray[np.floating],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return false non-matches and mated comparisons of each person of one set.
-
-        Args:
-            generator: draws the set.
-            images: of each person, ``(G,)``.
-            threshold: scores below it are misses.
-            harder: factor on the scatter of each person's images, ``(G,)``.
-        """
-        person = np.repeat(np.arange(images.size), images)
-        centres, scatter = self.people(generator, images.size)
-        vectors = self.images(generator, (centres, scatter * harder), person)
-        first, second = _mated(images)
-        missed = np.einsum("nd,nd->n", vectors[first], vectors[second]) < threshold
-        made = np.bincount(person[first], minlength=images.size)
-        return np.bincount(person[first[missed]], minlength=images.size), made
-
     def trial(
         self,
         generator: np.random.Generator,
@@ -214,13 +191,6 @@ class Population:
             for name, (interval, true) in found.items()
             if interval.method != "none"
         }
-
-
-def _mated(images: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return all pairs of images of one person, ``(2, P)``, of persons with so many images."""
-    starts = np.cumsum(images) - images
-    pairs = [np.stack(np.triu_indices(n, 1)) + at for n, at in zip(images, starts, strict=True)]
-    return np.concatenate(pairs, axis=1)
 
 
 POPULATIONS = {

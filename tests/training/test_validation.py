@@ -221,6 +221,15 @@ def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
     assert len(validations(tmp_path)) == 1
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is heard, also where a shell in the background has tests started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (15, SystemExit)]
 )

@@ -132,7 +132,8 @@ class SubjectBootstrap:
         self.multiplicities: list[NDArray[np.uint8]] = [np.empty((0, 0), np.uint8)] * len(
             self.members
         )
-        """Of the subjects of each group, ``(R, n)``. A byte is enough, see `VertexBootstrap`."""
+        """Of the subjects of each group, ``(R, n)``. A byte is enough: with more than 255 subjects,
+        256 draws of one have a chance below 1e-500."""
         generator = np.random.default_rng(seed)
         for g in in_order_of_appearance(codes):
             size = len(self.members[g])

@@ -90,7 +90,7 @@ def _rows(
 ) -> list[Row]:
     found = _measure(images, subjects, dimensions, arguments)
     name = f"all {found['pairs']:,} pairs of {images:,} images, {dimensions}-d"
-    targets = f"{len(TARGETS)} exact thresholds, errors by identity at each; {_remark(found)}"
+    targets = f"{len(TARGETS)} exact thresholds, errors by subject at each; {_remark(found)}"
     return [
         Row(name, found["seconds"], "s", seconds, remark=targets),
         Row(f"{name}: peak memory", found["peak"], "MB", megabytes, remark="of the whole process"),

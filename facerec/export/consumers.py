@@ -24,9 +24,6 @@ from facerec.export.parity import Bar, Images, Vectors, deviation, judge, roundi
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 
-OPENVINO_ROUNDED = Bar(np.inf, 0.999)
-"""What OpenVINO must reach in fewer bits than float32."""
-
 
 @dataclass(frozen=True)
 class ConsumerRow:

@@ -7,8 +7,6 @@ import re
 
 from facerec.embedding.onnx_file import OnnxFile, TensorInfo
 
-CONFIG_FILE = "config.pbtxt"
-VERSION = "1"
 MODEL_FILE = "model.onnx"
 """The name that Triton's onnxruntime backend looks for in a version's folder."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
 from facerec.errors import MetricError
 from facerec.fairness import rows as names
@@ -19,7 +19,6 @@ from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
 INDEPENDENT_SUBJECTS = "subjects are independent"
-PERCENTILE = "cluster bootstrap over subjects, expanded percentile"
 CLUSTERED_T = "sandwich by subject, Student's t"
 BONETT = "Bonett with Student's t, within subjects by jackknife, MOVER"
 JACKKNIFE = "jackknife over subjects on a log scale, Student's t"
@@ -216,38 +215,6 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
         names.BETWEEN: estimate(between, around),
         names.WITHIN: estimate(error, within),
     }
-
-
-def percentile(replicates: Array, subjects: int, confidence: float = 0.95) -> Interval | None:
-    """Return the expanded percentile interval of a figure from its bootstrap replicates.
-
-    The plain percentile interval is too narrow by √((n − 1) / n) and by normal instead of t
-    quantiles; both are made up for by taking quantiles further out (Hesterberg, The American
-    Statistician 69, 2015, section 5.4). Limits are values of replicates.
-
-    Args:
-        replicates: ``(R,)``, NaN where undefined.
-        subjects: n that are drawn.
-        confidence: coverage, between 0 and 1.
-
-    Returns:
-        None with fewer than two subjects, or replicates that are undefined or all equal.
-    """
-    if subjects < 2:
-        return None
-    defined = np.sort(replicates[~np.isnan(replicates)])
-    if not len(defined) or defined[0] == defined[-1]:
-        return None
-    quantile = float(stdtrit(subjects - 1, (1 + confidence) / 2))
-    level = float(ndtr(-math.sqrt(subjects / (subjects - 1)) * quantile))
-    last = len(defined) - 1
-    beyond = int(level * last + 1e-9)
-    ends = float(defined[beyond]), float(defined[last - beyond])
-    assumption = INDEPENDENT_SUBJECTS
-    if len(defined) < len(replicates):
-        dropped = len(replicates) - len(defined)
-        assumption += f"; {dropped:,} of {len(replicates):,} replicates undefined and left out"
-    return Interval(*ends, confidence, PERCENTILE, assumption)
 
 
 def clustered_mean(

@@ -329,28 +329,6 @@ class ClusteredShare(ClusteredFigure):
         return cls._of(count, kind, crossing=False)
 
     @classmethod
-    def from_counts(cls, events: sparray, comparisons: sparray) -> ClusteredShare:
-        """Sum up non-mated comparisons counted by pair of subjects, in O(non-zeros).
-
-        Each comparison is counted once, at (i, j) or at (j, i).
-
-        Args:
-            events: ``(G, G)`` sparse counts.
-            comparisons: ``(G, G)`` sparse counts.
-
-        Raises:
-            MetricError: no comparison.
-        """
-        happened, made = (
-            np.asarray(matrix.sum(axis=0) + matrix.sum(axis=1), dtype=np.float64).ravel()
-            for matrix in (events, comparisons)
-        )
-        total = float(comparisons.sum())
-        cells = (events - comparisons * (float(events.sum()) / total)) / total if total else events
-        squares = float((coo_array(cells).data ** 2).sum())
-        return cls._crossing(float(events.sum()), happened, made, total, squares)
-
-    @classmethod
     def from_images(
         cls,
         events: sparray,

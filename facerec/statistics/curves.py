@@ -11,12 +11,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
-from scipy.special import ndtri
 
-from facerec.errors import MetricError
-from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,
@@ -37,20 +34,6 @@ class EqualErrorRate:
     """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
     mated: int
     non_mated: int
-
-    def interval(self, confidence: float = 0.95) -> Interval:
-        """Wilson interval with the effective number of comparisons at the crossing.
-
-        With the slope s, a small error a of the FPR and b of the FNMR move the crossing by
-        (s·a + b)/(s + 1); hence n_eff = (s + 1)² / (s²/N + 1/P).
-        """
-        if math.isinf(self.slope):
-            effective = float(self.non_mated)
-        else:
-            scale = (self.slope + 1) ** 2
-            effective = scale / (self.slope**2 / self.non_mated + 1 / self.mated)
-        interval = wilson(self.rate * effective, effective, confidence)
-        return replace(interval, effective=effective)
 
 
 @dataclass(frozen=True)
@@ -131,30 +114,6 @@ class RocCurve:
         )
         return doubled / (2 * self.mated * self.non_mated)
 
-    def auc_interval(self, confidence: float = 0.95) -> Interval:
-        """Return Wilson's interval of the AUC with an effective number of comparisons.
-
-        The number is AUC · (1 − AUC) over DeLong's variance (DeLong et al., Biometrics 44, 1988).
-        It cannot be less than min(P, N) (van Dantzig 1951), which is taken where the estimated
-        variance says nothing, as on separated scores.
-        """
-        area, least = self.auc(), min(self.mated, self.non_mated)
-        variance = 0.0
-        if least > 1:
-            # Of each score the share of the other class that it beats, ties counting one half.
-            beaten = 1 - (self.fpr[1:] + self.fpr[:-1]) / 2
-            beaters = (self.tpr[1:] + self.tpr[:-1]) / 2
-            for placements, accepts, count in (
-                (beaten, self.true_accepts, self.mated),
-                (beaters, self.false_accepts, self.non_mated),
-            ):
-                squares = float(np.diff(accepts) @ (placements - area) ** 2)
-                variance += squares / (count - 1) / count
-        effective = area * (1 - area) / variance if variance > 0 else 0.0
-        effective = max(effective, float(least))
-        interval = wilson(area * effective, effective, confidence)
-        return replace(interval, effective=effective)
-
     def partial_auc(self, max_fpr: Rate) -> float:
         """Return the area under the ROC up to an FPR above 0, standardised: 1/2 is chance.
 
@@ -226,62 +185,6 @@ class RocCurve:
     def _fmr_plus_fnmr(self, index: int) -> int:
         misses = self.mated - int(self.true_accepts[index])
         return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
-
-    def det_points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return Φ⁻¹ of FMR and FNMR, the DET curve (Martin et al., Eurospeech 1997).
-
-        It is a straight line where both kinds of scores are normal. Rates of exactly 0 and 1 have
-        no place on these axes and are dropped.
-        """
-        x, y = ndtri(self.fpr), ndtri(self.fnmr)
-        inside = np.isfinite(x) & np.isfinite(y)
-        return x[inside], y[inside]
-
-
-def roc_from_counts(
-    values: ArrayLike, mated_counts: ArrayLike, non_mated_counts: ArrayLike
-) -> RocCurve:
-    """Return the ROC of a histogram of scores.
-
-    Args:
-        values: score of each bin, ``(B,)``, in any order; equal ones are added up. For bins wider
-            than one score give their lower edges, at which they are accepted.
-        mated_counts: same pairs in each bin, whole numbers, ``(B,)``.
-        non_mated_counts: different pairs in each bin, ``(B,)``.
-
-    Raises:
-        MetricError: shapes that differ, a value that is NaN, counts that are negative or not
-            whole, or a class without any count.
-    """
-    scores = np.asarray(values)
-    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
-    if scores.ndim != 1 or np.isnan(scores).any():
-        raise MetricError("values of a histogram must be one-dimensional and not NaN")
-    distinct, index = np.unique(scores, return_inverse=True)
-    accepts = []
-    for counts, kind in ((mated_counts, "same"), (non_mated_counts, "different")):
-        whole = np.asarray(counts)
-        if whole.shape != scores.shape or not (np.mod(whole, 1) == 0).all() or (whole < 0).any():
-            raise MetricError(
-                f"counts of {kind} pairs must be whole numbers from 0 on, one a value "
-                f"({scores.size}), found shape {whole.shape} of {whole.dtype}"
-            )
-        if not whole.any():
-            raise MetricError(f"there are no scores of {kind} pairs; a rate needs at least one")
-        sums = np.zeros(distinct.size, np.int64)
-        np.add.at(sums, index, whole.astype(np.int64))
-        accepts.append(sums[::-1])
-    present = (accepts[0] + accepts[1]) > 0
-    true_accepts, false_accepts = (
-        np.concatenate([[0], np.cumsum(counts[present])]) for counts in accepts
-    )
-    return RocCurve(
-        _with_rejection(distinct[::-1][present]),
-        false_accepts,
-        true_accepts,
-        int(false_accepts[-1]),
-        int(true_accepts[-1]),
-    )
 
 
 def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]) -> RocCurve:

@@ -21,7 +21,6 @@ from facerec.statistics.curves import (
     StepEqualErrorRate,
     roc_from_sorted,
 )
-from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import (
     RULE_OF_30,
     OperatingPoint,
@@ -74,10 +73,6 @@ class SortedScores:
     def auc(self) -> float:
         """See `RocCurve.auc`."""
         return self._roc.auc()
-
-    def auc_interval(self, confidence: float = 0.95) -> Interval:
-        """See `RocCurve.auc_interval`."""
-        return self._roc.auc_interval(confidence)
 
     def eer_rocch(self) -> EqualErrorRate:
         """See `RocCurve.eer_rocch`."""

@@ -13,7 +13,6 @@ from facerec.fairness.norms import (
     between_sd,
     clustered_mean,
     norm_figures,
-    percentile,
     variance_interval,
     within_interval,
 )
@@ -79,16 +78,6 @@ def test_mean_over_images_by_a_loop() -> None:
     freedom = effective * (len(images) - 1) / len(images)
     expected = scipy.stats.t.interval(0.95, freedom, mean, error**0.5)
     assert (row[IMAGE_NORM].low, row[IMAGE_NORM].high) == pytest.approx(expected)
-
-
-def test_percentiles_are_those_of_few_subjects() -> None:
-    found = percentile(np.arange(1040.0), 10**9)
-    assert (found.low, found.high) == (25, 1014)
-    # Of ten subjects: quantiles as far out as √(10 / 9) · t with nine degrees of freedom.
-    assert percentile(np.arange(10_001.0), 10).low == 85
-    assert percentile(np.full(100, 3.0), 10) is None and percentile(np.arange(9.0), 1) is None
-    found = percentile(np.append(np.arange(1040.0), [np.nan] * 3), 10**9)
-    assert found.low == 25 and "3 of 1,043 replicates undefined" in found.assumption
 
 
 def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:

@@ -81,15 +81,6 @@ def test_hull_of_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
     assert hull.fnmr[::-1].tolist() == [0, 0, 0.08, 0.12, 0.22, 0.48, 1]
 
 
-def test_det_file(shared_data: Path, overlapping: tuple[Scores, Scores]) -> None:
-    roc, det = load(shared_data, "nonsep-roc"), load(shared_data, "nonsep-det")
-    inside = np.all((roc > 0) & (roc < 1), axis=0)
-    ours = np.stack(roc_curve(*overlapping).det_points())
-    for published in det[:, inside].T:
-        # bob's own approximation of the probit is good to eight digits.
-        assert np.abs(ours - published[:, None]).max(axis=0).min() < 1e-8
-
-
 # --- bob.measure: separated scores ----------------------------------------------------------
 
 

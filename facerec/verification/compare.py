@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,6 @@ from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.uncertainty import MIN_SUBJECTS
 
 Scores = NDArray[np.floating]
 
@@ -115,10 +115,8 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
     number = None if clusters is None else clusters[2]
     sides, basis = None, f"{INDEPENDENT}; subjects are unknown"
     if clusters is not None:
-        basis = f"{INDEPENDENT}; {number} subjects are too few"
-        if clusters[2] >= MIN_SUBJECTS:
-            sides = clusters[:2]
-            basis = f"pairs that share one of {number:,} subjects are dependent"
+        sides = clusters[:2]
+        basis = f"pairs that share one of {number:,} subjects are dependent"
     scored, changed = (
         ScoredComparisons.of(result.scores[valid], same, sides) for result in (first, second)
     )
@@ -130,8 +128,12 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
         if influence is not None and against is not None:
             value = against[0] - influence[0]
             figure = scored.figure((value, against[1] - influence[1]))
-            interval = paired_difference([value], figure.changes, noise=figure.noise)
-            difference = Estimate(value, interval)
+            if math.isinf(figure.jackknife):
+                difference = Estimate(value, remark="too few subjects for an interval")
+            else:
+                interval = paired_difference([value], figure.changes, noise=figure.noise)
+                remark = "" if interval else "no subject makes a difference"
+                difference = Estimate(value, interval, remark=remark)
         rows.append(PairedFigure(name, a, b, difference, reliable))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     names = _names(first, second)

@@ -37,7 +37,7 @@ def comparison_figures(comparison: Comparison) -> pd.DataFrame:
         change = row.difference
         if change.value is not None:
             few = "" if row.reliable else "few errors"
-            few = few if change.interval else "no subject makes a difference"
+            few = change.remark or few
             change = Estimate(change.value, change.interval, remark=few)
             name = f"difference of {figure}"
             rows.append(figure_row(name, change, at, bench=bench, model="B − A"))

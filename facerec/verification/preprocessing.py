@@ -29,7 +29,6 @@ from facerec.statistics.clustered import JACKKNIFE, ClusteredFigure, paired_diff
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import score_pairs
-from facerec.verification.uncertainty import MIN_SUBJECTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +165,7 @@ def _rank(
     marks = np.zeros(len(bench.pairs), bool)
     marks[chosen] = True
     clusters = bench.pairs.clusters(marks)
-    if clusters is not None and clusters[2] >= MIN_SUBJECTS:
+    if clusters is not None:
         sides, basis = clusters[:2], f"{JACKKNIFE}, {clusters[2]:,} subjects"
     else:
         sides, basis = (np.arange(same.size),) * 2, "pairs are taken as independent"

@@ -14,9 +14,6 @@ from facerec.statistics.kfold import KFoldAccuracy
 from facerec.statistics.rates import OperatingPoint
 from facerec.verification.bench import Pairs
 
-MIN_SUBJECTS = 4
-"""With fewer there are no two disjoint pairs of subjects, and no variance between subjects."""
-
 
 class Uncertainty:
     """Makes the intervals of one set of scored pairs.
@@ -36,7 +33,7 @@ class Uncertainty:
         clusters = pairs.clusters(self._valid)
         self.subjects = None if clusters is None else clusters[2]
         self.basis, sides = INDEPENDENT, None
-        if clusters is not None and clusters[2] >= MIN_SUBJECTS:
+        if clusters is not None:
             sides = clusters[:2]
             origin = "" if subjects_from is None else f" (known from {subjects_from})"
             self.basis = f"pairs that share one of {self.subjects:,} subjects{origin} are dependent"

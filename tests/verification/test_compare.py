@@ -10,7 +10,6 @@ from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_results import make_result
 
 from facerec.errors import MetricError
-from facerec.report.estimate import Estimate
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
@@ -90,7 +89,8 @@ def test_figures_of_the_order_alone_do_not_differ(persons: int | None) -> None:
     first = make_result(60, persons=persons)
     found = compare(first, rescored(first, first.scores.astype(np.float64) ** 3 + 2))
     for figure in ("TPR@FPR=1e-1", "AUC", "EER"):
-        assert row(found, figure).difference == Estimate(0)
+        difference = row(found, figure).difference
+        assert (difference.value, difference.interval) == (0, None) and difference.remark
     assert (found.subjects is None) == ("unknown" in found.basis) == (persons is None)
 
 
@@ -156,3 +156,9 @@ def test_json_is_strict_and_whole() -> None:
     assert area["difference"] == area["second"] - area["first"]
     assert area["interval"]["low"] == row(found, "AUC").difference.low
     assert figures["intervals"] == found.basis
+
+
+def test_two_subjects_are_too_few_for_an_interval() -> None:
+    found = compare(*two(persons=2))
+    area = row(found, "AUC").difference
+    assert area.value is not None and area.interval is None and "too few subjects" in area.remark

@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
-from facerec.fairness.channels import BINS, DISCARD_SHARES, discard_name
-from facerec.fairness.findings import Of, estimate, head_target, working_targets
+from facerec.fairness.findings import Of, head_target, working_targets
+from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
+from facerec.fairness.norm_errors import BINS, DISCARD_SHARES, discard_name
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
+from facerec.fairness.rows import estimate
 from facerec.report.estimate import Estimate
 from facerec.report.figures import (
     SMALL,

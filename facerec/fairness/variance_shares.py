@@ -11,10 +11,13 @@ from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.special import fdtri, ncfdtr, ndtri, stdtrit
 
-from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectBootstrap
+from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array
 from facerec.fairness.welch import Welch
 from facerec.report.conclusions import ALPHA
 from facerec.statistics.intervals import Interval
+
+DRAWN_AT_ONCE = 1 << 21
+"""How often subjects are drawn in replicates: numbers held at once."""
 
 POWER = 0.8
 """Chance to detect the minimum detectable effect."""
@@ -24,27 +27,8 @@ INVERTED = "test inverted by a cluster bootstrap over subjects"
 NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
 
 
-@dataclass(frozen=True)
-class Anova:
-    """A one-way analysis of variance of single values."""
-
-    between: float
-    """Sum of squares between groups."""
-    within: float
-    """Sum of squares within groups."""
-    groups: int
-    """k."""
-    values: int
-    """G."""
-
-    @property
-    def eta2(self) -> float:
-        """SSB / SST."""
-        return self.between / (self.between + self.within)
-
-
-def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
-    """Return the analysis of variance of one value a subject.
+def anova(values: ArrayLike, groups: ArrayLike) -> tuple[float, float]:
+    """Return the sums of squares between and within groups of one value a subject.
 
     Args:
         values: ``(G,)``.
@@ -55,10 +39,8 @@ def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
     centred = numbers - numbers.mean()
     sizes = np.bincount(codes)
     means = np.bincount(codes, weights=centred) / sizes
-    grand = float(centred.mean())
-    between = float(sizes @ (means - grand) ** 2)
-    within = float(((centred - means[codes]) ** 2).sum())
-    return Anova(between, within, len(sizes), len(numbers))
+    between = float(sizes @ (means - centred.mean()) ** 2)
+    return between, float(((centred - means[codes]) ** 2).sum())
 
 
 def minimum_detectable_eta2(
@@ -101,18 +83,23 @@ def minimum_detectable_eta2(
     return noncentrality / (noncentrality + efficiency * subjects)
 
 
-def minimum_detectable(sizes: ArrayLike, analysis: Anova, test: Welch) -> float | None:
-    """Return the η² that Welch's test detects, whichever groups differ."""
+def minimum_detectable(sizes: ArrayLike, within: float, test: Welch) -> float | None:
+    """Return the η² that Welch's test detects, whichever groups differ.
+
+    Args:
+        sizes: subjects in each group, ``(k,)``.
+        within: sum of squares within groups.
+        test: of these.
+    """
     n = np.asarray(sizes, dtype=np.float64)
-    if analysis.within == 0:
-        return minimum_detectable_eta2(analysis.values, analysis.groups)
-    error = analysis.within / (analysis.values - analysis.groups)
+    subjects, groups = int(n.sum()), len(n)
+    if within == 0:
+        return minimum_detectable_eta2(subjects, groups)
     # A difference is the same from whatever zero, so one group may have none.
-    alike, own = (_contrasts(w)[1:, 1:] for w in (n / error, test.weights))
+    pooled = n / (within / (subjects - groups))
+    alike, own = (_contrasts(w)[1:, 1:] for w in (pooled, test.weights))
     least = 1 / float(eigvalsh(alike, own)[-1])
-    return minimum_detectable_eta2(
-        analysis.values, analysis.groups, within=float(test.within), efficiency=least
-    )
+    return minimum_detectable_eta2(subjects, groups, within=float(test.within), efficiency=least)
 
 
 @dataclass(frozen=True)
@@ -131,19 +118,37 @@ class Moments:
     """``squares`` of replicates, ``(R, k)``."""
 
 
-def moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
-    """Return means and spread of the groups, as they are and in resamples of subjects."""
-    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
+def resampled(values: Array, groups: ArrayLike, replicates: int = 2000, seed: int = 0) -> Moments:
+    """Return means and spread of the groups, as they are and in resamples of their subjects.
+
+    Groups draw in the order of their first subjects, so that their names change nothing.
+
+    Args:
+        values: one a subject, ``(G,)``.
+        groups: group 0 … k − 1 of each, ``(G,)``, every one at least once.
+        replicates: R, in each of which a group draws as many subjects as it has.
+        seed: equal seeds draw alike.
+    """
+    codes = np.asarray(groups)
+    sizes = np.bincount(codes)
     means, squares = np.empty((2, len(sizes)))
-    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
-    for g, ids in enumerate(bootstrap.members):
-        means[g] = values[ids].mean()
-        rest = values[ids] - means[g]
+    deviations, replicated = np.empty((2, replicates, len(sizes)))
+    generator = np.random.default_rng(seed)
+    for g in np.argsort(np.unique(codes, return_index=True)[1]):
+        own, size = values[codes == g], int(sizes[g])
+        means[g] = own.mean()
+        rest = own - means[g]
         squares[g] = rest @ rest
-        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1))
-        deviations[:, g] = sums[:, 0] / sizes[g]
-        replicated[:, g] = sums[:, 1] - sums[:, 0] ** 2 / sizes[g]
-    return Moments(sizes, means, squares, deviations, replicated)
+        features, step = np.stack([rest, rest**2], axis=1), max(1, DRAWN_AT_ONCE // size)
+        for start in range(0, replicates, step):
+            drawn = np.empty((min(step, replicates - start), size))
+            for row in drawn:
+                row[:] = np.bincount(generator.integers(size, size=size), minlength=size)
+            sums = drawn @ features
+            batch = slice(start, start + step)
+            deviations[batch, g] = sums[:, 0] / size
+            replicated[batch, g] = sums[:, 1] - sums[:, 0] ** 2 / size
+    return Moments(sizes.astype(np.float64), means, squares, deviations, replicated)
 
 
 def _contrasts(weights: Array) -> Array:
@@ -151,37 +156,8 @@ def _contrasts(weights: Array) -> Array:
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
 
 
-def eta2_interval(moments: Moments, p: float) -> Interval | None:
-    """Return the interval of η² of one value a subject, whose test has this p.
-
-    Returns:
-        None with one subject in a group, or without any variation.
-    """
-    n, spread = moments.sizes, float(moments.squares.sum())
-    contrasts = _contrasts(n)
-    between = float(moments.means @ contrasts @ moments.means)
-    if n.min() < 2 or spread <= 1e-20 * (between + spread):
-        return None
-    # Sums of squares about means of n draws are by (n − 1) / n too small.
-    errors = spread, moments.replicated @ (n / (n - 1))
-    spare = float(n.sum() - len(n)) / float(n.sum())
-    return share_interval(
-        moments.means, moments.deviations, contrasts, errors, n, spare, detected=p < ALPHA
-    )
-
-
-def share_interval(
-    means: Array,
-    deviations: Array,
-    contrasts: Array,
-    errors: tuple[float, Array],
-    sizes: Array,
-    spare: float,
-    *,
-    detected: bool,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return the interval of the share of variance between groups, by inversion of a test.
+def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Interval | None:
+    """Return the interval of η² of one value a subject, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
     miss a small share nearly always. So effects of every size θ (Cohen's f, the root of the
@@ -194,24 +170,28 @@ def share_interval(
     tenth of that observed are left out. It always holds the share observed.
 
     Args:
-        means: of the groups, ``(k,)``.
-        deviations: of the means of replicates from them, ``(R, k)``.
-        contrasts: K with m' K m the sum of squares between groups of means m, ``(k, k)``.
-        errors: sum of squares within groups, observed and in replicates, ``(R,)``.
-        sizes: subjects in the groups, two or more, ``(k,)``.
-        spare: degrees of freedom of the observed errors over the number of values.
-        detected: whether the test rejects that there is no effect.
+        moments: of the groups.
+        p: of the test that there is no effect.
         confidence: coverage, between 0 and 1.
+
+    Returns:
+        None with one subject in a group, or without any variation.
     """
-    error, replicated = errors[0] / spare, np.maximum(errors[1], 1e-12 * errors[0]) / spare
+    sizes, means, within = moments.sizes, moments.means, float(moments.squares.sum())
+    contrasts = _contrasts(sizes)
     between = float(means @ contrasts @ means)
+    if sizes.min() < 2 or within <= 1e-20 * (between + within):
+        return None
+    spare = float(sizes.sum() - len(sizes)) / float(sizes.sum())
+    # Sums of squares about means of n draws are by (n − 1) / n too small, and so are the means.
+    redrawn = moments.replicated @ (sizes / (sizes - 1))
+    error, replicated = within / spare, np.maximum(redrawn, 1e-12 * within) / spare
     direction = means - means.mean()
     if between <= 1e-12 * error:
         # Without any effect there is no direction; any will do.
         direction = np.where(np.arange(len(sizes)) == sizes.argmin(), 1.0, 0.0)
     direction = direction * math.sqrt(error / (direction @ contrasts @ direction))
-    # Means of n draws vary by (n − 1) / n too little.
-    drawn = deviations * np.sqrt(sizes / (sizes - 1))
+    drawn = moments.deviations * np.sqrt(sizes / (sizes - 1))
     weighted = drawn @ contrasts
     noise, product = np.einsum("ri,ri->r", weighted, drawn), 2 * weighted @ direction
     observed, tail = math.sqrt(between / error), (1 + confidence) / 2
@@ -231,11 +211,11 @@ def share_interval(
             inside, outside = (middle, outside) if sign * off(middle) <= 0 else (inside, middle)
         return inside**2 / (1 + inside**2)
 
-    low = end(observed, observed / 10, -1) if detected else 0.0
+    low = end(observed, observed / 10, -1) if p < ALPHA else 0.0
     step = 1.0
     while off(observed + step) <= 0 and step < 1e6:
         step *= 2
     high = 1.0 if step >= 1e6 else end(0.0, observed + step, 1)
-    value = between / (between + errors[0])
+    value = between / (between + within)
     ends = min(low, value), max(high, value)
     return Interval(*ends, confidence, INVERTED, INDEPENDENT_SUBJECTS)

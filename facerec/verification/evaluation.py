@@ -431,21 +431,31 @@ def evaluate_bench(
     return replace(result, model=model.describe())
 
 
+def rows_of(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> NDArray[np.int64]:
+    """Return the rows of the embeddings of ``wanted`` images, ids ``(m,)``; ``name`` is for errors.
+
+    Raises:
+        MetricError: one of the images has no embedding.
+    """
+    assert embeddings.ids is not None  # readers of files see to that
+    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted)).astype(np.int64)
+    absent = np.flatnonzero(rows < 0)
+    if absent.size:
+        raise MetricError(
+            f"{name}: {absent.size:,} of its {len(wanted):,} images have no embedding, the first "
+            f"is {str(wanted[absent[0]])!r}; the first of {len(embeddings.ids):,} embeddings is of "
+            f"{str(embeddings.ids[0])!r} (ids must be equal to the letter)"
+        )
+    return rows
+
+
 def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
     """Pick the embeddings of ``wanted`` images, ids ``(m,)``, in their order.
 
     Raises:
         MetricError: one of the images has no embedding.
     """
-    assert embeddings.ids is not None  # readers of files see to that
-    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted))
-    absent = np.flatnonzero(rows < 0)
-    if absent.size:
-        raise MetricError(
-            f"{name}: {absent.size} of its {len(wanted)} images have no embedding, the first is "
-            f"{str(wanted[absent[0]])!r}; the first of {len(embeddings.ids)} embeddings is of "
-            f"{str(embeddings.ids[0])!r} (ids must be equal)"
-        )
+    rows = rows_of(embeddings, wanted, name)
     indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(
         embeddings,

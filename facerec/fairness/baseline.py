@@ -24,10 +24,9 @@ from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, li
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
-from facerec.statistics.influences import Influence, ScoredComparisons
-from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.influences import Influence
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluation import score_pairs
+from facerec.verification.evaluation import held_out, score_pairs
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -303,16 +302,14 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
 def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -> _Figures:
     """Return accuracy and TPR on the pairs of the list."""
     count, figures = shared.count, _Figures()
-    sides = shared.subject[pairs.first], shared.subject[pairs.second]
-    scored = ScoredComparisons.of(scores, pairs.issame, sides)
+    scored, _ = pairs.comparisons(scores, np.ones(len(pairs), bool))
 
     def figure(influence: Influence) -> _Figure:
         found = scored.figure(influence).changes
         return _Figure(influence[0], np.pad(found, (0, count - found.size)), count)
 
     if pairs.folds is not None:
-        thresholds = kfold_accuracy(scores, pairs.issame, pairs.folds).thresholds
-        right = (scores >= np.asarray(thresholds)[pairs.folds]) == pairs.issame
+        _, right = held_out(scored, pairs.folds)
         figures["accuracy",] = figure(scored.mean(right))
     for point in map(scored.figures.tpr_at_fpr, shared.targets):
         few = f"not resolvable with {point.non_mated:,} different pairs"

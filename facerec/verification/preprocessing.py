@@ -25,7 +25,7 @@ from facerec.progress import Progress, section
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.statistics.clustered import JACKKNIFE, ClusteredFigure, paired_difference
+from facerec.statistics.clustered import JACKKNIFE, paired_difference
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import score_pairs
@@ -162,13 +162,11 @@ def _rank(
     same = bench.pairs.issame[chosen]
     if min(same.sum(), (~same).sum()) < 2:
         raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
-    marks = np.zeros(len(bench.pairs), bool)
-    marks[chosen] = True
-    clusters = bench.pairs.clusters(marks)
-    if clusters is not None:
-        sides, basis = clusters[:2], f"{JACKKNIFE}, {clusters[2]:,} subjects"
-    else:
-        sides, basis = (np.arange(same.size),) * 2, "pairs are taken as independent"
+    marks = np.isin(np.arange(len(bench.pairs)), chosen)
+    units, subjects = bench.pairs.comparisons(np.zeros(marks.size), marks)
+    basis = "pairs are taken as independent"
+    if subjects is not None:
+        basis = f"{JACKKNIFE}, {subjects:,} subjects"
     whole = np.array([_separation(row[same], row[~same]) for row in values])
     added = [_influences(row, same, value) for row, value in zip(values, whole, strict=True)]
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
@@ -180,7 +178,7 @@ def _rank(
     for index in order:
         lag, behind = float(whole[best] - whole[index]), Estimate(0.0)
         if index != best:
-            gap = ClusteredFigure.from_influences(lag, added[best] - added[index], *sides, same)
+            gap = units.figure((lag, added[best] - added[index]))
             interval = paired_difference([lag], gap.changes, confidence, gap.noise)
             behind = Estimate(lag, interval)
             clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]

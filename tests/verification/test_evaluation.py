@@ -369,7 +369,7 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     assert "image 9" in result.notes[0]
     others = np.arange(80) != 4
     np.testing.assert_array_equal(result.scores[others], whole.scores[others])
-    assert result.norms is not None and result.norms.values.size == 159
+    assert result.norms is not None and result.norms.mean.total == 159
 
 
 def test_costs_are_those_of_the_roc() -> None:

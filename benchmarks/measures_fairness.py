@@ -16,7 +16,7 @@ from scipy.stats import kruskal
 
 from facerec.fairness.association import associate
 from facerec.fairness.norms import SubjectNorms, norm_figures
-from facerec.fairness.welch import permute
+from facerec.fairness.variance_shares import permute
 
 _AUDIT = """
 import csv, json, pathlib, sys, time

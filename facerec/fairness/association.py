@@ -19,12 +19,13 @@ from facerec.errors import MetricError
 from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
+    Welch,
     anova,
     eta2_interval,
     minimum_detectable,
+    permute,
     resampled,
 )
-from facerec.fairness.welch import Welch, permute
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm

@@ -8,7 +8,6 @@ that says why.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from facerec.fairness import rows as names
 from facerec.fairness.association import associate
 from facerec.fairness.attributes import INFERRED, Attributes, Joined, join
 from facerec.fairness.baseline import RunPair, compare_runs
-from facerec.fairness.differentials import NAMES, differentials
-from facerec.fairness.findings import caveats, findings_of
-from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
+from facerec.fairness.differentials import rate_rows
+from facerec.fairness.findings import caveats, findings_of, headline
+from facerec.fairness.groupings import POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
@@ -113,7 +112,9 @@ def audit_embeddings(
         failed = ~joined.acquired
         rows += size_rows(grouping, joined.subjects, failed, images=True)
         rows += _norm_rows(sample, settings)
-        rows += rate_rows(grouping.name, errors, settings, first=number == 0)
+        rows += rate_rows(
+            grouping.name, errors, settings.replicates, settings.seed, first=not number
+        )
         rows += _norm_error_rows(grouping, errors, mated, joined)
     protocol = None
     if searches is not None:
@@ -205,8 +206,13 @@ def conclude(
         for one in formed
         if one.cells
     }
-    asked = {**vars(settings), "targets": list(settings.targets), "policy": policy}
-    head = {"facerec": facerec.__version__, **facts, "groups": groups, "settings": asked}
+    head = {
+        "facerec": facerec.__version__,
+        **facts,
+        "groups": groups,
+        "headline": {name: headline(table, name) for name in groups},
+        "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
+    }
     said = caveats(facts["label_sources"], policy, norms=norms is not None)
     return Audit(head, table, findings_of(table, list(groups)), tuple(warnings), said, norms)
 
@@ -253,52 +259,6 @@ def size_rows(
             yield names.row(grouping.name, names.IMAGES, Estimate(total), name)
         rate = lost / total if total else None
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
-
-
-def rate_rows(
-    grouping: str, errors: Errors, settings: AuditSettings, *, first: bool
-) -> Iterator[Row]:
-    """Yield the error rates of a grouping and their differentials; of the first thresholds too."""
-    if isinstance(errors, MetricError):
-        yield names.row(grouping, "FMR", Estimate(None, remark=str(errors)))
-        return
-    for at in errors.points:
-        point, target = at.point, at.point.target
-        if first:
-            fixed = _threshold(point, errors.thresholds.source)
-            yield names.row("", names.THRESHOLD, fixed, "", target)
-        if not point.resolvable:
-            continue
-        nominal = float(parse_rate(target))
-        for name, *shares in zip((*errors.names, ALL_GROUPS), at.fmr, at.fnmr, strict=True):
-            for figure, share in zip(("FMR", "FNMR"), shares, strict=True):
-                found = names.rate(share)
-                if figure == "FMR" and found.total and nominal * found.total < 1:
-                    few = f"not resolvable with {found.total:,} non-mated pairs"
-                    found = replace(found, remark=few)
-                yield names.row(grouping, figure, found, name, target)
-        for (one, other), share in at.between.items():
-            both = f"{errors.names[one]} – {errors.names[other]}"
-            yield names.row(grouping, names.BETWEEN_GROUPS, names.rate(share), both, target)
-    measured = differentials(errors, replicates=settings.replicates, seed=settings.seed)
-    for row in measured.rows:
-        figure = f"{NAMES[row.of]} ({row.of} {row.measure})"
-        yield names.row(grouping, figure, row, "", row.target)
-        if row.p_value is not None:
-            yield names.row(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
-    for remark in measured.remarks:
-        yield names.row(grouping, "FPD and FND", Estimate(None, remark=remark))
-
-
-def _threshold(point: OperatingPoint, source: str) -> Estimate:
-    if not point.resolvable:
-        value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
-    elif np.isfinite(point.threshold):
-        value, remark = point.threshold, source
-    else:
-        accepts = "everything" if point.threshold == -np.inf else "nothing"
-        value, remark = None, f"it accepts {accepts}; {source}"
-    return Estimate(value, None, point.false_accepts, point.non_mated, remark)
 
 
 def _count_errors(

@@ -19,7 +19,12 @@ from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import Of, differentials, max_over_geomean
-from facerec.fairness.norms import SubjectNorms
+from facerec.fairness.norms import (
+    SubjectNorms,
+    delta_without,
+    eta2_without,
+    variation_without,
+)
 from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, listed_rates
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
@@ -273,7 +278,7 @@ def _without(values: Array, of: NDArray[np.integer], count: int, fewest: int, wh
 def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
     """Return the spread of norms, η² and Cliff's δ of the groups."""
     count, everyone = shared.count, np.arange(shared.count)
-    spread = _variation(norms, shared.subject)
+    spread = variation_without(norms, shared.subject)
     figures = _Figures()
     figures["CV of norms",] = _without(spread, everyone, count, count, "the mean norm is zero")
     present = [code for code in range(len(shared.names)) if (shared.group == code).any()]
@@ -283,7 +288,7 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
     sample = SubjectNorms.of(norms, shared.subject, shared.group, shared.names)
     means, grouped = sample.means, np.unique(shared.subject[shared.group >= 0])
     figures["η²",] = _without(
-        _eta_squared(means, sample.groups),
+        eta2_without(means, sample.groups),
         grouped,
         count,
         count,
@@ -292,7 +297,7 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
     members = {code: np.flatnonzero(sample.groups == code) for code in present}
     for i, j in itertools.combinations(present, 2):
         both = grouped[np.concatenate([members[i], members[j]])]
-        deltas = _deltas(means[members[i]], means[members[j]])
+        deltas = delta_without(means[members[i]], means[members[j]])
         fewest = min(len(members[i]), len(members[j]))
         key = "Cliff's δ", shared.names[i], shared.names[j]
         figures[key] = _without(deltas, both, count, fewest, "a group has no subject")
@@ -395,47 +400,3 @@ def _change(
         treated=after,
         same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
     )
-
-
-def _variation(norms: Array, subject: NDArray[np.integer]) -> Array:
-    """Return the coefficient of variation (ddof 1) of norms of all, and without each subject."""
-    centre = float(norms.mean())
-    rest = norms - centre
-    count, total, squares = _left_out(
-        np.stack([np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)])
-    )
-    spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
-    return quotients(np.sqrt(spread), centre + total / count)
-
-
-def _eta_squared(means: Array, groups: NDArray[np.integer]) -> Array:
-    """Return SSB / SST of the mean norms of subjects, and without each of them."""
-    rest = means - means.mean()
-    member = (groups == np.arange(int(groups.max()) + 1)[:, None]).astype(np.float64)
-    counts, totals = _left_out(member), _left_out(member * rest)
-    grand = quotients(totals.sum(axis=0) ** 2, counts.sum(axis=0))
-    explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
-    return quotients(explained.sum(axis=0) - grand, _left_out(rest**2) - grand)
-
-
-def _deltas(first: Array, second: Array) -> Array:
-    """Return P(X > Y) − P(X < Y) of X ``(n,)`` and Y ``(m,)``, and without each of both."""
-    signs = np.sign(first[:, None] - second)
-    won = np.concatenate([[0.0], signs.sum(axis=1), signs.sum(axis=0)])
-    pairs = np.concatenate(
-        [[0], np.full(len(first), len(second)), np.full(len(second), len(first))]
-    )
-    return quotients(signs.sum() - won, signs.size - pairs)
-
-
-def quotients(numerator: Array, denominator: Array) -> Array:
-    """Return the quotients, NaN where the denominator is not positive."""
-    result = np.full(np.shape(denominator), np.nan)
-    np.divide(numerator, denominator, out=result, where=denominator > 0)
-    return result
-
-
-def _left_out(values: Array) -> Array:
-    """Return sums over the last axis: of all, and without each, ``(…, G + 1)``."""
-    whole = values.sum(axis=-1, keepdims=True)
-    return np.concatenate([whole, whole - values], axis=-1)

@@ -9,8 +9,8 @@ serves all draws of noise. A ratio is infinite where its denominator is 0, and N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from facerec.defaults import REPLICATES
+from facerec.errors import MetricError
+from facerec.fairness import rows as names
+from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
@@ -138,15 +141,15 @@ def differentials(
         seed: of the draws.
     """
     used, remarks = _compared(errors)
-    names = tuple(errors.names[index] for index in used)
+    compared = tuple(errors.names[index] for index in used)
     if len(used) < 2:
         few = f"no comparison: {len(used)} groups with enough subjects and pairs, two are needed"
-        return Differentials(names, (), (*remarks, few))
+        return Differentials(compared, (), (*remarks, few))
     quantiles = np.random.default_rng(seed).random((2, replicates, len(used)))
     rows: list[Differential] = []
     for at in errors.points:
-        of_groups = [_Rates.of("false matches", names, at.fmr, used)]
-        of_groups.append(_Rates.of("false non-matches", names, at.fnmr, used))
+        of_groups = [_Rates.of("false matches", compared, at.fmr, used)]
+        of_groups.append(_Rates.of("false non-matches", compared, at.fnmr, used))
         small = _too_fine(at.point, of_groups[0])
         ofs: tuple[Of, Of] = ("FMR", "FNMR")
         for of, rates, drawn in zip(ofs, of_groups, quantiles, strict=True):
@@ -159,7 +162,53 @@ def differentials(
                         **vars(found), measure=measure, of=of, target=at.point.target, p_value=p
                     )
                 )
-    return Differentials(names, tuple(rows), tuple(remarks))
+    return Differentials(compared, tuple(rows), tuple(remarks))
+
+
+def rate_rows(
+    grouping: str, errors: GroupErrors | MetricError, replicates: int, seed: int, *, first: bool
+) -> Iterator[names.Row]:
+    """Yield the error rates of a grouping and their differentials; of the first thresholds too."""
+    if isinstance(errors, MetricError):
+        yield names.row(grouping, "FMR", Estimate(None, remark=str(errors)))
+        return
+    for at in errors.points:
+        point, target = at.point, at.point.target
+        if first:
+            fixed = _threshold(point, errors.thresholds.source)
+            yield names.row("", names.THRESHOLD, fixed, "", target)
+        if not point.resolvable:
+            continue
+        nominal = float(parse_rate(target))
+        for name, *shares in zip((*errors.names, ALL_GROUPS), at.fmr, at.fnmr, strict=True):
+            for figure, share in zip(("FMR", "FNMR"), shares, strict=True):
+                found = names.rate(share)
+                if figure == "FMR" and found.total and nominal * found.total < 1:
+                    few = f"not resolvable with {found.total:,} non-mated pairs"
+                    found = replace(found, remark=few)
+                yield names.row(grouping, figure, found, name, target)
+        for (one, other), share in at.between.items():
+            both = f"{errors.names[one]} – {errors.names[other]}"
+            yield names.row(grouping, names.BETWEEN_GROUPS, names.rate(share), both, target)
+    measured = differentials(errors, replicates=replicates, seed=seed)
+    for row in measured.rows:
+        figure = f"{NAMES[row.of]} ({row.of} {row.measure})"
+        yield names.row(grouping, figure, row, "", row.target)
+        if row.p_value is not None:
+            yield names.row(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
+    for remark in measured.remarks:
+        yield names.row(grouping, "FPD and FND", Estimate(None, remark=remark))
+
+
+def _threshold(point: OperatingPoint, source: str) -> Estimate:
+    if not point.resolvable:
+        value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
+    elif np.isfinite(point.threshold):
+        value, remark = point.threshold, source
+    else:
+        accepts = "everything" if point.threshold == -np.inf else "nothing"
+        value, remark = None, f"it accepts {accepts}; {source}"
+    return Estimate(value, None, point.false_accepts, point.non_mated, remark)
 
 
 def _compared(errors: GroupErrors) -> tuple[list[int], list[str]]:

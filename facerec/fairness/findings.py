@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -78,11 +78,15 @@ def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
     return chosen
 
 
-def head_target(rows: pd.DataFrame, grouping: str, of: Of) -> str:
-    """Return the target to look at first: that of `heading`, or else the largest one."""
-    found = heading(rows, grouping, of)
+def headline(rows: pd.DataFrame, grouping: str) -> dict[str, Any]:
+    """Return the target to look at first of FMR and FNMR, and those of ``searches``.
+
+    It is that of `heading`, or else the largest one; empty without any.
+    """
     known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
-    return found or max(known, key=parse_rate, default="")
+    largest = max(known, key=parse_rate, default="")
+    first: dict[str, Any] = {of: heading(rows, grouping, of) or largest for of in _HAPPENS}
+    return first | {"searches": working_targets(rows, grouping)}
 
 
 def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:

@@ -282,3 +282,47 @@ def estimate_of(
 ) -> Estimate:
     """Return a figure of some subjects, with why it has no interval if it has none."""
     return Estimate(value, interval, total=subjects, remark="" if interval else missing)
+
+
+def variation_without(norms: Array, subject: NDArray[np.integer]) -> Array:
+    """Return the coefficient of variation (ddof 1) of norms of all, and without each subject."""
+    centre = float(norms.mean())
+    rest = norms - centre
+    count, total, squares = _left_out(
+        np.stack([np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)])
+    )
+    spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
+    return _quotients(np.sqrt(spread), centre + total / count)
+
+
+def eta2_without(means: Array, groups: NDArray[np.integer]) -> Array:
+    """Return SSB / SST of the mean norms of subjects, and without each of them."""
+    rest = means - means.mean()
+    member = (groups == np.arange(int(groups.max()) + 1)[:, None]).astype(np.float64)
+    counts, totals = _left_out(member), _left_out(member * rest)
+    grand = _quotients(totals.sum(axis=0) ** 2, counts.sum(axis=0))
+    explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
+    return _quotients(explained.sum(axis=0) - grand, _left_out(rest**2) - grand)
+
+
+def delta_without(first: Array, second: Array) -> Array:
+    """Return P(X > Y) − P(X < Y) of X ``(n,)`` and Y ``(m,)``, and without each of both."""
+    signs = np.sign(first[:, None] - second)
+    won = np.concatenate([[0.0], signs.sum(axis=1), signs.sum(axis=0)])
+    pairs = np.concatenate(
+        [[0], np.full(len(first), len(second)), np.full(len(second), len(first))]
+    )
+    return _quotients(signs.sum() - won, signs.size - pairs)
+
+
+def _quotients(numerator: Array, denominator: Array) -> Array:
+    """Return the quotients, NaN where the denominator is not positive."""
+    result = np.full(np.shape(denominator), np.nan)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result
+
+
+def _left_out(values: Array) -> Array:
+    """Return sums over the last axis: of all, and without each, ``(…, G + 1)``."""
+    whole = values.sum(axis=-1, keepdims=True)
+    return np.concatenate([whole, whole - values], axis=-1)

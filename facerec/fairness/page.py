@@ -15,7 +15,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import Of, head_target, verdict, working_targets
+from facerec.fairness.findings import verdict
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
 from facerec.fairness.result import SCHEMA, Audit
@@ -195,7 +195,9 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
         ]
         table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
         yield "norm_and_errors", table
-    if found := list(dict.fromkeys(t for g in audit.groupings for t in working_targets(rows, g))):
+    searched = [at for head in audit.facts["headline"].values() for at in head["searches"]]
+    if searched:
+        found = dict.fromkeys(searched)
         columns = [(f"{of} at {at}", of, at) for at in found for of in ("FPIR", "FNIR")]
         columns.append((names.RANK_1, names.RANK_1, ""))
         caption = "Identification at the thresholds for an FPIR"
@@ -217,8 +219,7 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]
 
 def _heads(audit: Audit) -> list[str]:
     """Return the targets that head the tables."""
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    found = [head_target(audit.rows, name, of) for name in audit.groupings for of in kinds]
+    found = [head[of] for head in audit.facts["headline"].values() for of in ("FMR", "FNMR")]
     return list(dict.fromkeys(filter(None, found)))[:2]
 
 
@@ -250,16 +251,14 @@ def _by_group(
 def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
     """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
     rows, lines = audit.rows, []
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    for grouping in audit.groupings:
+    for grouping, head in audit.facts["headline"].items():
         wanted = [(names.ETA2, ""), (names.DELTA, "")]
-        for of in kinds:
-            target = head_target(rows, grouping, of)
-            wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
+        for of in ("FMR", "FNMR"):
+            wanted += [(f"{NAMES[of]} ({of} {measure})", head[of]) for measure in MEASURES]
         ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
         withheld = ratios.index[ratios["value"].isna()]  # audit.csv says why
-        searched = working_targets(rows, grouping)
-        wanted += [(one, at) for at in searched for one in dict.fromkeys(ratios["figure"])]
+        of_searches = dict.fromkeys(ratios["figure"])
+        wanted += [(one, at) for at in head["searches"] for one in of_searches]
         for figure, target in wanted:
             where = {"grouping": grouping, "target": target}
             found = names.select(rows, figure, **where)

@@ -24,7 +24,8 @@ from facerec.fairness.attributes import (
     check_sources,
     check_values,
 )
-from facerec.fairness.audit import conclude, rate_rows, size_rows, with_groups
+from facerec.fairness.audit import conclude, size_rows, with_groups
+from facerec.fairness.differentials import rate_rows
 from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
 from facerec.fairness.rates import ListedPairs, Thresholds, fix_thresholds, listed_rates
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
@@ -94,7 +95,9 @@ def audit_scores(
     rows: list[Row] = []
     for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
         rows += size_rows(grouping, subjects if known else None, ~sides.scored, images=False)
-        rows += rate_rows(grouping.name, errors, settings, first=number == 0)
+        rows += rate_rows(
+            grouping.name, errors, settings.replicates, settings.seed, first=not number
+        )
     stay = left.reshape(-1, 2).all(axis=1)
     facts = {
         "inputs": list(inputs),

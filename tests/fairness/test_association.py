@@ -18,9 +18,9 @@ from facerec.fairness.variance_shares import (
     anova,
     eta2_interval,
     minimum_detectable_eta2,
+    permute,
     resampled,
 )
-from facerec.fairness.welch import permute
 from facerec.statistics.multiplicity import holm
 
 few = settings(max_examples=examples(25), deadline=None)

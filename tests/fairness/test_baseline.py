@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from facerec.embedding.extraction import Embeddings
-from facerec.fairness import baseline as module
+from facerec.fairness import norms
 from facerec.fairness.association import cliffs_delta
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import differentials, max_over_geomean
@@ -212,9 +212,9 @@ def test_figures_without_each_subject_are_those_of_the_others(
     means = generator.normal(5, 1, 20) + code
     if tied:
         means = means.round()
-    shares = module._eta_squared(means, code)
+    shares = norms.eta2_without(means, code)
     first, second = np.flatnonzero(code == 0), np.flatnonzero(code == 1)
-    deltas = module._deltas(means[first], means[second])
+    deltas = norms.delta_without(means[first], means[second])
     kept = [np.arange(20) != one for one in (-1, *range(20))]
     for rest, share in zip(kept, shares, strict=True):
         between, within = anova(means[rest], code[rest])

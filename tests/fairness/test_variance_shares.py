@@ -10,7 +10,7 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.fairness.welch import Welch, permute
+from facerec.fairness.variance_shares import Welch, permute
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)

@@ -259,27 +259,3 @@ def test_no_comparison(means: list[float], groups: list[int], reason: str) -> No
     sample = SubjectNorms.of(np.array(means), np.arange(len(means)), codes, "abc"[: max(codes) + 1])
     with pytest.raises(MetricError, match=reason):
         associate(sample, 9, 20)
-
-
-def simulate(
-    generator: np.random.Generator, shift: float, icc: float = 0.5
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return norms, subjects and groups: 4 groups × 40 subjects × 20 images, SD 1."""
-    groups = np.repeat(np.arange(4), 40)
-    subjects = np.repeat(np.arange(160), 20)
-    own = math.sqrt(icc) * generator.standard_normal(160) + shift * (groups == 0)
-    noise = math.sqrt(1 - icc) * generator.standard_normal(3200)
-    return 20 + own[subjects] + noise, subjects, groups
-
-
-def test_type_one_error_of_subjects_and_of_images() -> None:
-    generator = np.random.default_rng(0)
-    runs, rejected, naive = 200, 0, 0
-    for seed in range(runs):
-        norms, subjects, groups = simulate(generator, 0.0)
-        sample = SubjectNorms.of(norms, subjects, groups[subjects], "abcd")
-        rejected += permute(sample.means, sample.groups, 199, seed)[1] <= 0.05
-        parts = [norms[groups[subjects] == g] for g in range(4)]
-        naive += scipy.stats.kruskal(*parts).pvalue <= 0.05
-    assert 0.01 <= rejected / runs <= 0.10
-    assert naive / runs > 0.7

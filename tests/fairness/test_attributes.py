@@ -176,11 +176,9 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
     norms = np.linalg.norm(vectors, axis=1)
     with pytest.raises(DatasetError, match="already normalised"):
         check_raw(norms)
-    with pytest.raises(DatasetError, match="already normalised"):
-        check_raw(64 * norms)
     norms[::50] = 0
     with pytest.raises(DatasetError, match="already normalised"):
-        check_raw(norms)
+        check_raw(64 * norms)
     with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
@@ -300,22 +298,6 @@ def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Pat
         (20, 40, 0),
         (10, 10, 0),
     ]
-
-
-def test_intersections(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 20, "A", "f"),
-        *people("b", 15, "A", "m"),
-        *people("c", 12, "B", "f"),
-        *people("d", 11, "B", "m"),
-        *people("e", 3, "A", ""),
-    ]
-    found = joined(tmp_path, lines, ("race", "sex"), intersections=[("race", "sex")])
-    cross = found.groupings[2]
-    assert cross.name == "race × sex"
-    assert cross.names == ("A × f", "A × m", "B × f", "B × m")
-    assert np.bincount(cross.codes[cross.codes >= 0]).tolist() == [40, 30, 24, 22]
-    assert (cross.codes == -1).sum() == 6
 
 
 def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from facerec.fairness.audit import audit_embeddings
 from facerec.fairness.findings import heading
 from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.page import page_files, write_audit
-from facerec.fairness.rates import all_pairs_rates
 from facerec.fairness.result import Audit, AuditSettings
 from facerec.fairness.scores import audit_scores
 from facerec.statistics.intervals import wilson
@@ -98,23 +97,6 @@ def test_rows_hold_what_was_counted(found: Audit) -> None:
     # What has no value or no interval says why.
     lacking = rows[rows["value"].isna()]
     assert len(lacking) and (lacking["remark"] != "").all()
-
-
-def test_nobody_of_a_small_group_is_in_any_figure(found: Audit, tmp_path: Path) -> None:
-    embeddings, path = people(tmp_path)
-    attributes = read_attributes(path, ["race"])
-    kept = attributes.groups["race"] != "Dun"
-    subject = np.unique(attributes.subjects, return_inverse=True)[1]
-    group = np.where(kept, 0, -1)
-    vectors = np.where(kept[:, None], embeddings.vectors, np.nan)
-    (errors,) = all_pairs_rates(
-        vectors, np.where(kept, subject, -1), [(group, ("x",))], targets=FAST.targets
-    )
-    for at in errors.points:  # type: ignore[union-attr]
-        row = names.select(found.rows, names.THRESHOLD, target=at.point.target).iloc[0]
-        assert row.denominator == at.point.non_mated and row.numerator == at.point.false_accepts
-    total = sum(size for race, size in SIZES.items() if race != "Dun")
-    assert found.facts["subjects"] == total
 
 
 def test_findings_are_sentences_made_of_the_rows(found: Audit) -> None:

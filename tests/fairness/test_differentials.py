@@ -213,24 +213,6 @@ def simulated(generator: np.random.Generator, shift: float) -> GroupErrors:
     return listed(faces, scores, ("5e-2",), sides)
 
 
-def p_values(shift: float, runs: int, name: str = "max/geomean") -> list[float]:
-    generator = np.random.default_rng(0)
-    found = [
-        row(differentials(simulated(generator, shift), replicates=199).rows, name, "5e-2", "FNMR")
-        for _ in range(runs)
-    ]
-    return [one.p_value for one in found if one.p_value is not None]
-
-
-@pytest.mark.integration
-def test_equal_groups_seldom_seem_to_differ() -> None:
-    values = p_values(0.0, 80)
-    assert len(values) == 80
-    # Of the binomial distribution of 80 runs at 5 %, 9 is the 99.5th percentile.
-    assert sum(value <= 0.05 for value in values) <= 9
-    assert 0.35 < np.mean(values) < 0.65
-
-
 def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
     """For two groups max/geomean exceeds parity as two logarithms of rates lie apart."""
     errors = simulated(np.random.default_rng(5), 0.3)

@@ -101,7 +101,18 @@ def audit_embeddings(
         scores = score_pairs(embeddings.vectors, *sides)
         listed = ListedPairs(pairs.name, scores, sides, pairs.pairs.issame, joined.subjects)
         notes += _left_out(listed, shown[0])
-    counted = _count_errors(embeddings, joined, shown, listed, settings, thresholds, progress)
+    labels = [(one.codes, one.names) for one in shown]
+    how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
+    how["family"] = joined.family
+    counted: Sequence[Errors]
+    try:
+        if listed is None:
+            vectors, who = embeddings.vectors, joined.subjects
+            counted = all_pairs_rates(vectors, who, labels, **how, progress=progress)
+        else:
+            counted = listed_rates(listed, labels, **how)
+    except MetricError as problem:
+        counted = [problem] * len(shown)
     mated = _mated(embeddings, joined.subjects) if listed is None else listed.mated()
     samples = [
         SubjectNorms.of(joined.norms, joined.subjects, one.codes, one.names, one.name)
@@ -259,32 +270,6 @@ def size_rows(
             yield names.row(grouping.name, names.IMAGES, Estimate(total), name)
         rate = lost / total if total else None
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
-
-
-def _count_errors(
-    embeddings: Embeddings,
-    joined: Joined,
-    shown: Sequence[Grouping],
-    listed: ListedPairs | None,
-    settings: AuditSettings,
-    thresholds: Thresholds | None,
-    progress: Progress | None,
-) -> Sequence[Errors]:
-    """Return the errors of each grouping, or why there are none."""
-    labels = [(one.codes, one.names) for one in shown]
-    given: dict[str, Any] = {
-        "targets": settings.targets,
-        "thresholds": thresholds,
-        "family": joined.family,
-    }
-    try:
-        if listed is not None:
-            return listed_rates(listed, labels, **given)
-        return all_pairs_rates(
-            embeddings.vectors, joined.subjects, labels, **given, progress=progress
-        )
-    except MetricError as problem:
-        return [problem] * len(shown)
 
 
 def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[Row]:

@@ -240,8 +240,8 @@ def assertion(text: str) -> Callable[[Audit], str | None]:
 def _figure(audit: Audit, name: str) -> float | None:
     """Return a figure of the first attribute; None where there is none."""
     from facerec.fairness import rows as names
-    from facerec.fairness.differentials import NAMES, RATIO
-    from facerec.fairness.findings import Of, heading
+    from facerec.fairness.differentials import NAMES, RATIO, Of
+    from facerec.fairness.findings import heading
 
     grouping = audit.groupings[0]
     if name in ("eta2", "p"):

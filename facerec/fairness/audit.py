@@ -50,7 +50,6 @@ FIXED_HERE = (
 )
 
 Errors = GroupErrors | MetricError
-Row = names.Row
 
 
 def audit_embeddings(
@@ -118,7 +117,7 @@ def audit_embeddings(
         SubjectNorms.of(joined.norms, joined.subjects, one.codes, one.names, one.name)
         for one in shown
     ]
-    rows: list[Row] = []
+    rows: list[names.Row] = []
     for number, (grouping, sample, errors) in enumerate(zip(shown, samples, counted, strict=True)):
         failed = ~joined.acquired
         rows += size_rows(grouping, joined.subjects, failed, images=True)
@@ -167,7 +166,7 @@ def audit_embeddings(
 
 def conclude(
     facts: Mapping[str, Any],
-    rows: Sequence[Row],
+    rows: Sequence[names.Row],
     formed: Sequence[Grouping],
     settings: AuditSettings,
     policy: str,
@@ -251,7 +250,7 @@ def size_rows(
     failed: NDArray[np.bool_],
     *,
     images: bool,
-) -> Iterator[Row]:
+) -> Iterator[names.Row]:
     """Yield what each group consists of.
 
     Args:
@@ -272,7 +271,7 @@ def size_rows(
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
 
 
-def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[Row]:
+def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
     """Yield the norms of each group, and their association with the groups."""
     for group, figures in norm_figures(sample).items():
         for figure, estimate in figures.items():
@@ -297,7 +296,7 @@ def _norm_error_rows(
     errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
-) -> list[Row]:
+) -> list[names.Row]:
     """Return what norms have to do with errors of mated pairs at the working threshold.
 
     ``mated`` are scores and sides of mated pairs, None where there are too many.
@@ -324,7 +323,7 @@ def _change_rows(
     listed: ListedPairs | None,
     folds: NDArray[np.int64] | None,
     settings: AuditSettings,
-) -> tuple[list[Row], Sequence[str]]:
+) -> tuple[list[names.Row], Sequence[str]]:
     """Return what changed from the baseline by a grouping, and what is to be said of it."""
     assert embeddings.ids is not None  # else nothing would have been joined
     taken = np.flatnonzero(subjects != UNKNOWN) if listed is None else np.unique(listed.sides)

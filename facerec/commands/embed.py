@@ -41,7 +41,7 @@ class Job(Network):
     """What is to be embedded."""
 
     model: Path
-    """A run folder, a .safetensors, .pth or .onnx file."""
+    """A run folder, a bundle, a .safetensors or .onnx file."""
     out: Path
     """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
     records: Path | None = None

@@ -169,10 +169,8 @@ def test_photos_are_aligned_and_those_without_a_face_counted(
     found = embed_images(
         model, source(photos), flip=True, align=Centre(points), on_error=on_error, batch_size=3
     )
-    assert found.failures == {
-        2: "faces, image 2.png: no face",
-        3: "faces, image 3.png: its five points are not all usable numbers",
-    }
+    assert [*found.failures] == [2, 3] and found.failures[2] == "faces, image 2.png: no face"
+    assert "image 3.png: no face can be cut out" in found.failures[3]
     assert found.note["align"] == {"method": "centre"}
     crops = np.stack([align_face(photo, points) for photo in photos])
     expected = extract(model, crops, flip=True, batch_size=3)

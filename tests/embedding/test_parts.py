@@ -128,7 +128,7 @@ def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
         first.finish()
     assert not first.path.exists()
     (first.folder / "job.json").write_bytes(b"damaged")
-    with pytest.raises(DatasetError, match=r"job\.json: cannot be read"):
+    with pytest.raises(DatasetError, match="holds no parts of embeddings to go on with"):
         first.begin()
 
 
@@ -136,7 +136,7 @@ def test_a_folder_of_strangers_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "e.npz.parts"
     folder.mkdir()
     (folder / "thesis.tex").write_text("words")
-    with pytest.raises(DatasetError, match=r"holds thesis\.tex but no parts of embeddings"):
+    with pytest.raises(DatasetError, match="holds no parts of embeddings to go on with"):
         writer(tmp_path / "e.npz").begin()
     assert (folder / "thesis.tex").read_text() == "words"
 

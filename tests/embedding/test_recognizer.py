@@ -219,7 +219,7 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
         ("1e-4", None, "holds for embeddings with flip=True; load it so"),
         ("1e-5", None, "no threshold for it is known, only for 1e-3, 1e-2, 1/100, 1e-4;"),
         ("1e-3", "cfp_fp", "no threshold for it is known, only for 1/100;"),
-        ("1e-3", "ijbc", "no threshold for it is known; give a threshold"),
+        ("1e-3", "ijbc", "no threshold for it is known, only for none; give"),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:

@@ -97,8 +97,8 @@ def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
         if height == width > 0 == width % side:
             return (_TEMPLATE + margin) * (width / side)
     raise ModelError(
-        f"faces cannot be aligned to {height}×{width} (height×width): the five-point template is "
-        "defined for 112×112, 128×128, their multiples and 112×96; give aligned images instead"
+        f"faces cannot be aligned to {height}×{width} (height×width), only to multiples of 112×112 "
+        "and 128×128, and 112×96; give aligned images instead"
     )
 
 
@@ -235,19 +235,15 @@ class PointsTable(Aligner):
         exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in self._points.values())
         if not self._points or 2 * exchanged > len(self._points):
             raise DatasetError(
-                f"{self.path}: left and right are exchanged in {exchanged} of {len(self._points)} "
-                "lines with points; point 1 is the eye and point 4 the corner of the mouth on the "
-                "viewer's left"
+                f"{self.path}: of {len(self._points)} lines with points {exchanged} have left and "
+                "right exchanged; points 1 and 4 are the eye and the mouth on the viewer's left"
             )
 
     def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> Points:
         """Return the points of the line for ``image_id``."""
-        image_id = same_name(image_id)
-        if image_id not in self._points:
-            raise NotAcquiredError(
-                f"{where}: {self.path} has no line with points for image_id {image_id!r}"
-            )
-        return self._points[image_id]
+        if (name := same_name(image_id)) not in self._points:
+            raise NotAcquiredError(f"{where}: {self.path} has no line with points for {name!r}")
+        return self._points[name]
 
     def describe(self) -> dict[str, Any]:
         """Return file and hash."""
@@ -290,8 +286,7 @@ class Detector(Aligner):
 
     def describe(self) -> dict[str, Any]:
         """Return library, file or pack, and threshold."""
-        described = {"method": self.name.lower(), **self._about}
-        return {**described, "score_threshold": self.threshold}
+        return {"method": self.name.lower(), **self._about, "score_threshold": self.threshold}
 
     @abstractmethod
     def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
@@ -323,8 +318,7 @@ class InsightFaceDetector(Detector):
             from insightface.app import FaceAnalysis
         except ImportError as error:
             raise MissingExtraError(
-                "finding faces with insightface needs that package; "
-                "run: pip install 'facerec[insightface]'"
+                "insightface is not installed; run: pip install 'facerec[insightface]'"
             ) from error
         version = str(insightface.__version__)
         super().__init__(threshold, version=version, pack=INSIGHTFACE_PACK)
@@ -336,9 +330,8 @@ class InsightFaceDetector(Detector):
         # Missing packs and broken downloads end in many kinds of error.
         except Exception as error:
             raise ModelError(
-                f"insightface {version} cannot load its model pack {INSIGHTFACE_PACK!r} "
-                f"({error}); download the pack to ~/.insightface/models, or align with another "
-                "detector"
+                f"insightface {version} cannot load its model pack {INSIGHTFACE_PACK!r} ({error}); "
+                "download it to ~/.insightface/models, or align with another detector"
             ) from error
 
     def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
@@ -457,9 +450,7 @@ NO_DETECTOR = (
 """What to do with a photo that is not aligned, as the end of a sentence."""
 
 
-def alignment_words(described: Mapping[str, Any] | None) -> str:
+def alignment_words(described: Mapping[str, Any]) -> str:
     """Say in a few words what `Aligner.describe` says."""
-    if described is None:
-        return "alignment: none, images as they are"
     file = described.get("pack") or Path(str(described.get("path", ""))).name
     return f"alignment: {described.get('method')} ({file})"

@@ -80,12 +80,10 @@ def check_sums(folder: str | Path) -> dict[str, str]:
     listed, there = {name: total for total, _, name in pairs}, _sums(folder)
     for name in sorted({*listed, *there}):
         if listed.get(name) != there.get(name):
-            problem = "its SHA-256 is not the one" if name in there and name in listed else ""
-            problem = problem or f"is {'not listed' if name in there else 'missing'}, by what is"
-            raise ModelError(
-                f"{folder}: the file {name[:80]!r}: {problem} in {SUMS_FILE}; it was changed or "
-                "damaged, copy the bundle again"
-            )
+            problem = "is not listed" if name in there else "is missing"
+            if name in there and name in listed:
+                problem = "its SHA-256 is another"
+            raise ModelError(f"{folder}: {name[:80]!r}: {problem}, by {SUMS_FILE}; copy it again")
     return there
 
 

@@ -51,9 +51,8 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
     ):
         layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, *columns))
         raise DatasetError(
-            f"{path}: vectors (N, D) and norms (N,) of real numbers, ids and subjects (N,) of text "
-            f"or whole numbers, and failures of these rows are needed, found {layouts}; make the "
-            "file again"
+            f"{path}: vectors (N, D) and norms (N,) of numbers, ids and subjects (N,) of text, and "
+            f"failures of these rows are needed, found {layouts}; make the file again"
         )
     check_unique(ids, str(path))
     failed = np.zeros(len(ids), bool)

@@ -147,15 +147,12 @@ def session_options() -> Any:
     options.intra_op_num_threads = default_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    entries = {
-        # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
-        "session.load_model_format": "ONNX",
-        "optimization.constant_folding_max_output_size_in_bytes": str(FOLDED_BYTES),
-        # ARM processors with bfloat16 can compute products of float32 in it.
-        "mlas.enable_gemm_fastmath_arm64_bfloat16": "0",
-    }
-    for name, value in entries.items():
-        options.add_session_config_entry(name, value)
+    entry = options.add_session_config_entry
+    # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
+    entry("session.load_model_format", "ONNX")
+    entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
+    # ARM processors with bfloat16 can compute products of float32 in it.
+    entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "0")
     return options
 
 
@@ -210,11 +207,7 @@ hints, batches, shape, dtype = map(json.loads, sys.argv[1:])
 content = sys.stdin.buffer.read()
 inputs = [numpy.zeros((batch, *shape), dtype) for batch in batches]
 import onnxruntime
-options = onnxruntime.SessionOptions()
-options.log_severity_level = 4
-options.intra_op_num_threads = hints["INFERENCE_NUM_THREADS"]
-options.add_session_config_entry("session.load_model_format", "ONNX")
-session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 name = session.get_inputs()[0].name
 wanted = [session.run(None, {name: images})[0].shape for images in inputs]
 import openvino

@@ -121,11 +121,10 @@ def embed_images(
     failures: dict[int, str] = {}
 
     def face(index: int) -> Image:
-        where = source.where(index)
+        data, where = source.encoded(index), source.where(index)
         if align is None:
-            data, size = source.encoded(index), model.image_size
-            return decode_image(data, where, size, upright=source.upright)
-        image = decode_image(source.encoded(index), where, size=None, upright=True)
+            return decode_image(data, where, model.image_size, upright=source.upright)
+        image = decode_image(data, where, size=None, upright=True)
         return align.crop(image, str(source.ids[index]), where, model.image_size)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:

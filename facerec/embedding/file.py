@@ -141,9 +141,9 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
             f"{path}: the array {wanted} is missing (there is {there}); make the file again with "
             "facerec embed, or of a gallery with facerec enroll --export"
         )
-    if vectors.ndim == 2 and vectors.dtype.kind == "f":
+    if vectors.ndim == 2 and vectors.dtype.kind == "f" and vectors.dtype != np.float32:
         with np.errstate(over="ignore"):  # what overflows is caught as not finite
-            vectors = vectors if vectors.dtype == np.float32 else as_type(vectors, np.float32)
+            vectors = as_type(vectors, np.float32)
     note, failures = parse_note(path, str(arrays["note"][()]) if own else None), {}
     norms = np.full(vectors.shape[:1], np.nan, np.float32)
     if own:

@@ -99,11 +99,7 @@ class EmbeddingModel(ABC):
         Raises:
             ImageError: images of another shape or type.
         """
-        if (
-            images.dtype != np.uint8
-            or images.ndim != 4
-            or images.shape[1:] != (*self.image_size, 3)
-        ):
+        if images.dtype != np.uint8 or images.shape[1:] != (*self.image_size, 3):
             height, width = self.image_size
             raise ImageError(
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
@@ -134,8 +130,7 @@ class EmbeddingModel(ABC):
     def with_preprocessing(self, preprocessing: Preprocessing) -> EmbeddingModel:
         """Return the same model for pixels that are prepared otherwise."""
         other = copy.copy(self)
-        other.preprocessing = preprocessing
-        other.evidence, other.assumed = ("it was given by the caller",), ()
+        other.prepare(PixelGuess(preprocessing, ("it was given by the caller",)))
         return other
 
     def prepare(self, pixels: PixelGuess) -> None:
@@ -145,14 +140,11 @@ class EmbeddingModel(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
+        named = ("name", "sha256", "runtime", "precision", "embedding_size")
         return {
-            "name": self.name,
+            **{name: getattr(self, name) for name in named},
             "path": None if self.path is None else str(self.path),
-            "sha256": self.sha256,
-            "runtime": self.runtime,
             "device": str(self.device),
-            "precision": self.precision,
-            "embedding_size": self.embedding_size,
             "preprocessing": to_dict(self.preprocessing),
             "preprocessing_evidence": list(self.evidence),
             "preprocessing_assumed": list(self.assumed),
@@ -206,9 +198,8 @@ class OnnxModel(EmbeddingModel):
         self.recipe = (self.note or {}).get("recipe", {})
         self._input = file.image_input()
         self.prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
-        self._engine = open_engine(file, engine, str(device), precision)
-        self.runtime, self.device = self._engine.name, self._engine.device
-        self.precision = self._engine.precision
+        self._engine = opened = open_engine(file, engine, str(device), precision)
+        self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
         self.image_size = (self._input.height, self._input.width)
         self.batch_size = self._input.batch or batch_size
         # The stated output shape may be symbolic or wrong; one black image tells the truth.
@@ -305,10 +296,7 @@ def load_model(
             model.evidence += (f"part of the bundle {given}, whose checksums are right",)
         return model
     if engine != "onnxruntime":
-        raise ModelError(
-            f"{path}: engine {engine} computes .onnx files; export the model (facerec export-onnx) "
-            "or leave out the engine"
-        )
+        raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
     from facerec.embedding.torch_model import load_weights
 
     return load_weights(path, pixels, **how)

@@ -10,12 +10,11 @@ checked, with those weights inside, so nothing can change between the check and 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from facerec.errors import MissingExtraError, ModelError, message_line
 from facerec.files import open_file, parse_json
@@ -64,10 +63,12 @@ class ImageInput:
     """The one input of an embedding model: a batch of images."""
 
     name: str
-    dtype: Literal["float32", "uint8"]
+    dtype: str
+    """``float32`` or ``uint8``."""
     batch: int | None
     """Images in a batch; None where that is free."""
-    layout: Literal["NCHW", "NHWC"]
+    layout: str
+    """``NCHW`` or ``NHWC``."""
     height: int
     width: int
 
@@ -123,13 +124,13 @@ class OnnxFile:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what a person should know of a file of others, as names and lines of text."""
-        said = (f"{key}: {text}"[:120] for key, text in self.metadata.items())
+        said = [f"{key}: {text}"[:120] for key, text in self.metadata.items()]
         return [
             ("SHA-256", self.sha256),
             ("size", f"{len(self.content):,} bytes, {self.parameters:,} parameters"),
             ("format", f"opset {self.opset}, {self.producer[:80] or 'of an unknown producer'}"),
             *(("interface", str(info)[:200]) for info in (*self.inputs, *self.outputs)),
-            *(("metadata", text) for text in itertools.islice(said, 12)),
+            *(("metadata", text) for text in said[:12]),
         ]
 
     def image_input(self) -> ImageInput:
@@ -140,7 +141,7 @@ class OnnxFile:
         """
         shape = self.inputs[0].shape if len(self.inputs) == len(self.outputs) == 1 else ()
         batch, *sides = shape if len(shape) == 4 else (0, 0, 0, 0)
-        layout: Literal["NCHW", "NHWC"] = "NCHW" if sides[0] == 3 else "NHWC"
+        layout = "NCHW" if sides[0] == 3 else "NHWC"
         channels = sides.pop(0 if layout == "NCHW" else -1)
         height, width = sides
         fixed = batch if isinstance(batch, int) else None
@@ -157,9 +158,7 @@ class OnnxFile:
                 f"images (N, 3, H, W) or (N, H, W, 3), H and W from 1 to {MAX_SIDE} and N free or "
                 f"up to {MAX_BATCH}, found {found[:300]}; export the embedding alone, so"
             )
-        kind: Literal["float32", "uint8"]
-        kind = "uint8" if self.inputs[0].dtype == "uint8" else "float32"
-        return ImageInput(self.inputs[0].name, kind, fixed, layout, height, width)
+        return ImageInput(self.inputs[0].name, self.inputs[0].dtype, fixed, layout, height, width)
 
 
 def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
@@ -253,9 +252,8 @@ def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
     """
     from onnx import external_data_helper as external
 
-    tensors = [t for t in model.graph.initializer if external.uses_external_data(t)]
     names = []
-    for tensor in tensors:
+    for tensor in filter(external.uses_external_data, model.graph.initializer):
         said = external.ExternalDataInfo(tensor)
         size = (folder / said.location).stat().st_size if said.length is None else said.length
         room -= size

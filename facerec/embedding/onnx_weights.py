@@ -87,8 +87,8 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
         difference = _difference(backbone, file)
         if not difference <= TOLERANCE:
             raise ValueError(
-                f"with its weights this backbone gives other embeddings (they differ by "
-                f"{difference:.2g} of their length), so its layers are others"
+                f"with its weights this backbone gives other embeddings, {difference:.2g} of their "
+                "length apart"
             )
     # The other kinds: a node breaks the rules of ONNX, or its tensors do not belong together.
     except (ValueError, TypeError, IndexError, RuntimeError) as error:

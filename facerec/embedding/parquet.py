@@ -111,9 +111,7 @@ def read_parquet(path: Path) -> Embeddings:
                 known = batch.column("norm") if more else np.full(len(rows), np.nan)
                 norms.append(np.asarray(known, np.float32))
                 reasons = batch.column("failure").to_pylist() if more else []
-                failures |= {
-                    row: why for row, why in zip(rows, reasons, strict=False) if why is not None
-                }
+                failures |= {rows[i]: why for i, why in enumerate(reasons) if why is not None}
                 ids += _texts(batch, image)
                 subjects += _texts(batch, subject) or [""] * len(rows)
     return Embeddings(

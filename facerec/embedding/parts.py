@@ -53,10 +53,9 @@ class EmbeddingsWriter:
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
-            problem = "there is no image to embed; check the source"
-            if len(ids):
-                problem = "an embeddings file has a name that ends in .npz; rename it"
-            raise DatasetError(f"{path}: {problem}")
+            raise DatasetError(
+                f"{path}: an embeddings file has a name that ends in .npz, and an image to embed"
+            )
         self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
         check_unique(self.ids, str(self.path))
         self.folder = self.path.with_name(f"{self.path.name}.parts")
@@ -68,7 +67,9 @@ class EmbeddingsWriter:
         Raises:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
-        job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
+        names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
+        ids = hashlib.sha256(names).hexdigest()
+        job = {**job_identity(self.note), "images": len(self.ids), "ids": ids}
         file = self.folder / "job.json"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,7 +179,3 @@ def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
         elif name not in ("name", "path"):
             job[name] = str(value).split(":")[0] if name == "device" else value
     return job
-
-
-def _fingerprint(ids: npt.NDArray[np.str_]) -> str:
-    return hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in ids.tolist())).hexdigest()

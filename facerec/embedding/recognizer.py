@@ -92,10 +92,9 @@ class Verification:
             return f"cosine {self.similarity:.4f}; no decision: {self.source}"
         verdict = "the same person" if self.same else "different people"
         relation = "≥" if self.same else "<"
-        # As many digits as tell the two apart: the line must do what it says.
-        shown = (f"{self.similarity:.{digits}f}" for digits in (4, 6, 9))
-        sides = (text for text in shown if (float(text) >= self.threshold) is self.same)
-        cosine = next(sides, repr(self.similarity))
+        cosine = f"{self.similarity:.4f}"
+        if (float(cosine) >= self.threshold) is not self.same:
+            cosine = repr(self.similarity)  # the line must do what it says
         return f"{verdict}: cosine {cosine} {relation} {self.threshold!r} ({self.source})"
 
 
@@ -217,15 +216,12 @@ class FaceRecognizer:
             ImageError: it cannot be read, there is no face, or no detector; or too few faces.
         """
         image, where = read_photo(photo, where)
-        size = self.model.image_size
-        if image.shape[:2] == size:
+        found, size = image.shape[:2], self.model.image_size
+        if found == size:
             return image, ""
         if self.detector is None:
-            height, width = image.shape[:2]
-            raise ImageError(
-                f"{where}: {height}×{width} (height×width) is not {size[0]}×{size[1]}; "
-                f"{NO_DETECTOR}"
-            )
+            sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
+            raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
         faces = self.detector.faces(image, where)
         if not 1 <= number <= len(faces):
             raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
@@ -274,7 +270,7 @@ class FaceRecognizer:
         if len(usable) == 1:
             return usable[0]
         listed = ", ".join(dict.fromkeys(t.fpr for t in known))
-        problem = f"no threshold for it is known, only for {listed or 'none'}; give a threshold"
+        problem = f"no threshold for it is known (there are {listed or 'none'}); give a threshold"
         if usable:
             problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
         elif matching:
@@ -329,11 +325,8 @@ class FaceRecognizer:
         if cosine.ndim:
             raise ImageError("verify compares one face with one other; use similarity for more")
         similarity = float(cosine)
-        if math.isnan(similarity) or (limit is not None and math.isnan(limit)):
-            raise MetricError(
-                "the threshold is NaN, or an embedding is zero or not finite, so that nothing can "
-                "be decided"
-            )
+        if math.isnan(similarity + (limit or 0)):
+            raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         same = None if limit is None else similarity >= limit
         return Verification(similarity, limit, same, source, rate, tuple(filter(None, notes)))
 
@@ -367,9 +360,8 @@ class FaceRecognizer:
         vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
-                f"{self.model.name}: embeddings have shape (N, {self.embedding_size}) or "
-                f"({self.embedding_size},), found {vectors.shape}; compare embeddings of one "
-                "model only, and give images as uint8"
+                f"{self.model.name}: embeddings have {self.embedding_size} numbers each, found "
+                f"{vectors.shape}; compare those of one model only, and give images as uint8"
             )
         wide = vectors.astype(np.float64)
         with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
@@ -401,8 +393,7 @@ def load(
         DeviceError: the device is not there.
         MissingExtraError: the engine is not installed.
     """
-    model = load_model(path, device=device, **options)
-    return FaceRecognizer(model, flip=flip, detector=detector)
+    return FaceRecognizer(load_model(path, device=device, **options), flip=flip, detector=detector)
 
 
 @functools.lru_cache(maxsize=4)

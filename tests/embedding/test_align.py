@@ -184,7 +184,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
         aligner.crop(image, "comma, inside.jpg", "where", (224, 224)),
         align_face(image, second, (224, 224)),
     )
-    with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .* 'b'"):
+    with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
         aligner.crop(image, "b", "b.jpg", (112, 112))
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
 
@@ -195,7 +195,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
         (["a,1,2"], "line 2: 3 fields where the first line has 11"),
         ([line("a", face_template()), "b" + ",1" * 9 + ",x"], "line 3: expected an image id, each"),
         ([line("a", face_template())] * 2, "line 3: .*each once.*has a line already"),
-        ([], "exchanged in 0 of 0 lines"),
+        ([], "of 0 lines with points"),
         ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
         ([line("x" * 200_000, face_template())], "line 2: "),
     ],
@@ -214,7 +214,7 @@ def test_exchanged_sides_are_found_once_most_lines_have_them(tmp_path: Path) -> 
     few = table(tmp_path / "few.csv", line("a", right), line("b", wrong), line("c", right))
     assert PointsTable(few).find(photo(), "b", "b") is not None
     many = table(tmp_path / "many.csv", line("a", wrong), line("b", wrong), line("c", right))
-    with pytest.raises(DatasetError, match="exchanged in 2 of 3 lines"):
+    with pytest.raises(DatasetError, match="of 3 lines with points 2 have left"):
         PointsTable(many)
 
 

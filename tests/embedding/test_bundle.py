@@ -103,9 +103,9 @@ EMPTY = hashlib.sha256(b"").hexdigest()
     [
         (
             change("model.onnx", b"Weights"),
-            r"'model.onnx': its SHA-256 is not the one in SHA256SUMS",
+            r"'model.onnx': its SHA-256 is another, by SHA256SUMS",
         ),
-        (change("variants/int8.onnx", b""), r"int8.onnx': its SHA-256 is not the one"),
+        (change("variants/int8.onnx", b""), r"int8.onnx': its SHA-256 is another"),
         (change("more.onnx", b"x"), r"'more.onnx': is not listed"),
         (change("variants/more.onnx", b"x"), r"'variants/more.onnx': is not listed"),
         (change("\x1b[2J", b"x"), r"a name that"),
@@ -119,7 +119,7 @@ EMPTY = hashlib.sha256(b"").hexdigest()
         (lambda folder: os.mkfifo(folder / "pipe"), r"'pipe' is a link or no regular file"),
         (listing(f"{ZEROS}  ../secret"), r"'../secret': is missing"),
         (listing(f"{ZEROS}  /etc/passwd"), r"'/etc/passwd': is missing"),
-        (listing(f"{ZEROS}  model.onnx"), r"model.onnx': its SHA-256 is not the one"),
+        (listing(f"{ZEROS}  model.onnx"), r"model.onnx': its SHA-256 is another"),
         (listing(f"{EMPTY}  variants"), r"'variants': is missing"),
         (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: cannot be read"),
         (change("SHA256SUMS", b"a" * (2**24 + 1)), r"larger than 16,777,216"),

@@ -19,9 +19,9 @@ from facerec.embedding import (
     TorchModel,
     load_model,
     load_state_dict_file,
-    newest_run,
     save_model,
 )
+from facerec.embedding.model import newest_run
 from facerec.errors import ImageError, ModelError
 from facerec.files import sha256
 
@@ -170,11 +170,7 @@ def test_a_damaged_note(saved: tuple[Path, nn.Module], note: Any, sentence: str)
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"not a model", struct.pack("<Q", 2**63), struct.pack("<Q", 10) + b"{}"],
-    ids=["empty", "text", "huge header", "cut header"],
-)
+@pytest.mark.parametrize("content", [b"", b"not a model", struct.pack("<Q", 2**63) + b"{}"])
 def test_a_broken_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.safetensors"
     path.write_bytes(content)
@@ -255,6 +251,3 @@ def test_the_newest_run_is_the_one_written_last(tmp_path: Path) -> None:
         os.utime(tmp_path / name / "model.safetensors", (seconds, seconds))
     (tmp_path / "unfinished").mkdir()
     assert newest_run(tmp_path) == tmp_path / "a"
-
-
-# --- onnx ------------------------------------------------------------------------------------

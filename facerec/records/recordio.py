@@ -112,17 +112,8 @@ class RecordFile:
         Raises:
             RecordError: the file is damaged (without ``salvage``).
         """
-        for offset, ranges in self._spans(salvage):
+        for offset, ranges in self.spans(salvage):
             yield offset, self._join(ranges)
-
-    def scan_offsets(self) -> Iterator[int]:
-        """Yield the offsets of all records in file order, without reading their data.
-
-        Raises:
-            RecordError: the file is damaged.
-        """
-        for offset, _ in self._spans(salvage=False):
-            yield offset
 
     def words(self) -> np.ndarray:
         """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
@@ -156,7 +147,8 @@ class RecordFile:
             f"{self.size:,} bytes to {size:,}; restore it and begin again"
         )
 
-    def _spans(self, salvage: bool) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    def spans(self, salvage: bool = False) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield offset and data ranges of all records, as `scan` does, without reading data."""
         self.damages = []
         position = 0
         while position < self.size:
@@ -212,9 +204,7 @@ class RecordFile:
 
     def _join(self, ranges: list[tuple[int, int]]) -> bytes:
         data = self.content
-        if len(ranges) == 1:
-            return data[slice(*ranges[0])]
-        return MAGIC.join(data[a:b] for a, b in ranges)
+        return MAGIC.join([data[a:b] for a, b in ranges])  # of one part no copy is made
 
     def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
         keyed = "" if key is None else f", key {key}"
@@ -242,8 +232,7 @@ def encode_record(payload: bytes) -> bytes:
     pieces: list[bytes] = []
     starts, stops = [0, *(cut + 4 for cut in cuts)], [*cuts, len(payload)]
     for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        first, last = index == 0, index == len(cuts)
-        flag = (0 if last else 1) if first else (3 if last else 2)
+        flag = 0 if not cuts else 1 if index == 0 else 3 if index == len(cuts) else 2
         pieces += (_CHUNK.pack(MAGIC, flag << 29 | stop - start), payload[start:stop])
     pieces.append(bytes(-len(payload) % 4))
     return b"".join(pieces)
@@ -257,7 +246,7 @@ class ImageRecord(NamedTuple):
         label: the scalar, or float32 ``(flag,)``.
         id: usually the key of the record.
         id2: 0, or a mark of the program that wrote the file.
-        image: the encoded image, JPEG or PNG; empty in header and identity records.
+        image: the encoded image, JPEG or PNG; empty in header and range records.
     """
 
     flag: int
@@ -406,7 +395,8 @@ def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
     Raises:
         RecordError: the file is missing or damaged.
     """
-    offsets = np.fromiter(RecordFile(path).scan_offsets(), dtype=np.int64)
+    spans = RecordFile(path).spans()
+    offsets = np.fromiter((offset for offset, _ in spans), dtype=np.int64)
     return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
 
 
@@ -417,14 +407,7 @@ def write_index(path: str | os.PathLike[str], index: RecordIndex) -> None:
         RecordError: the file cannot be written.
     """
     with atomic_file(Path(path)) as file:
-        _write_lines(file, index)
-
-
-def _write_lines(file: BinaryIO, index: RecordIndex) -> None:
-    for start in range(0, len(index.keys), 1 << 16):
-        block = (values[start : start + (1 << 16)].tolist() for values in index)
-        lines = (f"{key}\t{offset}\n" for key, offset in zip(*block, strict=True))
-        file.write("".join(lines).encode())
+        np.savetxt(file, np.transpose(index), "%d", "\t")
 
 
 @contextlib.contextmanager
@@ -444,30 +427,24 @@ class RecordWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._size = 0
-        self._keys, self._offsets = array("q"), array("q")
+        self.keys, self.offsets = array("q"), array("q")
 
-    def write(self, payload: bytes, key: int | None = None) -> int:
+    def write(self, payload: bytes, key: int) -> int:
         """Append one record and return its offset.
 
         Args:
             payload: at most 2**29 - 1 bytes.
-            key: its key in the index; by default one more than the last one, from 0.
+            key: its key in the index.
 
         Raises:
             RecordError: the payload is too long.
         """
-        if key is None:
-            key = self._keys[-1] + 1 if self._keys else 0
         record, offset = encode_record(payload), self._size
         self._file.write(record)
         self._size += len(record)
-        self._keys.append(key)
-        self._offsets.append(offset)
+        self.keys.append(key)
+        self.offsets.append(offset)
         return offset
-
-    def index(self) -> RecordIndex:
-        """Return the index of what was written."""
-        return RecordIndex(np.array(self._keys), np.array(self._offsets))
 
 
 @contextlib.contextmanager
@@ -480,7 +457,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
     with atomic_file(path.with_suffix(".idx")) as lines, atomic_file(path) as file:
         writer = RecordWriter(file)
         yield writer
-        index = writer.index()
+        index = RecordIndex(np.array(writer.keys), np.array(writer.offsets))
         if (twice := first_duplicate(index.keys)) is not None:
             raise RecordError(f"{path}: two records have the key {twice}; nothing was written")
-        _write_lines(lines, index)
+        np.savetxt(lines, np.transpose(index), "%d", "\t")

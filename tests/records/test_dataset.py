@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import DatasetError, ImageError
@@ -28,7 +28,7 @@ from facerec.records.layout import RecordImages, write_image_records
 from facerec.records.training_set import Data, Part, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
-ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2, "adaface")
+ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
 
 
 def jpeg(seed: int, size: int = 112) -> bytes:
@@ -224,7 +224,7 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
     listed = [unicodedata.normalize(form, name) for name in ("José", "Zoë")]
     keep, leave = tmp_path / "keep.txt", tmp_path / "leave.csv"
     keep.write_text("\n".join(listed))
-    assert open_dataset(Data(tmp_path / "set", identities=keep), seed=0).num_classes == 2
+    assert open_dataset(Data(tmp_path / "set", subjects=keep), seed=0).num_classes == 2
     leave.write_text("subject_id\n" + "\n".join(listed))
     left = open_dataset(Data(tmp_path / "set", exclude=leave), seed=0)
     assert left.class_names is not None and len(left) == (CLASSES - 2) * PER_CLASS
@@ -317,6 +317,7 @@ def parts(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
     return draw(st.lists(st.tuples(labels, st.booleans()), min_size=1, max_size=4))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(parts(), st.randoms(use_true_random=False))
 def test_numbers_of_samples_and_classes(parts: list[tuple[list[int], bool]], random) -> None:
     shared = [True, *(same for _, same in parts[1:])]
@@ -398,7 +399,7 @@ def test_a_record_file_and_a_folder_share_their_people(tmp_path: Path) -> None:
         open_dataset(shared, seed=0)
 
 
-def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
+def test_subjects_of_sets_with_the_same_people(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", [2, 2, 2]), write(tmp_path / "b", [1, 1, 3, 2], first=50)
     third = write(tmp_path / "c", [2, 1, 1], first=90)
     keep = {name: tmp_path / f"{name}.txt" for name in "abc"}
@@ -406,10 +407,10 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
         keep[name].write_text(numbers)
     data = Data(
         first,
-        identities=keep["a"],
+        subjects=keep["a"],
         also=(
-            Part(second, shared_classes=True, identities=keep["b"]),
-            Part(third, identities=keep["c"]),
+            Part(second, shared_classes=True, subjects=keep["b"]),
+            Part(third, subjects=keep["c"]),
         ),
     )
     joined = open_dataset(data, seed=0)

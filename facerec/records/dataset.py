@@ -91,10 +91,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; ``DataLoader`` calls this when asked to pin."""
-        tensors = {
-            name: value for name, value in vars(self).items() if hasattr(value, "pin_memory")
-        }
-        return replace(self, **{name: value.pin_memory() for name, value in tensors.items()})
+        held = {n: v.pin_memory() for n, v in vars(self).items() if hasattr(v, "pin_memory")}
+        return replace(self, **held)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -378,48 +378,39 @@ class Account:
     """What a walk over a folder or an archive passed over, so that nobody is lost without a word.
 
     Attributes:
-        passed: how many entries of a kind: a suffix such as ``.heic``, or a word.
-        metadata: the same of what holds no image, such as hidden files and empty folders.
+        passed: how many entries of a kind: a suffix such as ``.heic``, or words.
         people: by first folder, or label, whether there is an image.
     """
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()
-        self.metadata: Counter[str] = Counter()
         self.people: dict[str, bool] = {}
 
-    def add(self, passed: dict[str, int], metadata: dict[str, int], people: list[str]) -> None:
+    def add(self, passed: dict[str, int], people: list[str]) -> None:
         """Count what another walk passed over, and people without an image."""
         self.passed.update({str(kind): int(count) for kind, count in passed.items()})
-        self.metadata.update({str(kind): int(count) for kind, count in metadata.items()})
         self.people.update(dict.fromkeys(map(str, people), False))
 
-    def sentences(self) -> Iterator[str]:
-        """Yield what is to be told."""
-        if self.passed:
-            text = f"{_counts(self.passed)} passed over"
-            lost = [printable(name) for name, there in self.people.items() if not there]
-            if lost:
-                whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
-                more = ", …" if len(lost) > _SHOWN else ""
-                text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
-            photos = [kind for kind in self.passed if kind in OTHER_PHOTOS]
-            if photos:
-                text += f"; convert {' and '.join(photos)} to JPEG"
-            yield text
-        if self.metadata:
-            yield f"metadata passed over: {_counts(self.metadata)}"
-
-
-def _counts(kinds: Counter[str]) -> str:
-    shown = kinds.most_common(_SHOWN)
-    texts = [
-        f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _COUNTABLE else ''}"
-        for kind, count in shown
-    ]
-    if others := kinds.total() - sum(count for _, count in shown):
-        texts.append(f"{others:,} others")
-    return ", ".join(texts)
+    def notes(self, where: object) -> list[str]:
+        """Return what is to be told of a folder or an archive: one sentence, or none."""
+        if not self.passed:
+            return []
+        shown = self.passed.most_common(_SHOWN)
+        texts = [
+            f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _COUNTABLE else ''}"
+            for kind, count in shown
+        ]
+        if others := self.passed.total() - sum(count for _, count in shown):
+            texts.append(f"{others:,} others")
+        text = f"{where}: {', '.join(texts)} passed over"
+        lost = [printable(name) for name, there in self.people.items() if not there]
+        if lost:
+            whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
+            more = ", …" if len(lost) > _SHOWN else ""
+            text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
+        if photos := [kind for kind in self.passed if kind in OTHER_PHOTOS]:
+            text += f"; convert {' and '.join(photos)} to JPEG"
+        return [text]
 
 
 def suffix_kind(name: str) -> str:
@@ -455,32 +446,28 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
         images, folders, visible = [], [], False
         for entry in _entries(root / inside):
             metadata = metadata_kind(entry.name)
-            if metadata is not None:
-                account.metadata[metadata] += 1
-                continue
-            visible = True
-            kind = _entry_kind(entry, home, top=not inside)
+            visible |= metadata is None
+            kind = metadata or _entry_kind(entry, home, top=not inside)
             if kind == "folder":
                 folders.append(f"{inside}{entry.name}/")
             elif kind in SUFFIXES:
                 images.append(entry.name)
             else:
                 account.passed[kind] += 1
-                if person:
+                if person and metadata is None:
                     account.people.setdefault(person, False)
         if not visible and inside:
-            account.metadata[_EMPTY] += 1
+            account.passed[_EMPTY] += 1
         waiting += reversed(folders)
         if images:
             account.people[person] = True
             found.append((inside, images))
-    told = list(account.sentences())
+    notes = account.notes(root)
     if not found:
         raise DatasetError(
-            f"{root}: it holds no images ({', '.join(SUFFIXES)}): "
-            f"{'; '.join(told) or 'it is empty'}; {advice}"
+            f"{root}: it holds no images ({', '.join(SUFFIXES)}); {'; '.join([*notes, advice])}"
         )
-    return found, [f"{root}: {sentence}" for sentence in told]
+    return found, notes
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

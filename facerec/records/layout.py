@@ -15,7 +15,7 @@ import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,8 @@ _BLOCK = 1 << 16
 _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
-def read_property(path: Path) -> tuple[int, int, int]:
-    """Return number of classes, height and width in pixels: the first line of ``property``.
+def read_property(path: Path) -> tuple[int, tuple[int, int]]:
+    """Return number of classes, and height and width in pixels: the first line of ``property``.
 
     Raises:
         RecordError: it has another form.
@@ -72,7 +72,7 @@ def read_property(path: Path) -> tuple[int, int, int]:
             f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
             f"({str(problem)[:100]}); write the line anew"
         ) from problem
-    return classes, height, width
+    return classes, (height, width)
 
 
 class RecordImages(LabelledImages):
@@ -120,11 +120,8 @@ class RecordImages(LabelledImages):
         if not len(self.keys):
             raise DatasetError(f"{self.path}: has no images; check the path")
         side = self.path.with_name("property")
-        self.image_size: tuple[int, int] | None = None
-        self._limit: int | None = None
-        if side.is_file():
-            self._limit, *sides = read_property(side)
-            self.image_size = sides[0], sides[1]
+        known: tuple[int | None, tuple[int, int] | None] = (None, None)
+        self._limit, self.image_size = read_property(side) if side.is_file() else known
         self.num_classes = self._limit or int(self.load_labels(progress).max()) + 1
         if self.num_classes < 1:
             raise DatasetError(f"{self.path}: not one image has a usable label")
@@ -211,20 +208,16 @@ class RecordImages(LabelledImages):
         return text_array(names, str(path))
 
 
-class _Headers(NamedTuple):
-    """Header fields of many records, from the mapped file.
+def _read_headers(
+    file: RecordFile, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return header fields of many records, from the mapped file.
 
-    ``plain`` marks the rows that can be trusted: one sound chunk that holds header and labels.
-    The other rows are to be read one by one, which also words their errors.
+    Returns:
+        Which rows can be trusted, being one sound chunk that holds header and labels; flags, first
+        labels, and bytes of the images. The other rows are to be read one by one, which also words
+        their errors.
     """
-
-    plain: np.ndarray
-    flag: np.ndarray
-    label: np.ndarray
-    image_bytes: np.ndarray
-
-
-def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
     words = file.words()
 
     def word(i: int) -> np.ndarray:
@@ -237,15 +230,13 @@ def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
     plain = (word(0) == _MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
     plain &= offsets + 8 + length <= file.size
     label = np.where(flag == 0, word(3).view(np.float32), word(8).view(np.float32))
-    return _Headers(plain, flag, label, image_bytes)
+    return plain, flag, label, image_bytes
 
 
 def _find_record_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    if (path / "train.rec").is_file():
-        return path / "train.rec"
-    files = sorted(path.glob("*.rec"))
+    files = [path / "train.rec"] if (path / "train.rec").is_file() else sorted(path.glob("*.rec"))
     if len(files) != 1:
         raise RecordError(
             f"{path}: the folder has {len(files)} record files and none is train.rec; name the file"
@@ -274,8 +265,8 @@ def _find_images(file: RecordFile) -> tuple[RecordIndex, Layout, list[str]]:
             return index, "im2rec", []
     index = rebuild_index(file.path)
     for start in range(0, 0 if count else len(index.keys), _BLOCK):
-        headers = _read_headers(file, index.offsets[start : start + _BLOCK])
-        if (headers.plain & (headers.flag > 0) & (headers.image_bytes == 0)).any():
+        plain, flag, _, size = _read_headers(file, index.offsets[start : start + _BLOCK])
+        if (plain & (flag > 0) & (size == 0)).any():
             raise RecordError(
                 f"{path}: missing, and {file.path.name} has a record without an image, as in the "
                 "insightface layout, whose keys must come from an index; restore it, or write one "

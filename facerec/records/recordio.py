@@ -41,14 +41,6 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Damage(NamedTuple):
-    """A stretch of bytes that a salvaging scan passed over."""
-
-    start: int
-    stop: int
-    reason: str
-
-
 class RecordFile:
     """The records of one ``.rec`` file, memory-mapped and read by offset or in file order.
 
@@ -58,7 +50,7 @@ class RecordFile:
     Attributes:
         path: the file.
         size: its length in bytes.
-        damages: what the last scan with ``salvage=True`` passed over.
+        damages: what the last scan with ``salvage=True`` passed over: start, stop and reason.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -74,7 +66,7 @@ class RecordFile:
             name = self.path.with_suffix(".rec").name
             raise RecordError(f"{self.path}: an index; name the record file, {name}")
         self.size = self.path.stat().st_size
-        self.damages: list[Damage] = []
+        self.damages: list[tuple[int, int, str]] = []
         self._map: mmap.mmap | bytes | None = None
         self._pid = -1
 
@@ -159,9 +151,9 @@ class RecordFile:
                     raise
                 end = self._next_beginning(position + 4)
                 start, reason = position, str(problem)
-                if self.damages and self.damages[-1].stop == position:
+                if self.damages and self.damages[-1][1] == position:
                     start, _, reason = self.damages.pop()
-                self.damages.append(Damage(start, end, reason))
+                self.damages.append((start, end, reason))
             else:
                 yield position, ranges
             position = end

@@ -55,7 +55,7 @@ _LABELS = (".cls", ".json", ".txt")
 _MAX_LABEL = 1 << 20
 """Bytes of a label; captions and metadata of others may be long, a person's name is not."""
 
-_FORMAT = 4
+_FORMAT = 5
 _MAX_INDEX = 16 << 30
 _MAX_NUMBER = 64
 """Bytes of a number in a text, with what is around it; whatever is longer is a caption."""
@@ -124,14 +124,13 @@ class TarImages(LabelledImages):
         account.people.update({name: name.encode() in there for name in account.people})
         for entry in path.iterdir() if path.is_dir() else ():
             if (kind := metadata_kind(entry.name)) is not None:
-                account.metadata[kind] += 1
+                account.passed[kind] += 1
             elif entry not in self.shards and not entry.name.endswith(INDEX):
                 account.passed[suffix_kind(entry.name)] += 1
-        told = list(account.sentences())
+        self.notes = [*self.notes, *account.notes(path)]
         if not len(self._samples):
-            found = "; ".join(told) or "they are empty"
-            raise DatasetError(f"{path}: its shards have no samples ({found}); check the path")
-        self.notes = [*self.notes, *(f"{path}: {sentence}" for sentence in told)]
+            said = "; ".join([*self.notes, "check the path"])
+            raise DatasetError(f"{path}: its shards have no samples; {said}")
         # WebDataset asks for keys that differ within a shard alone.
         self._prefixed = len(np.unique(self._samples["key"])) < len(self._samples)
         if self._prefixed:
@@ -161,16 +160,13 @@ class TarImages(LabelledImages):
         try:
             with open_file(self._shard(i)) as file:
                 data = os.pread(file.fileno(), size, offset)
+            if len(data) != size:
+                raise OSError(f"{len(data):,} of {size:,} bytes are there")
         except OSError as problem:
-            raise DatasetError(
-                f"{self.where(i)}: cannot be read ({problem.strerror or problem}); check that the "
-                "shard is still there and its rights"
-            ) from problem
-        if len(data) != size:
             raise RecordError(
-                f"{self.where(i)}: {len(data):,} of {size:,} bytes are there; the shard was "
-                "changed, start again"
-            )
+                f"{self.where(i)}: cannot be read ({problem.strerror or problem}); the shard was "
+                "changed or taken away, start again"
+            ) from problem
         return data
 
     def where(self, i: int) -> str:
@@ -241,8 +237,9 @@ def index_shard(path: Path) -> Index:
         DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has a
             member twice or two images.
     """
-    stamp, account = _stamp(path), Account()
+    account = Account()
     try:
+        stamp = _stamp(path)
         with open_file(path) as file:
             groups = _groups(path, file, account)
             labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
@@ -267,12 +264,8 @@ def index_shard(path: Path) -> Index:
     if sum(widths) * len(rows) > max(1 << 26, 8 * sum(map(len, texts[0] + texts[1]))):
         raise DatasetError(f"{path}: a key or label has {max(widths):,} bytes; shorten it")
     kind = [("key", f"S{widths[0]}"), ("label", f"S{widths[1]}"), ("offset", "i8"), ("size", "i8")]
-    known = json.dumps([account.passed, account.metadata, list(account.people)])
-    return {
-        "samples": np.array(rows, kind),
-        "account": np.array([known.encode()]),
-        "stamp": stamp,
-    }
+    known = np.array([json.dumps([account.passed, list(account.people)]).encode()])
+    return {"samples": np.array(rows, kind), "account": known, "stamp": stamp}
 
 
 _Groups = dict[bytes, dict[str, tuple[int, int]]]
@@ -291,7 +284,7 @@ def _groups(path: Path, file: IO[bytes], account: Account) -> _Groups:
         )
         suffix = suffix_kind(name)
         if metadata is not None:
-            account.metadata[metadata] += 1
+            account.passed[metadata] += 1
         elif suffix not in (*SUFFIXES, *_LABELS):
             account.passed[suffix] += 1
         else:
@@ -396,12 +389,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
 
 
 def _stamp(shard: Path) -> NDArray[np.int64]:
-    try:
-        facts = shard.stat()
-    except OSError as problem:
-        raise DatasetError(
-            f"{shard}: the shard cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
+    facts = shard.stat()
     return np.array([_FORMAT, facts.st_size, facts.st_mtime_ns], np.int64)
 
 

@@ -98,11 +98,7 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     """
     parts: list[Data | Part] = [data, *data.also]
     labelled = [not isinstance(part, Part) or part.labelled for part in parts]
-    names = ["data.path", *(f"data.also[{number}].path" for number in range(len(data.also)))]
-    sources = [
-        open_images(part.path, data, name, progress)
-        for part, name in zip(parts, names, strict=True)
-    ]
+    sources = [open_images(part.path, data, progress) for part in parts]
     for source, known in zip(sources, labelled, strict=True):
         if known and isinstance(source, TarImages):
             _check_labelled(source)
@@ -127,15 +123,12 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     return _without_rare(dataset, data, progress) if data.min_images > 1 else dataset
 
 
-def open_images(
-    path: Path, data: Data, field: str = "the path", progress: Progress | None = None
-) -> LabelledImages:
+def open_images(path: Path, data: Data, progress: Progress | None = None) -> LabelledImages:
     """Open one set of images, whatever form it has; a note says if there are turned ones.
 
     Args:
         path: the set.
         data: how it is read.
-        field: what names the path, for messages.
         progress: called with the images or shards done.
 
     Raises:
@@ -145,7 +138,7 @@ def open_images(
     if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
         images = TarImages(path, progress)
     elif not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
+        raise DatasetError(f"{path}: there is no such file or folder; check the path")
     elif data.layout == "records" or (
         data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
     ):

@@ -125,11 +125,11 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     for _ in range(2):  # the second time from the index
         dataset = TarImages(path)
         assert dataset.ids.tolist() == ["a"]
-        passed, metadata = dataset.notes
+        (passed,) = dataset.notes
         for kind in ("without suffix", "image", ".npy", ".txt", ".json", "link", "special file"):
             assert f"1 {kind}" in passed
         for kind in ("__ file", "hidden", "__MACOSX"):
-            assert f"1 {kind}" in metadata
+            assert f"1 {kind}" in passed
 
 
 @pytest.mark.parametrize(

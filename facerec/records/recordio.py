@@ -201,8 +201,8 @@ class RecordFile:
     def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
         keyed = "" if key is None else f", key {key}"
         return RecordError(
-            f"{self.path}{keyed}, offset {offset}: {problem}; restore the file, or save what is "
-            f"whole with {REPAIR}"
+            f"{self.path}{keyed}, offset {offset}: {problem}; give a record file (.rec), restore "
+            f"it, or save what is whole with {REPAIR}"
         )
 
 

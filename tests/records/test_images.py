@@ -9,29 +9,9 @@ import numpy as np
 import pytest
 
 from facerec.errors import DatasetError
-from facerec.records.images import FolderImages, PackImages
-from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.images import FolderImages
 
 JPEG = b"\xff\xd8\xff"
-
-
-def toy(folder: Path) -> Pack:
-    """Three pairs of four distinct images."""
-    path = folder / "toy.npz"
-    write_pack(path, [JPEG + bytes([i]) for i in (0, 1, 0, 2, 3, 1)], [True, False, False])
-    return read_pack(path)
-
-
-def ids(folder: Path, names: list[str], header: str = "index,image_id") -> None:
-    lines = [header, *(f"{i},{name}" for i, name in enumerate(names))]
-    (folder / "pairs_images.csv").write_text("\n".join(lines) + "\n")
-
-
-def test_pack_with_names(tmp_path: Path) -> None:
-    ids(tmp_path, ["A/1.jpg", "A/2.jpg", "A/1.jpg", "B/1.jpg", "B/2.jpg", "A/2.jpg"])
-    images = PackImages(toy(tmp_path))
-    assert images.named
-    assert images.ids.tolist() == ["A/1.jpg", "A/2.jpg", "B/1.jpg", "B/2.jpg"]
 
 
 def tree(root: Path) -> None:

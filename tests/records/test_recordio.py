@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import struct
 import tempfile
 from pathlib import Path
@@ -200,22 +199,6 @@ def test_writer_and_readers_round_trip(contents, random):
 def test_grammar(tmp_path, content, offset, words):
     with pytest.raises(RecordError, match=rf"some\.rec, offset {offset}: .*{words}.*; "):
         payloads(record_file(tmp_path, content))
-
-
-# -- processes -----------------------------------------------------------------------------------
-
-
-def _read_all(file: RecordFile) -> list[bytes]:
-    return payloads(file)
-
-
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.integration)])
-def test_other_processes_read_the_same_bytes(tmp_path, method):
-    content = [b"a" * 5000, MAGIC * 5, b""]
-    file = record_file(tmp_path, b"".join(map(encode_record, content)))
-    assert payloads(file) == content  # mapped here before the other process begins
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(_read_all, (file,)) == content
 
 
 # -- index ---------------------------------------------------------------------------------------

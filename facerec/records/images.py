@@ -42,8 +42,7 @@ OTHER_PHOTOS = (".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".dng", ".cr2
 _METADATA = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin")
 """What systems and their file managers leave beside images, in lower case."""
 
-_EMPTY = "empty folder"
-_COUNTABLE = (_EMPTY, "linked folder", "link", "link to elsewhere", "special file")
+_COUNTABLE = ("empty folder", "linked folder", "link", "link to elsewhere", "special file")
 _SHOWN = 10
 """People named, and kinds counted, in a note."""
 
@@ -444,7 +443,15 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
         inside = waiting.pop()
         person = inside.split("/", 1)[0]
         images, folders, visible = [], [], False
-        for entry in _entries(root / inside):
+        try:
+            with os.scandir(root / inside) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as problem:
+            raise DatasetError(
+                f"{root / inside}: the folder cannot be read ({problem.strerror or problem}); "
+                "check its rights"
+            ) from problem
+        for entry in entries:
             metadata = metadata_kind(entry.name)
             visible |= metadata is None
             kind = metadata or _entry_kind(entry, home, top=not inside)
@@ -457,7 +464,7 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
                 if person and metadata is None:
                     account.people.setdefault(person, False)
         if not visible and inside:
-            account.passed[_EMPTY] += 1
+            account.passed["empty folder"] += 1
         waiting += reversed(folders)
         if images:
             account.people[person] = True
@@ -468,16 +475,6 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
             f"{root}: it holds no images ({', '.join(SUFFIXES)}); {'; '.join([*notes, advice])}"
         )
     return found, notes
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as problem:
-        raise DatasetError(
-            f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
-        ) from problem
 
 
 def _entry_kind(entry: os.DirEntry[str], home: Path, top: bool) -> str:

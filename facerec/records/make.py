@@ -20,7 +20,7 @@ from facerec.files import atomic_folder, atomic_path, staged_folder
 from facerec.libraries import cv2
 from facerec.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
-from facerec.records.images import OnError, SubjectFolders, check_relative, suffix_kind, turned_note
+from facerec.records.images import OnError, SubjectFolders, suffix_kind, turned_note
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import combine, read_proposals
 from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
@@ -232,9 +232,10 @@ def export_folder(
 ) -> Made:
     """Write every image of a record file to ``out/subject/image.jpg``, bytes unchanged.
 
-    Folders have the names of the classes where ``classes.txt`` tells them, else their numbers;
-    files are named as in the ``.lst`` beside the records, further folders joined by ``_``, else by
-    their keys. The folder appears under its name only when it is complete.
+    Names come from the ``.lst`` beside the records where it has them: the first part of a path is
+    the subject, further folders are joined to the file name by ``_``. Where first parts do not tell
+    the classes apart, or without a list, subjects are named by class number and images by key. The
+    folder appears under its name only when it is complete.
 
     Args:
         records: a ``.rec`` file or the folder that holds it.
@@ -253,11 +254,13 @@ def export_folder(
     list_path = images.path.with_suffix(".lst")
     paths = read_list(list_path) if list_path.is_file() else {}
     digits, key_digits = len(str(images.num_classes - 1)), len(str(images.keys[-1]))
-    names = images.class_names or []
-    for name in names:
-        check_relative(name, str(images.path.with_name(CLASSES_FILE)))
-    if len(set(names)) < images.num_classes:
-        names = [f"{label:0{digits}d}" for label in range(images.num_classes)]
+    told = {
+        (label, (paths.get(key, ())[:-1] or ("",))[0])
+        for key, label in zip(images.keys.tolist(), images.labels.tolist(), strict=True)
+        if label >= 0
+    }
+    names = dict(told)
+    apart = len(told) == len(names) == len({*names.values()} - {""})
     labels: dict[int, int] = {}
 
     def encoded(i: int) -> bytes:
@@ -269,11 +272,12 @@ def export_folder(
     with atomic_folder(out, DatasetError, private=True) as temporary:
         for i, data in _kept(range(len(images)), encoded, on_error, skipped, progress):
             key = images.keys.item(i)
-            folder, parts = names[labels.pop(i)], paths.get(key, ())
-            file = "_".join(parts[1:] if parts[:1] == (folder,) else parts)
+            label, parts = labels.pop(i), paths.get(key, ())
+            folder = names[label] if apart else f"{label:0{digits}d}"
+            file = "_".join(parts[apart:])
             path = temporary / folder / (file or f"{key:0{key_digits}d}{image_suffix(data)}")
             folders.add(folder)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             if path.exists():
                 raise DatasetError(
                     f"{images.where(i)}: another image of the file is called {folder}/{path.name} "

@@ -144,20 +144,23 @@ def pack(folder: Path, names: list[tuple[int, str]]) -> Path:
     return folder
 
 
-def test_names_from_the_list(tmp_path: Path) -> None:
-    """Deeper folders are joined; without names of classes their numbers are the folders."""
-    names = [(0, "x/f/1.jpg"), (0, "x/p/1.jpg"), (1, "y/1"), (1, "2.jpg")]
-    folder = pack(tmp_path / "pack", names)
-    for classes, files in (
-        ("", ["0/x_f_1.jpg", "0/x_p_1.jpg", "1/y_1", "1/2.jpg"]),
-        ("x\ny\n", ["x/f_1.jpg", "x/p_1.jpg", "y/1", "y/2.jpg"]),
-    ):
-        (folder / "classes.txt").write_text(classes)
-        if not classes:
-            (folder / "classes.txt").unlink()
-        export_folder(folder, tmp_path / f"out{len(classes)}")
-        found = read_folder(tmp_path / f"out{len(classes)}")
-        assert found == {name: encode(i) for i, name in enumerate(files)}
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        # A list that tells the classes apart; deeper folders are joined.
+        ([(0, "x/f/1.jpg"), (0, "x/p/1.jpg"), (1, "y/1")], ["x/f_1.jpg", "x/p_1.jpg", "y/1"]),
+        # One folder for two classes, two folders for one class, no folder at all.
+        ([(0, "x/1.jpg"), (1, "x/2.jpg")], ["0/x_1.jpg", "1/x_2.jpg"]),
+        ([(0, "x/1.jpg"), (0, "y/2.jpg")], ["0/x_1.jpg", "0/y_2.jpg"]),
+        ([(0, "1.jpg"), (1, "2.jpg")], ["0/1.jpg", "1/2.jpg"]),
+    ],
+)  # fmt: skip
+def test_names_from_the_list(
+    names: list[tuple[int, str]], files: list[str], tmp_path: Path
+) -> None:
+    export_folder(pack(tmp_path / "pack", names), tmp_path / "out")
+    found = {name: encode(i) for i, name in enumerate(files)}
+    assert read_folder(tmp_path / "out") == found
 
 
 def test_unsafe_names_are_refused(tmp_path: Path) -> None:

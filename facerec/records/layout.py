@@ -296,10 +296,9 @@ def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] 
 
 def _misses_records(file: RecordFile, index: RecordIndex) -> bool:
     # Counting all records would touch the whole file, so only its two ends are looked at.
+    first, last = int(index.offsets.min()), int(index.offsets.max())
     try:
-        return bool(
-            index.offsets.min() != 0 or file.record_end(int(index.offsets.max())) != file.size
-        )
+        return first != 0 or file.record_end(last) != file.size
     except RecordError:  # to be told when that record is read
         return False
 

@@ -387,8 +387,7 @@ def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
     Raises:
         RecordError: the file is missing or damaged.
     """
-    spans = RecordFile(path).spans()
-    offsets = np.fromiter((offset for offset, _ in spans), dtype=np.int64)
+    offsets = np.fromiter((offset for offset, _ in RecordFile(path).spans()), dtype=np.int64)
     return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
 
 

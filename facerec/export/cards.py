@@ -61,7 +61,7 @@ def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_card(note: Mapping[str, Any]) -> str:
+def bundle_card(note: Mapping[str, Any]) -> str:
     """Return the card of a bundle, given its ``facerec.json``, as Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.export"),

@@ -39,7 +39,7 @@ def state(step: int) -> dict[str, torch.Tensor]:
 
 def loaded(path: Path, processes: Processes = ALONE) -> dict[str, torch.Tensor]:
     found = state(0)
-    assert checkpoint.load(path, found, {}, processes)["step"] == int(path.name[5:])
+    assert checkpoint.load_checkpoint(path, found, {}, processes)["step"] == int(path.name[5:])
     return found
 
 
@@ -91,7 +91,7 @@ def test_training_goes_on_while_a_copy_is_written(tmp_path: Path, gate: Gate) ->
         gate.open.set()
     assert names(tmp_path) == ["step-00000003"]
     assert_is(tmp_path / "step-00000003", 3)
-    facts = checkpoint.load(tmp_path / "step-00000003", state(0), {}, ALONE)
+    facts = checkpoint.load_checkpoint(tmp_path / "step-00000003", state(0), {}, ALONE)
     assert facts == {"step": 3, "note": "x", "found": []}
     assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
 
@@ -128,17 +128,14 @@ def test_nobody_waits_for_a_checkpoint_that_is_abandoned(
     stuck, fsync = threading.Event(), os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: stuck.wait(60) and fsync(file))
     with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
-        assert not writer.is_busy()
         writer.save(3, {"x": torch.ones(3)}, {})
         thread = writer._thread
-        assert thread is not None and writer.is_busy()
+        assert thread is not None
         writer.abandon()
-    assert thread.is_alive() and checkpoint.complete(tmp_path) == []
+    assert thread.is_alive() and checkpoint.whole_checkpoints(tmp_path) == []
     stuck.set()
     thread.join()
-    assert not writer.is_busy() and [path.name for path in checkpoint.complete(tmp_path)] == [
-        "step-00000003"
-    ]
+    assert names(tmp_path) == ["step-00000003"]
 
 
 def test_a_full_disk_is_told_when_training_next_looks(
@@ -262,7 +259,7 @@ def test_ranks_write_beside_their_collectives(tmp_path: Path, world: int) -> Non
         assert sorted(files) == [".metadata", *shards, "state.json"]
         assert_is(path, step)
         found = {"rows": torch.zeros(ROWS, 3)}
-        checkpoint.load(path, found, {}, ALONE)
+        checkpoint.load_checkpoint(path, found, {}, ALONE)
         assert torch.equal(found["rows"], torch.arange(ROWS * 3.0).reshape(ROWS, 3) * (step + 1))
 
 
@@ -276,7 +273,7 @@ def one_dies_while_writing(folder: Path) -> None:
         writer.save(2, sharded(2, processes), {})
         with pytest.raises(CheckpointError, match=r"step-00000002: not saved, another process"):
             writer.wait()
-        assert [path.name for path in checkpoint.complete(folder)] == ["step-00000001"]
+        assert [path.name for path in checkpoint.whole_checkpoints(folder)] == ["step-00000001"]
         os._exit(0)  # without the peer there is no orderly end
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +18,18 @@ from facerec.errors import MissingExtraError
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 
-MAIN = Processes(0, 1, torch.device("cpu"))
 
-
-def make_monitor(folder: Path | None, processes: Processes = MAIN, **options: object) -> Monitor:
+def make_monitor(folder: Path | None, start: int = 0, **options: Any) -> Monitor:
     fields = {name: options.pop(name) for name in ("log_every", "tensorboard") if name in options}
-    recipe = tiny_recipe(Path("nowhere"), **fields)
-    return Monitor(folder, recipe, processes, total_steps=8, steps_per_epoch=4, **options)  # type: ignore[arg-type]
+    learner = SimpleNamespace(
+        recipe=tiny_recipe(Path("nowhere"), **fields),
+        processes=Processes(0, 1, torch.device("cpu")),
+        device=torch.device("cpu"),
+        total_steps=8,
+        steps_per_epoch=4,
+        step=start,
+    )
+    return Monitor(folder, learner, **options)  # type: ignore[arg-type]
 
 
 def figures(**values: float) -> dict[str, torch.Tensor]:

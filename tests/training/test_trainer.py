@@ -185,7 +185,7 @@ def test_a_signal_stops_with_what_can_be_resumed(
         trainer.fit()
     assert trainer.interrupted and trainer.stop_signal == number
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
-    names = [path.name for path in checkpoint.complete(tmp_path / "checkpoints")]
+    names = [path.name for path in checkpoint.whole_checkpoints(tmp_path / "checkpoints")]
     assert names == [f"step-{each:08d}" for each in kept]
     resumed = make_trainer(recipe, tmp_path)
     if kept:
@@ -213,7 +213,7 @@ def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path)
         TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"
     ):
         trainer.fit()
-    assert [p.name for p in checkpoint.complete(tmp_path / "checkpoints")] == [
+    assert [p.name for p in checkpoint.whole_checkpoints(tmp_path / "checkpoints")] == [
         "step-00000002",
         "step-00000004",
     ]

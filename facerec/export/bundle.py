@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +219,10 @@ def _verify(
     file: OnnxFile, name: str, benches: Sequence[Bench], flip: bool, progress: Progress | None
 ) -> list[VerificationResult]:
     model = OnnxModel(file, name=name)
-    watch: Callable[[str], Progress | None] = partial(section, progress)
     return [
-        evaluate_bench(model, bench, flip=flip, progress=watch(f"{name} on {bench.name}"))
+        evaluate_bench(
+            model, bench, flip=flip, progress=section(progress, f"{name} on {bench.name}")
+        )
         for bench in benches
     ]
 

@@ -17,15 +17,7 @@ Row = Mapping[str, Any]
 
 def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
     """Return how far files are from torch, of each its name and a check as JSON types."""
-    cells = [
-        (
-            name,
-            row["check"],
-            str(row["batch"]),
-            *_figures(row),
-        )
-        for name, row in rows
-    ]
+    cells = [(name, row["check"], str(row["batch"]), *_figures(row)) for name, row in rows]
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
     caption = "onnxruntime against torch, embeddings of length 1"
     return text_table(caption, headings, cells, words=("check",))

@@ -221,14 +221,13 @@ class NormTerm(Term):
 
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the penalty with its centre."""
-        output = self.module(
+        output: LossOutput = self.module(
             batch.embeddings,
             mean_norm=self._mean_norm,
             progress=self._progress,
             update=batch.first,
         )
-        names = ("penalty", "center")
-        return LossOutput(output.loss, {name: output.figures[name] for name in names})
+        return output
 
 
 class DistillationTerm(Term):

@@ -184,12 +184,10 @@ def norm_variants() -> dict[str, tuple[list[Any], tuple[str, ...]]]:
     norm = helper.make_node("BatchNormalization", ["x", *NORM], ["n"])
     convolution = helper.make_node("Conv", ["n", "weight"], ["y"], pads=[1, 1, 1, 1])
     other = helper.make_node("Conv", ["x", "weight"], ["z"])
-    automatic = helper.make_node("Conv", ["n", "weight"], ["y"], auto_pad="SAME_UPPER")
     return {
         "also an output": ([norm, convolution], ("y", "n")),
         "two readers": ([norm, convolution, helper.make_node("Relu", ["n"], ["z"])], ("y", "z")),
         "shared weights": ([norm, convolution, other], ("y", "z")),
-        "automatic padding": ([norm, automatic], ("y",)),
         "no convolution": ([norm, helper.make_node("Relu", ["n"], ["y"])], ("y",)),
     }
 

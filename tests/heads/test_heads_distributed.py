@@ -148,7 +148,7 @@ def refusal(group, rows, labels):
 def test_all_ranks_refuse_a_bad_label_together(pool):
     good, bad = torch.tensor([0, 6]), torch.tensor([3, 7])
     first, second = pool.run(2, refusal, 2, each=[(good,), (bad,)])
-    assert first.startswith("a label of another rank lies outside [0, 7)")
+    assert first.startswith("label of another rank lies outside [0, 7)")
     assert second.startswith("label 7 lies outside [0, 7)")
     assert pool.run(2, refusal, 2, good) == [None, None]
 

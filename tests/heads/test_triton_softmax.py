@@ -73,7 +73,7 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
     """Two programs share a multiprocessor of an H100 if they take half of 228 KB or less each."""
     kernels = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
     products = {"forward", "slopes", "center_gradient", "query_gradient"}
-    assert kernels.keys() == products | {"normalize", "merge"}
+    assert kernels.keys() == products | {"normalize_centers", "merge"}
     for name, used in kernels.items():
         assert used["spilled"] == 0, name
         assert used["shared"] <= 100 * 1024, name

@@ -153,12 +153,6 @@ def test_all_ranks_refuse_a_bad_label_together(pool):
     assert pool.run(2, refusal, 2, good) == [None, None]
 
 
-def test_all_ranks_refuse_batches_of_different_sizes(pool):
-    answers = pool.run(2, refusal, each=[(2, torch.tensor([0, 1])), (1, torch.tensor([0]))])
-    assert len(set(answers)) == 1
-    assert "batches of 1 to 2 images" in answers[0]
-
-
 def poisoned(group):
     head = MarginClassifier(4, 4, ArcFace(), seed=0, group=group)
     x = torch.ones(2, 4)

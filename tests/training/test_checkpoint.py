@@ -96,22 +96,6 @@ def test_training_goes_on_while_a_copy_is_written(tmp_path: Path, gate: Gate) ->
     assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
 
 
-def test_a_checkpoint_waits_for_the_one_before(tmp_path: Path, gate: Gate) -> None:
-    writer = CheckpointWriter(tmp_path, ALONE, keep=5)
-    writer.save(1, state(1), {})
-    assert gate.entered.wait(60)
-    second = threading.Thread(target=writer.save, args=(2, state(2), {}))
-    second.start()
-    second.join(0.2)
-    assert second.is_alive() and names(tmp_path) == [".step-00000001.tmp"]
-    gate.open.set()
-    second.join(60)
-    writer.wait()
-    assert names(tmp_path) == ["step-00000001", "step-00000002"]
-    for step in (1, 2):
-        assert_is(tmp_path / f"step-{step:08d}", step)
-
-
 # ---------------------------------------------------------------- faults
 
 
@@ -120,22 +104,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-
-
-def test_nobody_waits_for_a_checkpoint_that_is_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck, fsync = threading.Event(), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: stuck.wait(60) and fsync(file))
-    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
-        writer.save(3, {"x": torch.ones(3)}, {})
-        thread = writer._thread
-        assert thread is not None
-        writer.abandon()
-    assert thread.is_alive() and checkpoint.whole_checkpoints(tmp_path) == []
-    stuck.set()
-    thread.join()
-    assert names(tmp_path) == ["step-00000003"]
 
 
 def test_a_full_disk_is_told_when_training_next_looks(

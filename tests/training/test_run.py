@@ -153,20 +153,6 @@ def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) ->
     )
 
 
-def test_a_recipe_of_an_earlier_release_lacks_fields_that_have_their_default(
-    tmp_path: Path, data: Path
-) -> None:
-    recipe = tiny_recipe(data)
-    start(tmp_path, recipe)
-    path = tmp_path / "recipe.json"
-    stored = json.loads(path.read_text())
-    del stored["sampling"], stored["recompute"], stored["data"]["also"], stored["head"]
-    path.write_text(json.dumps(stored))
-    check_same_run(tmp_path, recipe, open_dataset(recipe.data, recipe.seed))
-    sentence = changed(tmp_path, replace(recipe, sampling="balanced"))
-    assert "other values of sampling;" in sentence
-
-
 @pytest.mark.parametrize(
     ("change", "fields"),
     [
@@ -210,12 +196,6 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
     lines = (index / "train.idx").read_text().splitlines()
     (index / "train.idx").write_text("\n".join(reversed(lines)) + "\n")
     assert "record file or index are others than they were" in changed(run, tiny_recipe(index))
-
-
-def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
-    start(tmp_path, tiny_recipe(data))
-    other = write_training_set(tmp_path / "other", people=3, images=3)
-    assert "images are 9 and were 6" in changed(tmp_path, tiny_recipe(other))
 
 
 # ---------------------------------------------------------------- manifest

@@ -197,30 +197,6 @@ def test_the_best_weights_are_kept(
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])
 
 
-def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
-    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = small(packs, data, epochs=1)
-    original = PackValidator.__call__
-
-    def killed(self: PackValidator, backbone: nn.Module) -> dict[str, VerificationResult]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PackValidator, "__call__", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path)
-    assert not (tmp_path / "model.safetensors").exists()
-    monkeypatch.setattr(PackValidator, "__call__", original)
-    train(recipe, tmp_path, resume=True)
-    assert (tmp_path / "model.safetensors").is_file() and best(tmp_path)["step"] == 4
-    assert len(validations(tmp_path)) == 1
-    # Nothing is left to do, and nothing is done.
-    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    train(recipe, tmp_path, resume=True)
-    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
-    assert len(validations(tmp_path)) == 1
-
-
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C is heard, also where a shell in the background has tests started with it ignored."""

@@ -16,7 +16,7 @@ from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
 from facerec.names import same_names
-from facerec.npz import ArchiveError, read_arrays
+from facerec.npz import read_arrays
 from facerec.verification.unit_rows import row_norms
 
 FORMAT = "facerec gallery 1"
@@ -26,8 +26,6 @@ MAX_BYTES = 64 << 30
 
 KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
-
-_BLOCK = 8192
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -46,7 +44,7 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
         note = parse_json(str(arrays["note"][()]))
         if note["format"] != FORMAT or note["fusion"] != "unit":
             raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")
-        space = Space.from_json(note["space"])
+        space = Space(**note["space"])
         calibration = note["calibration"]
         if calibration is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
@@ -57,15 +55,10 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
             "path, or enrol people first"
         ) from problem
-    except ArchiveError as problem:
-        raise DatasetError(
-            f"{path}: no whole gallery file ({problem}); give the file that facerec enroll "
-            "wrote, or enrol everybody anew"
-        ) from problem
     except (KeyError, TypeError, ValueError, AttributeError, MetricError) as error:
         raise DatasetError(
-            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); enrol "
-            "everybody anew with facerec enroll"
+            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); give the file "
+            "that facerec enroll wrote, or enrol everybody anew"
         ) from error
 
 
@@ -121,17 +114,11 @@ def export_table(
         raise MissingExtraError(
             f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
         ) from problem
-    kinds = {"image_id": pa.string(), "subject_id": pa.string(), "images": pa.int64()}
-    kinds["embedding"] = pa.list_(pa.float32())
+    names, size = pa.array(subjects.tolist(), pa.string()), templates.shape[1]
+    starts = np.arange(0, templates.size + 1, size)
+    vectors = pa.LargeListArray.from_arrays(starts, pa.array(templates.reshape(-1)))
+    columns = {"image_id": names, "subject_id": names, "images": images, "embedding": vectors}
     about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
-    schema = pa.schema(list(kinds.items()), metadata=about)
-    with (
-        atomic_path(path, DatasetError, private=True) as temporary,
-        pq.ParquetWriter(temporary, schema) as writer,
-    ):
-        for start in range(0, len(subjects), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            names = subjects[block].tolist()
-            columns = names, names, images[block], list(templates[block])
-            arrays = list(map(pa.array, columns, kinds.values()))
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    with atomic_path(path, DatasetError, private=True) as temporary:
+        # Numbers hardly compress, and a dictionary of them is larger than they are.
+        pq.write_table(pa.table(columns, metadata=about), temporary, use_dictionary=False)

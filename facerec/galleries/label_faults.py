@@ -20,9 +20,10 @@ from facerec.galleries.faults import (
     share_beyond,
 )
 from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
-from facerec.galleries.search import best_columns
-from facerec.large_arrays import empty, group_blocks, take
+from facerec.galleries.search import best_columns, group_sums
+from facerec.large_arrays import empty, take
 from facerec.progress import Progress
+from facerec.verification.unit_rows import row_norms
 
 _LEAST_OF_A_SUBJECT = 3
 """Images that make a second subject in a class."""
@@ -77,19 +78,9 @@ class Members:
 
     def means(self, weights: Floats) -> Means:
         """Return the weighted means of all classes."""
-        size = self.classes, self.unit.shape[1]
-        sums, directions = empty(size, np.float32), empty(size, np.float32)
-        lengths = np.empty(self.classes)
-        for first, last in group_blocks(self.starts):
-            block = slice(first, last)
-            sums[block] = 0
-            rows = self.order[self.starts[first] : self.starts[last]]
-            if rows.size:
-                weighted = self.unit[rows].astype(np.float64) * weights[rows, None]
-                present, begin = np.unique(self.label[rows], return_index=True)
-                sums[present] = np.add.reduceat(weighted, begin)
-            lengths[block] = np.linalg.norm(sums[block].astype(np.float64), axis=1)
-            directions[block] = sums[block] / np.maximum(lengths[block], 1e-9)[:, None]
+        sums = group_sums(self.unit, self.order, self.starts, weights[self.order])
+        lengths, directions = np.nan_to_num(row_norms(sums)), empty(sums.shape, np.float32)
+        np.divide(sums, np.maximum(lengths, 1e-9)[:, None].astype(np.float32), out=directions)
         masses = np.bincount(self.label, weights, self.classes).astype(np.float64)
         return Means(sums, lengths, directions, masses)
 

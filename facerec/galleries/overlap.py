@@ -7,6 +7,7 @@ scores as high. An image whose subject nobody names is a subject of its own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,7 @@ from facerec.galleries.impostor_tail import (
     standardise,
     subtracted,
 )
-from facerec.galleries.search import best_columns
-from facerec.large_arrays import empty, group_blocks
+from facerec.galleries.search import best_columns, group_sums
 from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms, unit_rows
 
@@ -103,14 +103,12 @@ class Side:
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
-        templates = empty((len(self), self.vectors.shape[1]), np.float32)
-        for start, stop in group_blocks(self.starts):
-            first, last = self.starts[start], self.starts[stop]
-            rows = self.vectors[self.rows[first:last]].astype(np.float64)
-            sums = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
-            sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: one of nobody
-            templates[start:stop] = unit_rows(sums, row_norms(sums), np.arange(len(sums)))
-        return templates
+        sums = group_sums(self.vectors, self.rows, self.starts, np.ones(len(self.rows)))
+        norms = row_norms(sums)
+        lost = np.isnan(norms)  # opposite images cancel out: one of nobody
+        sums[lost], norms[lost] = 1.0, math.sqrt(sums.shape[1])
+        sums /= norms[:, None].astype(np.float32)
+        return sums
 
 
 @dataclass(frozen=True)

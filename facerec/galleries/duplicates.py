@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from facerec.galleries.faults import Floats, Ints
-from facerec.galleries.label_faults import Members
+from facerec.galleries.label_faults import Floats, Ints, Members
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 

@@ -332,32 +332,29 @@ class Gallery:
             # In memory alone and built again after every change: no centre keeps who was deleted.
             self._index = self._index or FaissIndex(self.templates)
             candidates, bounds = self._index.search(single, listed)
-        rows = np.empty((len(units), count), np.int64)
-        scores = np.empty((len(units), count), np.float32)
-        # How far a float32 product of unit vectors can be off, twice.
-        slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
-        for probe, unit in enumerate(units):
-            chosen = np.sort(candidates[probe][candidates[probe] >= 0])
-            mine = self._score(unit, chosen)
-            order = np.argsort(-mine, kind="stable")[:count]
-            certain = listed == len(self) or mine[order[-1]] > bounds[probe] + slack
-            if kind == "exact" and not certain:
-                blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
-                mine = np.concatenate([self._score(unit, block) for block in blocks])
-                chosen = np.flatnonzero(mine >= np.partition(mine, -count)[-count])
-                mine = mine[chosen]
-                order = np.argsort(-mine, kind="stable")[:count]
-            if order.size < count:
-                raise MetricError(
-                    f"the {kind} index found {order.size} of {count} candidates; search exactly, "
-                    "or ask for fewer"
-                )
-            rows[probe], scores[probe] = chosen[order], mine[order]
+        candidates = np.sort(candidates, axis=1)
+        scores = np.where(candidates < 0, -np.inf, self._score(units, candidates))
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        rows, scores = (np.take_along_axis(each, order, axis=1) for each in (candidates, scores))
+        if np.isneginf(scores).any():
+            raise MetricError(
+                f"the {kind} index found fewer than {count} candidates; search exactly, or ask for "
+                "fewer"
+            )
+        if kind == "exact" and listed < len(self):
+            # How far a float32 product of unit vectors can be off, twice.
+            slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
+            blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
+            for probe in np.flatnonzero(scores[:, -1] <= bounds + slack):
+                unit = units[[probe]]
+                every = np.concatenate([self._score(unit, block[None])[0] for block in blocks])
+                rows[probe] = np.argsort(-every, kind="stable")[:count]
+                scores[probe] = every[rows[probe]]
         return rows, scores
 
-    def _score(self, unit: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return cosines rounded to the grid on which equal templates tie."""
-        products = np.einsum("d,nd->n", unit, self.templates[rows].astype(np.float64))
+    def _score(self, units: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return cosines ``(n, k)`` rounded to the grid on which equal templates tie."""
+        products = np.einsum("nd,nkd->nk", units, self.templates[rows].astype(np.float64))
         return (np.rint(products * _GRID) / _GRID).astype(np.float32)
 
     def identify(
@@ -387,16 +384,10 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: an FPIR and a threshold, an FPIR without a calibration, a threshold that is
-                NaN, or no candidate.
+            MetricError: an FPIR and a threshold, or an FPIR without a calibration.
         """
         if fpir is not None and threshold is not None:
             raise MetricError("an FPIR and a threshold are two ways to say one thing; give one")
-        if count < 1 or (threshold is not None and np.isnan(threshold)):
-            raise MetricError(
-                "an identification lists one candidate at least, and its threshold is a number, "
-                f"found {count} and {threshold}"
-            )
         if isinstance(probes, Embeddings):
             self.space.check(Space.of(probes), where)
             vectors, failures = probes.vectors, probes.failures

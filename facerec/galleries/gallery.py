@@ -333,9 +333,11 @@ class Gallery:
             self._index = self._index or FaissIndex(self.templates)
             candidates, bounds = self._index.search(single, listed)
         candidates = np.sort(candidates, axis=1)
-        scores = np.where(candidates < 0, -np.inf, self._score(units, candidates))
+        scores = np.stack([self._score(*each) for each in zip(units, candidates, strict=True)])
+        scores[candidates < 0] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        rows, scores = (np.take_along_axis(each, order, axis=1) for each in (candidates, scores))
+        rows = np.take_along_axis(candidates, order, axis=1)
+        scores = np.take_along_axis(scores, order, axis=1)
         if np.isneginf(scores).any():
             raise MetricError(
                 f"the {kind} index found fewer than {count} candidates; search exactly, or ask for "
@@ -346,15 +348,14 @@ class Gallery:
             slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
             blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
             for probe in np.flatnonzero(scores[:, -1] <= bounds + slack):
-                unit = units[[probe]]
-                every = np.concatenate([self._score(unit, block[None])[0] for block in blocks])
+                every = np.concatenate([self._score(units[probe], block) for block in blocks])
                 rows[probe] = np.argsort(-every, kind="stable")[:count]
                 scores[probe] = every[rows[probe]]
         return rows, scores
 
-    def _score(self, units: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return cosines ``(n, k)`` rounded to the grid on which equal templates tie."""
-        products = np.einsum("nd,nkd->nk", units, self.templates[rows].astype(np.float64))
+    def _score(self, unit: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return cosines rounded to the grid on which equal templates tie."""
+        products = np.einsum("d,nd->n", unit, self.templates[rows].astype(np.float64))
         return (np.rint(products * _GRID) / _GRID).astype(np.float32)
 
     def identify(
@@ -449,28 +450,27 @@ class Gallery:
             MetricError: nobody to compare with.
         """
         if impostors is None:
-            of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
-            vectors: NDArray[np.floating] = self.templates[of_probe]
+            rows = of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
+            vectors: NDArray[np.floating] = self.templates
             where = OWN
         else:
             self.space.check(Space.of(impostors), where)
-            given = impostors.subjects
-            known = [""] * len(impostors.vectors) if given is None else text_array(given, where)
-            rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
-            vectors = take(impostors.vectors, rows)
+            vectors, given = impostors.vectors, impostors.subjects
+            known = [""] * len(vectors) if given is None else text_array(given, where)
+            rows = np.flatnonzero(row_norms(vectors) > 0)
             # An image without a name is a subject of its own. Strangers have numbers below 0.
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
             at = self._rows_of(own)
             of_probe = np.where(at >= 0, at, -1 - np.unique(own, return_inverse=True)[1])
         # Who would meet nobody else is no stranger to this gallery.
-        stay = np.flatnonzero((of_probe != 0) | (len(self) != 1))
-        if not len(self) or not len(stay):
+        stay = (of_probe != 0) | (len(self) != 1)
+        if not len(self) or not stay.any():
             raise MetricError(
-                f"{where}: {len(stay)} usable embeddings of impostors and {len(self)} enrolled "
+                f"{where}: {stay.sum()} usable embeddings of impostors and {len(self)} enrolled "
                 "people are nothing to calibrate with; both are needed, and of different people"
             )
-        vectors, of_probe = vectors[stay], of_probe[stay]
-        nearest, scores = self.search(vectors, DEPTH + 1, index="exact", progress=progress)
+        probes, of_probe = take(vectors, rows[stay]), of_probe[stay]
+        nearest, scores = self.search(probes, DEPTH + 1, index="exact", progress=progress)
         # A subject with itself is no impostor.
         nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None])
         kept = scores[:, :DEPTH], nearest[:, :DEPTH], of_probe.astype(np.int64)

@@ -264,24 +264,20 @@ class Calibration:
             )
         # The tail has no say in scores at which the data itself breaks the target.
         reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
-        begin = min(lowest, float(just_above(reached)))
-        if self._rate(begin, size, False) > target:
-            # Upwards, so as not to break the target, to digits that can be printed.
-            places = range(math.ceil(begin / _GRID), round(1 / _GRID) + 1)
-            place = bisect.bisect_left(
-                places,
-                True,
-                key=lambda place: self._rate(place * _GRID, size, False) <= target,
-            )
-            begin = round((places.start + place) * _GRID, 6)
-        if begin > 1:
+        begin = max(-1.0, min(lowest, float(just_above(reached))))
+        # Upwards, so as not to break the target, to digits that can be printed.
+        places = range(math.ceil(begin / _GRID), round(1 / _GRID) + 1)
+        place = bisect.bisect_left(
+            places, True, key=lambda place: self._rate(place * _GRID, size, False) <= target
+        )
+        if place == len(places):
             raise MetricError(
                 f"no threshold up to a cosine of 1 has FPIR {target:g} in a gallery of {size:,}: "
                 f"{FEWEST_ALARMS} of {len(self.scores):,} probes score {reached:.4g} or more with "
                 "somebody else, as people do who are enrolled under two names; take those out, "
                 "calibrate with other impostors, or give a threshold"
             )
-        return self.fpir(begin, size, confidence)
+        return self.fpir(round(places[place] * _GRID, 6), size, confidence)
 
     def _alarming(self, threshold: float) -> int:
         """Return how many probes raise an alarm."""

@@ -78,14 +78,9 @@ def clean_set(
         progress: see `facerec.progress.Progress`.
 
     Raises:
-        MetricError: shapes that do not fit, or too few images of too few classes to compare.
+        MetricError: too few images of too few classes to compare.
     """
     raw, names, images = np.asarray(vectors), np.asarray(labels), np.asarray(ids)
-    if raw.ndim != 2 or names.shape != (len(raw),) or images.shape != (len(raw),):
-        raise MetricError(
-            f"cleaning needs embeddings (N, D) with a label and an id each, found shapes "
-            f"{raw.shape}, {names.shape} and {images.shape}"
-        )
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:

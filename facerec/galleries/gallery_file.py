@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError, MissingExtraError
@@ -66,28 +67,24 @@ def _checked(
     arrays: dict[str, NDArray[Any]], space: Space, calibration: Calibration | None
 ) -> Arrays:
     """Return the arrays, names in one Unicode form; refuse what no gallery has."""
-    people = len(arrays["subjects"])
-    kinds = {
-        "subjects": ("U", (people,)),
-        "templates": ("f", (people, space.embedding_size)),
-        "lengths": ("f", (people,)),
-        "images": ("i", (people,)),
-    }
-    if any((arrays[name].dtype.kind, arrays[name].shape) != kinds[name] for name in kinds):
-        raise ValueError("its arrays do not fit together")
+    people, size = len(arrays["subjects"]), space.embedding_size
+    kinds = {"subjects": "U", "templates": "f", "lengths": "f", "images": "i"}
+    for name, kind in kinds.items():
+        shape = (people, size) if name == "templates" else (people,)
+        if arrays[name].dtype.kind != kind or arrays[name].shape != shape:
+            raise ValueError(f"its {name} do not fit")
     # Templates were unit vectors when they were written.
     if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
         raise ValueError("a template is not of length 1")
     if calibration is not None:
-        entries = calibration.entry_subjects.size
-        numbered = np.array_equal(calibration.entry_subjects, np.arange(entries))
-        if not numbered or entries > people or calibration.entries.min() < -1:
+        subjects = calibration.entry_subjects
+        numbered = np.array_equal(subjects, np.arange(subjects.size)) and subjects.size <= people
+        if not numbered or calibration.entries.min() < -1:
             raise ValueError("its calibration is of another gallery")
-    subjects = same_names(arrays["subjects"])
-    names, counts = np.unique(subjects, return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(f"{str(names[counts > 1][0])!r} is in it twice")
-    return {**arrays, "subjects": subjects}
+    names = pd.Series(same_names(arrays["subjects"]))
+    for name in names[names.duplicated()]:
+        raise ValueError(f"{name!r} is in it twice")
+    return {**arrays, "subjects": same_names(arrays["subjects"])}
 
 
 def export_table(

@@ -17,8 +17,6 @@ them:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, log_ndtr
@@ -44,34 +42,6 @@ _SAMPLE = 2048
 _BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
-
-
-@dataclass(frozen=True)
-class ImpostorTail:
-    """The tail of impostors' scores: P(w above t) = exp(−(t − δ)/σ) for one impostor."""
-
-    slope: float
-    """σ: 1 for normal scores, more for a heavier tail."""
-    shift: float
-    """δ."""
-    centre: float
-    """Of standardised scores."""
-    spread: float
-    """Of standardised scores."""
-
-    def log_expected(self, scores: NDArray[np.floating], candidates: int) -> NDArray[np.float64]:
-        """Return the logarithm of how many of so many impostors are expected at or above a score.
-
-        Args:
-            scores: standardised, of any shape.
-            candidates: subjects that each is the best of.
-        """
-        return np.log(candidates) - (self.exponents(scores) - self.shift) / self.slope
-
-    def exponents(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return w of standardised scores; −∞ where there is none."""
-        z = (scores.astype(np.float64) - self.centre) / self.spread
-        return np.where(np.isneginf(z), -np.inf, -log_ndtr(-z))
 
 
 def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -157,11 +127,13 @@ def fit_tail(
     Returns:
         The logarithm of each row's p-value, ``(n,)``.
     """
-    exponents = ImpostorTail(_SLOPE, _SHIFT, *scale).exponents(best)
+    z = (best.astype(np.float64) - scale[0]) / scale[1]
+    exponents = np.where(np.isneginf(z), -np.inf, -log_ndtr(-z))
     known = np.zeros(len(best), bool)
     for _ in range(_ROUNDS):
-        tail = ImpostorTail(*_moments(exponents, candidates, known), *scale)
-        values = log_p_value(tail.log_expected(best[:, 0], candidates))
+        slope, shift = _moments(exponents, candidates, known)
+        # Of so many impostors e^−(w − δ)/σ each is expected at or above the best.
+        values = log_p_value(np.log(candidates) - (exponents[:, 0] - shift) / slope)
         now = accept(values, share)
         if np.array_equal(known, now):
             break

@@ -170,11 +170,8 @@ def find_overlap(
 
     Raises:
         DatasetError: embeddings without ids, of different lengths, or none that is usable.
-        MetricError: a share that is none, or one subject on either side, to whom nobody can be
-            compared.
+        MetricError: one subject on either side, to whom nobody can be compared.
     """
-    if not 0 < share < 1:
-        raise MetricError(f"the share of false proposals is {share}; give one between 0 and 1")
     if a.vectors.shape[1] != b.vectors.shape[1]:
         raise DatasetError(
             f"{names[0]} has embeddings of {a.vectors.shape[1]} dimensions and {names[1]} of "

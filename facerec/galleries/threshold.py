@@ -36,7 +36,6 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredFigure
-from facerec.statistics.intervals import check_confidence
 from facerec.statistics.operating_points import Rate, between, just_above, parse_rate
 
 DEPTH = 64
@@ -182,16 +181,7 @@ class Calibration:
             threshold: candidates score at least this.
             size: entries of the gallery.
             confidence: of the interval.
-
-        Raises:
-            MetricError: a size below 1, a threshold that is NaN, or an impossible confidence.
         """
-        check_confidence(confidence)
-        if size < 1 or math.isnan(threshold):
-            raise MetricError(
-                f"a gallery of {size} entries at threshold {threshold} has no FPIR; give at least "
-                "one entry and a number"
-            )
         events, most = self._alarming(threshold), self.entry_subjects.size
         counted = size <= most and (events >= FEWEST_ALARMS or self.tail is None)
         value, interval, remark = None, None, ""

@@ -164,8 +164,6 @@ def test_what_the_data_does_not_carry_has_no_value() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda c: c.fpir(0.5, 0), "at least one entry"),
-        (lambda c: c.fpir(math.nan, 5), "number"),
         (lambda c: c.threshold("0", 5), "above 0"),
         (lambda c: c.threshold("2", 5), "rate"),
         (lambda c: c.threshold("0.1", 5, confidence=1.0), "confidence"),

@@ -172,7 +172,7 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
     """Audit the runs, later ones against the first; return what is said of the norms."""
     from facerec.commands.embed import Job, embed
-    from facerec.fairness.outputs import PAGE, read_rows
+    from facerec.fairness.page import PAGE, read_rows
     from facerec.fairness.rows import ETA2, p_of
 
     baseline: Path | None = None

@@ -253,7 +253,7 @@ def print_summary(written: Embeddings, path: Path, say: Callable[[str], None]) -
 
 
 def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str:
-    from facerec.verification.uncertainty import mean_interval
+    from facerec.verification.evaluation import mean_interval
 
     basis, clusters = f"{len(norms):,} images", np.arange(len(norms))
     if subjects is not None and (subjects != "").all():

@@ -12,7 +12,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from facerec.comparison.finals import (
     scored_positions,
     write_final,
 )
-from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import create_loss
 from facerec.comparison.protocol import (
@@ -43,7 +43,7 @@ from facerec.comparison.protocol import (
     digest,
 )
 from facerec.comparison.retrieval import check_clustering
-from facerec.comparison.search import Search, Trial
+from facerec.comparison.search import Search, Trial, best_of
 from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import read_recipe
 from facerec.errors import ComparisonError
@@ -69,10 +69,8 @@ class ArmResult:
 
     arm: Arm
     trials: tuple[Trial, ...]
-    runs: tuple[FinalRun, ...]
-    """One a seed; none if no trial succeeded."""
-    seeds: tuple[int, ...]
-    """The number of each run's seed."""
+    runs: Mapping[int, FinalRun]
+    """By the number of the seed; none if no trial succeeded."""
     failures: tuple[str, ...]
     """Of final runs that could not be trained, with their seed."""
     first_settings: int
@@ -80,9 +78,8 @@ class ArmResult:
 
     @property
     def best(self) -> Trial | None:
-        """The first trial with the highest score; None if all failed."""
-        scored = (trial for trial in self.trials if trial.score is not None)
-        return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
+        """The trial that was trained anew; None if all failed."""
+        return best_of(self.trials)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +89,8 @@ class Results:
     comparison: Comparison
     manifest: dict[str, Any]
     arms: tuple[ArmResult, ...]
-    untrained: tuple[FinalRun, ...]
-    """Models with drawn weights, one a seed; of a comparison on features these themselves, once."""
+    untrained: Mapping[int, FinalRun]
+    """Models with drawn weights, by seed; of a comparison on features these themselves, once."""
 
 
 @contextmanager
@@ -162,7 +159,7 @@ class Harness:
             self.images.train_classes,
             str(self._path),
         )
-        self.trainer = Trainer(self.images, device)
+        self.trainer = ArmTrainer(self.images, device)
         self._check_models()
         self._notes = [*self.images.notes, *self._check_weights()]
         with held(folder / "locks" / "turn", wait=True):
@@ -205,28 +202,18 @@ class Harness:
         """Gather what was found; a comparison must be done for this."""
         arms = []
         for arm in self.comparison.arms:
-            best = self.search.best(arm)
             given = len(self.search.first_settings(arm)) if arm.ranges else 1
-            runs, seeds, failures = [], [], []
-            for seed in range(self.comparison.repetitions) if best else ():
-                run, note = self._read(arm, seed)
-                if note["failure"]:
-                    failures.append(f"seed {seed}: {note['failure']}")
+            runs, failures = {}, []
+            for seed in range(self.comparison.repetitions) if self.search.best(arm) else ():
+                run, failure = self._read(arm, seed)
+                if failure:
+                    failures.append(f"seed {seed}: {failure}")
                 else:
-                    runs.append(run)
-                    seeds.append(seed)
-            arms.append(
-                ArmResult(
-                    arm=arm,
-                    trials=self.search.trials(arm),
-                    runs=tuple(runs),
-                    seeds=tuple(seeds),
-                    failures=tuple(failures),
-                    first_settings=min(given, self.search.budget(arm)),
-                )
-            )
-        untrained = [self._read(None, seed)[0] for seed in range(self._untrained)]
-        return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
+                    runs[seed] = run
+            first = min(given, self.search.budget(arm))
+            arms.append(ArmResult(arm, self.search.trials(arm), runs, tuple(failures), first))
+        untrained = {seed: self._read(None, seed)[0] for seed in range(self._untrained)}
+        return Results(self.comparison, self.manifest, tuple(arms), untrained)
 
     # ---------------------------------------------------------------- units of work
 
@@ -257,8 +244,9 @@ class Harness:
             for arm in (None, *self.comparison.ordered):
                 name = UNTRAINED if arm is None else arm.name
                 path = self._final_path(name, seed)
-                ready = seed < self._untrained if arm is None else self._best(arm) is not None
-                if not ready or path.is_file():
+                if path.is_file() or (arm is None and seed >= self._untrained):
+                    continue
+                if arm and not (self.search.is_done(arm) and self.search.best(arm)):
                     continue
                 with held(self.folder / "locks" / "finals" / f"{name}-{seed}") as mine:
                     if mine and not path.is_file():
@@ -266,21 +254,16 @@ class Harness:
                         return True
         return False
 
-    def _best(self, arm: Arm) -> Any:
-        """Return the best trial of an arm whose search is done."""
-        return self.search.best(arm) if self.search.is_done(arm) else None
-
     def _score(self, path: Path, arm: Arm | None, seed: int) -> None:
         """Train a seed's models, or none, and write how they score on the test classes."""
         asked, drawn = self.comparison, self._seed(1, seed)
         protocol = asked.protocol if arm is None else asked.protocol_of(arm)
-        models, fits = [], []
-        if arm is not None:
-            tuned = arm.at(self.search.setting(arm, self._best(arm)))
-            for fold in self.split.folds:
-                fit, model = self.trainer.fit(tuned, protocol, fold, drawn)
-                models.append(model)
-                fits.append(fit)
+        fits: list[Fit] = []
+        best = None if arm is None else self.search.best(arm)
+        if arm and best:
+            tuned = arm.at(best.setting)
+            trained = [self.trainer.fit(tuned, protocol, f, drawn) for f in self.split.folds]
+            fits, models = [fit for fit, _ in trained], [model for _, model in trained]
         elif self.on_features:
             models = [nn.Identity()]
         else:
@@ -295,15 +278,16 @@ class Harness:
 
     def _origin(self, arm: Arm | None, seed: int) -> dict[str, Any]:
         """Return what tells a final run from all others."""
+        best = None if arm is None else self.search.best(arm)
         return {
             "arm": UNTRAINED if arm is None else arm.name,
             "seed": seed,
-            "trial": None if arm is None else self._best(arm).number,
+            "trial": None if best is None else best.number,
             "comparison_sha256": self.manifest["comparison_sha256"],
         }
 
-    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, dict[str, Any]]:
-        """Read a final run with its note; refuse that of another arm, seed, trial or comparison."""
+    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, str | None]:
+        """Read a final run and why it failed; refuse that of another arm, trial or comparison."""
         origin = self._origin(arm, seed)
         path = self._final_path(origin["arm"], seed)
         run, note = read_final(path)
@@ -312,7 +296,7 @@ class Harness:
                 f"{path}: is the result of another arm, seed, trial or comparison; delete it and "
                 "run the same command again"
             )
-        return run, note
+        return run, note["failure"]
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""

@@ -73,7 +73,7 @@ _TwoOrMore = Annotated[int, Limits(2, MOST)]
 
 
 @dataclass(frozen=True)
-class Batch(Checked):
+class ClassBatch(Checked):
     """Images of a training step: ``classes`` × ``per_class``."""
 
     classes: _TwoOrMore = 8
@@ -90,7 +90,7 @@ class Protocol(Checked):
     transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
     """What happens to an image before the trunk; None for features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
-    batch: Batch = field(default_factory=Batch)
+    batch: ClassBatch = field(default_factory=ClassBatch)
     steps_per_epoch: Count = 100
     """Optimizer steps between two validations."""
     epochs: Count = 40
@@ -230,8 +230,6 @@ class Comparison(Checked):
     table."""
     confidence: ProperShare = 0.95
     """Of all intervals."""
-    replicates: Count = 2000
-    """Resamples of the families of arms, for the correlation of gain and norm variance."""
     seed: Seed = 0
     """Source of all seeds."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -53,6 +53,12 @@ class Trial:
     """Validation MAP@R of each fold that was trained."""
     seconds: float
     failure: str | None
+
+
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """Return the first trial with the highest validation score; None if all failed."""
+    scored = (trial for trial in trials if trial.score is not None)
+    return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 def import_optuna() -> Any:
@@ -124,30 +130,20 @@ class Search:
         """Tell whether all trials of an arm have ended."""
         return len(self.finished(arm)) >= self.budget(arm)
 
-    def best(self, arm: Arm) -> optuna.trial.FrozenTrial | None:
-        """Return the trial with the highest validation score; None if all failed."""
-        state = self._optuna.trial.TrialState
-        complete = [t for t in self.finished(arm) if t.state == state.COMPLETE]
-        return max(complete, key=lambda t: (t.value, -t.number), default=None)
-
-    def setting(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> dict[str, float]:
-        """Return the values that a trial searched."""
-        return {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
+    def best(self, arm: Arm) -> Trial | None:
+        """Return the trial that `best_of` chooses."""
+        return best_of(self.trials(arm))
 
     def trials(self, arm: Arm) -> tuple[Trial, ...]:
         """Return the trials that ended, in order, for whoever knows nothing of storages."""
-        return tuple(self._trial(arm, trial) for trial in self.finished(arm))
-
-    def _trial(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> Trial:
-        fits = _stored_fits(trial)
-        return Trial(
-            number=trial.number,
-            setting=self.setting(arm, trial),
-            score=trial.value,
-            folds=tuple(fit.score for fit in fits),
-            seconds=sum(fit.seconds for fit in fits),
-            failure=trial.user_attrs.get("failure"),
-        )
+        found = []
+        for trial in self.finished(arm):
+            setting = {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
+            folds = _stored_fits(trial)
+            scores, seconds = tuple(fit.score for fit in folds), sum(fit.seconds for fit in folds)
+            failure = trial.user_attrs.get("failure")
+            found.append(Trial(trial.number, setting, trial.value, scores, seconds, failure))
+        return tuple(found)
 
     # ---------------------------------------------------------------- work
 
@@ -228,7 +224,7 @@ class Search:
         if base is not None:
             best = self.best(base)
             if best is not None:
-                settings.append(completed({**self.setting(base, best), WEIGHT: 0.0}))
+                settings.append(completed({**best.setting, WEIGHT: 0.0}))
         else:
             published = {f"loss.{k}": v for k, v in arm.loss.published.items()}
             if arm.loss.entry.best_lr is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from facerec.comparison import Arm, Batch, FaceTransform, Protocol, Trunk
+from facerec.comparison import Arm, ClassBatch, FaceTransform, Protocol, Trunk
 from facerec.heads import SEC
 from facerec.records import Augmentation
 from facerec.records.synthetic import SyntheticSet
@@ -18,7 +18,7 @@ small = Protocol(
     trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),
     transform=FaceTransform(size=28, shrink=4, augmentation=Augmentation(flip=0.5)),
     optimizer=Adam(lr=1e-3),
-    batch=Batch(classes=8, per_class=4),
+    batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=20,
     epochs=8,
     patience=3,

@@ -56,7 +56,7 @@ def figures(results: Results) -> Any:
                     {"/".join(key): values.tolist() for key, values in r.scores.items()},
                     [replace(fit, seconds=0.0) for fit in r.fits],
                 )
-                for r in arm.runs
+                for r in arm.runs.values()
             ],
         )
         for arm in results.arms
@@ -78,11 +78,11 @@ def test_what_a_comparison_holds(whole: Results) -> None:
         for trial in arm.trials:
             assert len(trial.folds) == 4 and None not in trial.folds
             assert trial.score == np.mean(trial.folds)  # type: ignore[arg-type]
-        assert all(len(r.fits) == 4 and len(r.labels) == 48 for r in arm.runs)
+        assert all(len(r.fits) == 4 and len(r.labels) == 48 for r in arm.runs.values())
     assert base.first_settings == sec.first_settings == 2
     # The second setting of the arm with SEC is the base's best without SEC.
     assert sec.trials[1].score == max(t.score for t in base.trials if t.score is not None)
-    first, second = base.runs
+    first, second = base.runs.values()
     assert first.mean("concatenated", "map_at_r") != second.mean("concatenated", "map_at_r")
 
 

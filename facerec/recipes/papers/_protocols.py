@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from facerec.comparison import (
-    Batch,
+    ClassBatch,
     Comparison,
     CropTransform,
     FeatureData,
@@ -28,7 +28,7 @@ reality_check = Protocol(
     trunk=Trunk("features", embedding_size=128),
     transform=None,
     optimizer=RMSprop(lr=3e-4),
-    batch=Batch(classes=8, per_class=4),
+    batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=25,
     epochs=40,
     patience=5,
@@ -36,7 +36,7 @@ reality_check = Protocol(
 )
 """For embedding losses."""
 
-classes_alone = replace(reality_check, batch=Batch(classes=32, per_class=1))
+classes_alone = replace(reality_check, batch=ClassBatch(classes=32, per_class=1))
 """For classification losses: one image of each of 32 classes in a batch."""
 
 paper = partial(

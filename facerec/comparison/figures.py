@@ -21,9 +21,9 @@ _ROW = 0.172
 def arm_figure(summary: Summary) -> Figure | None:
     """Draw all arms with their intervals, and beside each its difference from its base.
 
-    The best come first, each penalty right below its loss. Colour is for what the test declares.
+    Colour is for what the test declares.
     """
-    rows = [arm for arm in _ranked(summary) if summary.headline(arm) is not None]
+    rows = [arm for arm in summary.arms.index if summary.headline(arm) is not None]
     if not rows:
         return None
     figure = Figure(figsize=(_WIDTH, 0.85 + _ROW * len(rows)), layout="constrained")
@@ -59,21 +59,6 @@ def arm_figure(summary: Summary) -> Figure | None:
         color=SOFT,
     )
     return figure
-
-
-def _ranked(summary: Summary) -> list[str]:
-    """Return the arms, best first; one that differs in its penalty alone follows its base."""
-    hosts = {pair.Index: pair.against for pair in summary.pairs if pair.claim == "penalty"}
-
-    def host(name: str) -> str:
-        return host(hosts[name]) if name in hosts else name
-
-    def value(name: str) -> float:
-        row = summary.headline(name)
-        return -math.inf if row is None else float(row["mean"])
-
-    order = list(summary.arms.index)
-    return sorted(order, key=lambda n: (-value(host(n)), order.index(host(n)), order.index(n)))
 
 
 def _whiskers(axes: Axes, row: Any, name: str, at: float, colour: str) -> None:

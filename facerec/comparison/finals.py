@@ -113,7 +113,7 @@ def score_models(
             scores[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in found], axis=0)
         clusters = [clustering(each[0], labels, seed=0) for each in embeddings if metrics]
         for asked in metrics:
-            scores[view, asked] = np.mean([getattr(each, asked) for each in clusters], axis=0)
+            scores[view, asked] = np.mean([each[asked] for each in clusters], axis=0)
     norms = [np.linalg.norm(np.concatenate(each).astype(np.float64), axis=1) for each in raw]
     scores[MODELS, "norm_mean"] = np.array([each.mean() for each in norms])
     scores[MODELS, "norm_cv2"] = np.array([each.var() / each.mean() ** 2 for each in norms])

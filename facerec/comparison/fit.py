@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from facerec.comparison.batches import class_batches, derived_seed, two_views
-from facerec.comparison.features import FeatureReader, FeatureSet
+from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule, create_loss
 from facerec.comparison.protocol import Arm, Metric, Protocol
@@ -99,7 +99,7 @@ class ArmTrainer:
 
     def __init__(self, images: ImageSet, device: torch.device) -> None:
         self.images, self.labels, self.device = images, images.labels, device
-        self._readers: dict[Transform | None, BatchReader | FeatureReader] = {}
+        self._readers: dict[Transform, BatchReader] = {}
 
     def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
         """Build the network for these images or features; see `trunks.create_trunk`."""
@@ -181,14 +181,11 @@ class ArmTrainer:
         embeddings = self.embed(trunk, held_out, protocol)
         return retrieve(embeddings, self.labels[held_out], ks=(1,)).means()[SELECTED_BY]
 
-    def _reader(self, protocol: Protocol) -> BatchReader | FeatureReader:
+    def _reader(self, protocol: Protocol) -> BatchReader | FeatureSet:
+        if isinstance(self.images, FeatureSet):
+            return self.images
         transform = protocol.transform
+        assert transform is not None  # `Protocol` has one for every trunk but features
         if transform not in self._readers:
-            if isinstance(self.images, FeatureSet):
-                self._readers[transform] = FeatureReader(self.images)
-            else:
-                assert transform is not None  # `Comparison.check`
-                self._readers[transform] = BatchReader(
-                    self.images, transform, cache_bytes=_CACHE_BYTES
-                )
+            self._readers[transform] = BatchReader(self.images, transform, cache_bytes=_CACHE_BYTES)
         return self._readers[transform]

@@ -45,16 +45,13 @@ from facerec.comparison.protocol import (
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search, Trial, best_of
 from facerec.comparison.splits import ClassSplit, split_classes
-from facerec.comparison.trunks import read_recipe
-from facerec.errors import ComparisonError
+from facerec.comparison.trunks import Trunk, read_recipe
+from facerec.errors import ComparisonError, message_line
 from facerec.files import full_disk_sentence, open_file, parse_json, sha256, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
-
-_SCHEMA = "facerec.comparison/1"
-"""Of ``manifest.json``, a name that other commands have for theirs too."""
 
 _PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
 """Whose versions are noted, where they are installed."""
@@ -174,17 +171,16 @@ class Harness:
         """
         told: dict[str, int] = {}
         while True:
+            done = {arm.name: self._done(arm) for arm in self.comparison.arms}
             for arm in self.comparison.arms:
-                count = self._done(arm)
-                if progress is not None and told.get(arm.name) != count:
-                    progress(arm.name, count, self._units(arm))
-                told[arm.name] = count
+                if progress is not None and told.get(arm.name) != done[arm.name]:
+                    progress(arm.name, done[arm.name], self._units(arm))
+            told = done
             if self._search() or self._finish():
                 continue
-            untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
-            if all(path.is_file() for path in untrained) and all(
-                self._done(arm) >= self._units(arm) for arm in self.comparison.arms
-            ):
+            paths = [self._final_path(UNTRAINED, k) for k in range(self._untrained)]
+            left = any(done[arm.name] < self._units(arm) for arm in self.comparison.arms)
+            if not left and all(path.is_file() for path in paths):
                 return self.results()
             time.sleep(_WAIT)
 
@@ -323,23 +319,25 @@ class Harness:
 
     def _check_models(self) -> None:
         """Build what will be trained once, as a folder keeps to the comparison it began with."""
-        arms = self.comparison.arms
-        for trunk in {self.comparison.protocol_of(arm).trunk for arm in arms}:
+        for trunk in self._trunks:
             self.trainer.create_trunk(trunk, seed=0)
-        for arm in arms:
+        for arm in self.comparison.arms:
             size = self.comparison.protocol_of(arm).trunk.embedding_size
             create_loss(arm.loss, num_classes=2, embedding_size=size, seed=0)
 
+    @property
+    def _trunks(self) -> set[Trunk]:
+        return {self.comparison.protocol_of(arm).trunk for arm in self.comparison.arms}
+
+    @property
     def _weights(self) -> list[Path]:
-        """Return the files that trunks begin with."""
-        comparison = self.comparison
-        trunks = [comparison.protocol_of(arm).trunk for arm in comparison.arms]
-        return sorted({trunk.weights for trunk in trunks if trunk.weights is not None})
+        """The files that trunks begin with."""
+        return sorted({trunk.weights for trunk in self._trunks if trunk.weights is not None})
 
     def _check_weights(self) -> list[str]:
         """Refuse weights that were trained on these images; say where that is unknown."""
         notes = []
-        for path in self._weights():
+        for path in self._weights:
             trained_on = read_recipe(path).get("data", {}).get("path")
             if trained_on is not None and Path(trained_on).resolve() == self._path.resolve():
                 raise ComparisonError(
@@ -355,7 +353,7 @@ class Harness:
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.name: arm.loss.entry.source for arm in self.comparison.arms}
         manifest = {
-            "schema": _SCHEMA,
+            "schema": "facerec.comparison/1",
             "comparison": comparison,
             "comparison_sha256": digest(comparison),
             "data": json.loads(json.dumps(self.images.fingerprint())),
@@ -366,7 +364,7 @@ class Harness:
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
-            "weights_sha256": {str(path): sha256(path) for path in self._weights()},
+            "weights_sha256": {str(path): sha256(path) for path in self._weights},
             "own_losses_sha256": {name: digest(code) for name, code in own.items() if code},
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
@@ -376,28 +374,20 @@ class Harness:
         if not path.is_file():
             write_json(path, manifest)
             return manifest
-        begun = _read_manifest(path)
-        changed = differences(_compared(begun), _compared(manifest))
+        try:
+            begun = parse_json(path.read_bytes())
+            changed = differences(_compared(begun), _compared(manifest))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ComparisonError(
+                f"{path}: is no manifest of a comparison ({message_line(error)}); choose another "
+                "folder with --out"
+            ) from error
         if changed:
             raise ComparisonError(
                 f"{path}: this folder holds a comparison with another {', '.join(changed)}; take "
                 "the change back, or choose another folder with --out"
             )
         return begun
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ComparisonError(
-            f"{path}: cannot be read ({error}); put it back, or choose another folder with --out"
-        ) from error
-    if not isinstance(manifest, dict) or manifest.get("schema") != _SCHEMA:
-        raise ComparisonError(
-            f"{path}: is no manifest of a comparison; choose another folder with --out"
-        )
-    return manifest
 
 
 def _compared(manifest: dict[str, Any]) -> dict[str, Any]:

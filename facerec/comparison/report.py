@@ -39,10 +39,9 @@ _TERMS = {
     "K nearest is. Means over queries.",
     "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit embeddings "
     "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
-    "Interval over seeds, over classes, over both": "Student's t over seeds: another training on "
-    "these test classes. Leaving out one test class at a time: other test classes with these "
-    "trainings. Over both: the two variances added. References are held fixed. Figures of a "
-    "k-means (NMI, F1) are no means over queries, so their intervals are over seeds alone.",
+    "Interval over seeds, over both": "Student's t over seeds: another training on these test "
+    "classes. Over both: the variance over seeds and that of leaving out one test class at a time, "
+    "added; figures of a k-means (NMI, F1) have none.",
 }
 
 
@@ -139,13 +138,11 @@ def answers(summary: Summary) -> Iterator[FindingLine]:
 
 def _notes(summary: Summary) -> list[str]:
     """Return what a reader must know before the figures."""
-    notes = []
-    arms: list[Any] = list(summary.arms.itertuples())
-    for arm in arms:
-        if lost := arm.missing or arm.failures:
-            notes.append(f"{arm.Index}: {arm.failed_runs} final runs failed: {lost}")
-    notes += [f"{each.Index} is not fair: {each.unfair}" for each in summary.pairs if each.unfair]
+    notes = [f"{each.Index} is not fair: {each.unfair}" for each in summary.pairs if each.unfair]
     for result in summary.results.arms:
+        arm = summary.arms.loc[result.arm.name]
+        if lost := arm.missing or arm.failures:
+            notes.append(f"{result.arm.name}: {lost}")
         best = [fit.epoch for run in result.runs.values() for fit in run.fits]
         if untrained := best.count(0):
             notes.append(

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from facerec.defaults import ClusterMetric
 from facerec.devices import exact_products
 from facerec.errors import MetricError, MissingExtraError
 from facerec.statistics.identification import count_equal
@@ -57,16 +58,6 @@ class Retrieval:
         names = ("precision_at_1", "r_precision", "map_at_r")
         recalls = {f"recall_at_{k}": float(each.mean()) for k, each in self.recall_at.items()}
         return {name: float(getattr(self, name).mean()) for name in names} | recalls
-
-
-@dataclass(frozen=True)
-class Clustering:
-    """How well k-means with as many clusters as classes finds the classes."""
-
-    nmi: float
-    """Mutual information of clusters and classes over the mean of their entropies."""
-    f1: float
-    """Harmonic mean of precision and recall over pairs of images that are put together."""
 
 
 def retrieve(
@@ -158,8 +149,8 @@ def retrieve(
     )
 
 
-def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clustering:
-    """Cluster the normalised embeddings by k-means and compare with the classes.
+def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[ClusterMetric, float]:
+    """Return how well k-means on the normalised embeddings finds the classes, as NMI and F1.
 
     k-means runs from one start, so that an unlucky seed gives lower figures. NMI divides by the
     arithmetic mean of the entropies, as scikit-learn and the Reality Check do; F1 is that over
@@ -186,7 +177,7 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clusterin
     (_, false), (missed, true) = pair_confusion_matrix(labels, clusters).tolist()
     # Without a pair to be put together, or put together, nothing is wrong.
     f1 = 2 * true / (2 * true + false + missed) if true + false + missed else 1.0
-    return Clustering(float(normalized_mutual_info_score(labels, clusters)), f1)
+    return {"nmi": float(normalized_mutual_info_score(labels, clusters)), "f1": f1}
 
 
 def check_clustering() -> None:

@@ -219,24 +219,19 @@ class Search:
         if paired is not None:
             # As many are given as in the other arm; all the others share what it proposed.
             return list(map(completed, self.first_settings(paired)))
-        settings = [defaults]
-        base = self.comparison.begun_by(arm)
-        if base is not None:
+        second: dict[str, float] | None
+        if base := self.comparison.begun_by(arm):
             best = self.best(base)
-            if best is not None:
-                settings.append(completed({**best.setting, WEIGHT: 0.0}))
+            second = {**best.setting, WEIGHT: 0.0} if best else None
         else:
-            published = {f"loss.{k}": v for k, v in arm.loss.published.items()}
+            second = {f"loss.{k}": v for k, v in arm.loss.published.items()}
             if arm.loss.entry.best_lr is not None:
-                published["loss_lr"] = arm.loss.entry.best_lr
-            known = published.keys() & defaults.keys()
-            settings.append(
-                completed(published) if known else {r.field: r.middle for r in arm.ranges}
-            )
-        limits = {r.field: r for r in arm.ranges}
+                second["loss_lr"] = arm.loss.entry.best_lr
+            if not second.keys() & defaults.keys():
+                second = {r.field: r.middle for r in arm.ranges}
         return [
-            {k: float(np.clip(v, limits[k].low, limits[k].high)) for k, v in setting.items()}
-            for setting in settings
+            {r.field: float(np.clip(setting[r.field], r.low, r.high)) for r in arm.ranges}
+            for setting in (defaults, *([] if second is None else [completed(second)]))
         ]
 
     def _sampler(self, number: int) -> Any:

@@ -325,7 +325,6 @@ def _arm(
         "failed_trials": sum(trial.score is None for trial in result.trials),
         "first_settings": result.first_settings,
         "trial_seconds": math.fsum(trial.seconds for trial in result.trials),
-        "failed_runs": len(result.failures),
         "final_seconds": math.fsum(f.seconds for run in result.runs.values() for f in run.fits),
     }
     if arm.against is None:

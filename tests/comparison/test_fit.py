@@ -116,7 +116,7 @@ def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor
     loss = torch.stack(losses).mean() + 0.5 * (norms - norms.mean().detach()).square().mean()
     loss.backward()
     optimizer.step()
-    return trunk.trunk.fc.weight.detach()
+    return trunk.head[0].weight.detach()
 
 
 def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
@@ -128,7 +128,7 @@ def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
     original = trainer._validate
 
     def watched(trunk: Any, *args: Any) -> Any:
-        seen.append(trunk.trunk.fc.weight.detach().clone())
+        seen.append(trunk.head[0].weight.detach().clone())
         return original(trunk, *args)
 
     trainer._validate = watched  # type: ignore[method-assign]

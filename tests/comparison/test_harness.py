@@ -182,7 +182,7 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
         run(cut, tmp_path / "cut")
     lost = protocol(trunk=Trunk("foo"), transform=FaceTransform())
     unknown = comparison(images, protocol=lost)
-    with pytest.raises(RecipeError, match="no trunk is called 'foo'"):
+    with pytest.raises(RecipeError, match="no backbone is called 'foo'"):
         run(unknown, tmp_path / "unknown")
     assert {path.name for path in tmp_path.iterdir()} == {"lfw"}
 

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -42,7 +43,7 @@ from facerec.comparison.protocol import (
     as_stored,
     digest,
 )
-from facerec.comparison.retrieval import check_clustering
+from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of
 from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import Trunk, read_recipe
@@ -70,8 +71,6 @@ class ArmResult:
     """By the number of the seed; none if no trial succeeded."""
     failures: tuple[str, ...]
     """Of final runs that could not be trained, with their seed."""
-    first_settings: int
-    """How many of the trials were given, not proposed."""
 
     @property
     def best(self) -> Trial | None:
@@ -142,7 +141,7 @@ class Harness:
         """
         comparison.check()
         if comparison.metrics:
-            check_clustering()
+            clustering(np.eye(2), [0, 1], seed=0)  # what that needs may not be installed
         self.comparison, self.folder, self.device = comparison, folder, device
         self.on_features = isinstance(comparison.data, FeatureData)
         # Features as they are need no seed.
@@ -169,46 +168,47 @@ class Harness:
         Args:
             progress: called with each arm and how many of its trials and final runs are done.
         """
-        told: dict[str, int] = {}
+        told: dict[str, tuple[int, int]] = {}
         while True:
-            done = {arm.name: self._done(arm) for arm in self.comparison.arms}
-            for arm in self.comparison.arms:
-                if progress is not None and told.get(arm.name) != done[arm.name]:
-                    progress(arm.name, done[arm.name], self._units(arm))
-            told = done
+            counts = {_name(arm): self._count(arm) for arm in (None, *self.comparison.arms)}
+            for name, count in counts.items():
+                if progress is not None and told.get(name) != count:
+                    progress(name, *count)
+            told = counts
             if self._search() or self._finish():
                 continue
-            paths = [self._final_path(UNTRAINED, k) for k in range(self._untrained)]
-            left = any(done[arm.name] < self._units(arm) for arm in self.comparison.arms)
-            if not left and all(path.is_file() for path in paths):
+            if all(done >= wanted for done, wanted in counts.values()):
                 return self.results()
             time.sleep(_WAIT)
 
-    def _units(self, arm: Arm) -> int:
-        return self.search.budget(arm) + self.comparison.repetitions
+    def _count(self, arm: Arm | None) -> tuple[int, int]:
+        """Return how many trials and final runs of an arm all workers have done, and of how many.
 
-    def _done(self, arm: Arm) -> int:
-        """Return how many trials and final runs of an arm are done, for all workers."""
-        trials, seeds = len(self.search.finished(arm)), range(self.comparison.repetitions)
-        if self.search.is_done(arm) and self.search.best(arm) is None:
-            return self._units(arm)  # nothing to be trained anew
-        return trials + sum(self._final_path(arm.name, seed).is_file() for seed in seeds)
+        None is the untrained network.
+        """
+        paths = self._paths(arm).values()
+        done = sum(path.is_file() for path in paths)
+        if arm is None:
+            return done, len(paths)
+        return done + len(self.search.finished(arm)), len(paths) + self.search.budget(arm)
+
+    def _paths(self, arm: Arm | None) -> dict[int, Path]:
+        """Return where the final runs lie, by seed; none where all trials failed."""
+        seeds = self._untrained if arm is None else self.comparison.repetitions
+        if arm and self.search.is_done(arm) and not self.search.best(arm):
+            seeds = 0
+        folder = self.folder / "finals" / _name(arm)
+        return {seed: folder / f"seed-{seed}.npz" for seed in range(seeds)}
 
     def results(self) -> Results:
         """Gather what was found; a comparison must be done for this."""
         arms = []
         for arm in self.comparison.arms:
-            given = len(self.search.first_settings(arm)) if arm.ranges else 1
-            runs, failures = {}, []
-            for seed in range(self.comparison.repetitions) if self.search.best(arm) else ():
-                run, failure = self._read(arm, seed)
-                if failure:
-                    failures.append(f"seed {seed}: {failure}")
-                else:
-                    runs[seed] = run
-            first = min(given, self.search.budget(arm))
-            arms.append(ArmResult(arm, self.search.trials(arm), runs, tuple(failures), first))
-        untrained = {seed: self._read(None, seed)[0] for seed in range(self._untrained)}
+            read = {seed: self._read(arm, seed, path) for seed, path in self._paths(arm).items()}
+            runs = {seed: run for seed, (run, failure) in read.items() if not failure}
+            failures = [f"seed {seed}: {why}" for seed, (_, why) in read.items() if why]
+            arms.append(ArmResult(arm, self.search.trials(arm), runs, tuple(failures)))
+        untrained = {seed: self._read(None, seed, p)[0] for seed, p in self._paths(None).items()}
         return Results(self.comparison, self.manifest, tuple(arms), untrained)
 
     # ---------------------------------------------------------------- units of work
@@ -236,15 +236,13 @@ class Harness:
 
     def _finish(self) -> bool:
         """Train and score one seed of an arm whose search is done, or of the untrained network."""
+        ready = [arm for arm in self.comparison.ordered if self.search.is_done(arm)]
+        paths = [(arm, self._paths(arm)) for arm in (None, *ready)]
         for seed in range(self.comparison.repetitions):
-            for arm in (None, *self.comparison.ordered):
-                name = UNTRAINED if arm is None else arm.name
-                path = self._final_path(name, seed)
-                if path.is_file() or (arm is None and seed >= self._untrained):
+            for arm, of_arm in paths:
+                if (path := of_arm.get(seed)) is None or path.is_file():
                     continue
-                if arm and not (self.search.is_done(arm) and self.search.best(arm)):
-                    continue
-                with held(self.folder / "locks" / "finals" / f"{name}-{seed}") as mine:
+                with held(self.folder / "locks" / "finals" / f"{_name(arm)}-{seed}") as mine:
                     if mine and not path.is_file():
                         self._score(path, arm, seed)
                         return True
@@ -276,16 +274,15 @@ class Harness:
         """Return what tells a final run from all others."""
         best = None if arm is None else self.search.best(arm)
         return {
-            "arm": UNTRAINED if arm is None else arm.name,
+            "arm": _name(arm),
             "seed": seed,
             "trial": None if best is None else best.number,
             "comparison_sha256": self.manifest["comparison_sha256"],
         }
 
-    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, str | None]:
+    def _read(self, arm: Arm | None, seed: int, path: Path) -> tuple[FinalRun, str | None]:
         """Read a final run and why it failed; refuse that of another arm, trial or comparison."""
         origin = self._origin(arm, seed)
-        path = self._final_path(origin["arm"], seed)
         run, note = read_final(path)
         if {name: note.get(name) for name in origin} != origin:
             raise ComparisonError(
@@ -297,9 +294,6 @@ class Harness:
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
         return derived_seed(self.comparison.seed, *key)
-
-    def _final_path(self, name: str, seed: int) -> Path:
-        return self.folder / "finals" / name / f"seed-{seed}.npz"
 
     # ---------------------------------------------------------------- data and manifest
 
@@ -388,6 +382,10 @@ class Harness:
                 "the change back, or choose another folder with --out"
             )
         return begun
+
+
+def _name(arm: Arm | None) -> str:
+    return UNTRAINED if arm is None else arm.name
 
 
 def _compared(manifest: dict[str, Any]) -> dict[str, Any]:

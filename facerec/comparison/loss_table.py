@@ -8,7 +8,6 @@ published those of multi-similarity; the others contain their published optima a
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +19,11 @@ from torch import Tensor, nn
 
 from facerec.comparison import pair_losses
 from facerec.comparison.ranges import Range
-from facerec.errors import MissingExtraError
 from facerec.heads import classifier
+from facerec.libraries import Library
+
+_LOSSES = Library("pytorch_metric_learning.losses", "'facerec[compare]'")
+_MINERS = Library("pytorch_metric_learning.miners", "'facerec[compare]'")
 
 Formula = Callable[[Tensor, Tensor], Tensor]
 """Embeddings and labels → loss: a module where it has parameters."""
@@ -120,7 +122,7 @@ def _pml(name: str, *, unit: bool = False, columns: bool = True) -> Callable[...
             settings |= dict(zip(("num_classes", "embedding_size"), shape[:2], strict=True))
             settings["weight_init_func"] = fill
         chosen = _miner(miner, settings.get("margin"), shape.seed)
-        return _FromLibrary(library("losses", name)(**settings), chosen, unit)
+        return _FromLibrary(getattr(_LOSSES, name)(**settings), chosen, unit)
 
     return make
 
@@ -139,9 +141,9 @@ def _miner(kind: str, margin: float | None, seed: int) -> nn.Module | None:
         return pair_losses.DistanceWeightedMiner(seed)
     miner: nn.Module | None = None
     if kind == "batch_hard":
-        miner = library("miners", "BatchHardMiner")()
+        miner = _MINERS.BatchHardMiner()
     elif kind != "none":
-        miner = library("miners", "TripletMarginMiner")(margin, type_of_triplets=kind)
+        miner = _MINERS.TripletMarginMiner(margin, type_of_triplets=kind)
     return miner
 
 
@@ -158,7 +160,7 @@ def _arcface(shape: Shape, **settings: Any) -> Formula:
 
 def _mined_multi_similarity(shape: Shape, epsilon: float, **settings: float) -> Formula:
     module = _pml("MultiSimilarityLoss")(shape, **settings)
-    module.miner = library("miners", "MultiSimilarityMiner")(epsilon)
+    module.miner = _MINERS.MultiSimilarityMiner(epsilon)
     return module
 
 
@@ -197,20 +199,6 @@ def _fill(parameter: Tensor, center_init: str, seed: int, columns: bool) -> None
     kind: Any = "normal" if center_init == "standard_normal" else center_init
     drawn = classifier.draw_centers(count, size, range(count), seed=seed, center_init=kind)
     centers.copy_(drawn * 100 if center_init == "standard_normal" else drawn)
-
-
-def library(module: str, name: str) -> Any:
-    """Return a class of pytorch-metric-learning, whose import takes seconds.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        return getattr(importlib.import_module(f"pytorch_metric_learning.{module}"), name)
-    except ImportError as error:
-        raise MissingExtraError(
-            "this loss needs pytorch-metric-learning; run: pip install 'facerec[compare]'"
-        ) from error
 
 
 # ---------------------------------------------------------------- the table

@@ -143,13 +143,16 @@ def _notes(summary: Summary) -> list[str]:
         arm = summary.arms.loc[result.arm.name]
         if lost := arm.missing or arm.failures:
             notes.append(f"{result.arm.name}: {lost}")
-        best = [fit.epoch for run in result.runs.values() for fit in run.fits]
-        if untrained := best.count(0):
-            notes.append(
-                f"{result.arm.name}: in {untrained} of {counted(len(best), 'final training')} no "
-                "epoch scored higher in validation than the network before training, which was "
-                "kept; let training last longer, with more patience"
-            )
+    epochs = {
+        result.arm.name: [fit.epoch for run in result.runs.values() for fit in run.fits]
+        for result in summary.results.arms
+    }
+    if kept := [f"{arm} {e.count(0)} of {len(e)}" for arm, e in epochs.items() if 0 in e]:
+        notes.append(
+            "Final trainings in which no epoch scored higher in validation than the untrained "
+            f"network, which was kept: {', '.join(kept)}; let training last longer, with more "
+            "patience"
+        )
     few = too_few_seeds(summary.comparison)
     return [*map(sentence, filter(None, [*notes, few, *summary.results.manifest["notes"]]))]
 

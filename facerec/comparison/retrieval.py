@@ -14,7 +14,6 @@ the first reference counts as the higher.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,8 +25,12 @@ from torch import Tensor
 
 from facerec.defaults import ClusterMetric
 from facerec.devices import exact_products
-from facerec.errors import MetricError, MissingExtraError
+from facerec.errors import MetricError
+from facerec.libraries import Library
 from facerec.statistics.identification import count_equal
+
+_CLUSTER = Library("sklearn.cluster", "'facerec[compare]'")
+_RATINGS = Library("sklearn.metrics", "'facerec[compare]'")
 
 _CELLS = 1 << 23
 """Scores that a thread holds at once."""
@@ -166,32 +169,13 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[Clus
         MetricError: an embedding that is zero or not finite.
         MissingExtraError: scikit-learn is not installed.
     """
-    check_clustering()
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import normalized_mutual_info_score
-    from sklearn.metrics.cluster import pair_confusion_matrix
-
     unit = _unit(embeddings, "image").numpy()[: len(np.asarray(labels))]
     classes = len(np.unique(labels))
-    clusters = KMeans(classes, n_init=1, random_state=seed).fit_predict(unit)
-    (_, false), (missed, true) = pair_confusion_matrix(labels, clusters).tolist()
+    clusters = _CLUSTER.KMeans(classes, n_init=1, random_state=seed).fit_predict(unit)
+    (_, false), (missed, true) = _RATINGS.cluster.pair_confusion_matrix(labels, clusters).tolist()
     # Without a pair to be put together, or put together, nothing is wrong.
     f1 = 2 * true / (2 * true + false + missed) if true + false + missed else 1.0
-    return {"nmi": float(normalized_mutual_info_score(labels, clusters)), "f1": f1}
-
-
-def check_clustering() -> None:
-    """Refuse to begin what will need `clustering` where it cannot be had.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-    """
-    try:
-        importlib.import_module("sklearn.cluster")
-    except ImportError as error:
-        raise MissingExtraError(
-            "clustering scores need scikit-learn; install it with: pip install 'facerec[compare]'"
-        ) from error
+    return {"nmi": float(_RATINGS.normalized_mutual_info_score(labels, clusters)), "f1": f1}
 
 
 def _unit(embeddings: ArrayLike, noun: str) -> Tensor:

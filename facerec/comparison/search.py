@@ -8,6 +8,7 @@ time, and so the trials do not depend on how many there are.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,12 +31,15 @@ from facerec.comparison.protocol import (
     digest,
     shared_ranges,
 )
-from facerec.errors import ComparisonError, MissingExtraError, message_line
+from facerec.errors import ComparisonError, message_line
 from facerec.files import open_regular
+from facerec.libraries import Library
 from facerec.recipe import from_dict, to_dict
 
 if TYPE_CHECKING:
     import optuna
+else:
+    optuna = Library("optuna", "'facerec[compare]'")
 
 FitFolds = Callable[[Arm, int], Iterator[Fit]]
 """Trains an arm, its setting written into it, on the folds from a number on, one by one."""
@@ -61,22 +65,6 @@ def best_of(trials: Iterable[Trial]) -> Trial | None:
     return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
-def import_optuna() -> Any:
-    """Import optuna, quiet about every trial.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError(
-            "searching hyperparameters needs optuna; run: pip install 'facerec[compare]'"
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
 class Search:
     """All arms' trials in one storage.
 
@@ -95,7 +83,7 @@ class Search:
         url: str | None = None,
     ) -> None:
         self.comparison = comparison
-        self._optuna = import_optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
         own = digest([as_stored(comparison), data])[:16]
@@ -104,7 +92,7 @@ class Search:
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
             storage = self._open()
             self._studies: dict[str, optuna.Study] = {
-                arm.name: self._optuna.create_study(
+                arm.name: optuna.create_study(
                     study_name=f"{comparison.name}/{arm.name}/{own}",
                     storage=storage,
                     direction="maximize",
@@ -117,10 +105,8 @@ class Search:
 
     def finished(self, arm: Arm) -> list[optuna.trial.FrozenTrial]:
         """Return the trials that ended, those that failed among them, in order."""
-        state = self._optuna.trial.TrialState
-        return self._studies[arm.name].get_trials(
-            deepcopy=False, states=(state.COMPLETE, state.FAIL)
-        )
+        ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
+        return self._studies[arm.name].get_trials(deepcopy=False, states=ended)
 
     def budget(self, arm: Arm) -> int:
         """Return how many trials the arm gets: one where there is nothing to search."""
@@ -159,13 +145,13 @@ class Search:
                 trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
             if result.score is None:
                 trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
-                self._studies[arm.name].tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                self._studies[arm.name].tell(trial, state=optuna.trial.TrialState.FAIL)
                 return
             scores.append(result.score)
         self._studies[arm.name].tell(trial, float(np.mean(scores)))
 
     def _next(self, arm: Arm) -> optuna.Trial:
-        study, states = self._studies[arm.name], self._optuna.trial.TrialState
+        study, states = self._studies[arm.name], optuna.trial.TrialState
         self._enqueue(arm, study)
         trials = study.get_trials(deepcopy=False)
         open_ = (states.RUNNING, states.WAITING)
@@ -174,7 +160,7 @@ class Search:
         # A sampler of its own for each trial, or a resumed search would propose others.
         study.sampler = self._sampler(number)
         if first is not None and first.state == states.RUNNING:  # of a worker that was killed
-            return self._optuna.Trial(study, first._trial_id)
+            return optuna.Trial(study, first._trial_id)
         return study.ask()
 
     def _enqueue(self, arm: Arm, study: optuna.Study) -> None:
@@ -238,17 +224,18 @@ class Search:
         """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
         seed = derived_seed(self.comparison.seed, 2, number)
         startup = min(10, max(1, self.comparison.trials // 3))
-        return self._optuna.samplers.TPESampler(
+        return optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True
         )
 
     # ---------------------------------------------------------------- the storage
 
     def _open(self) -> Any:
-        storages = self._optuna.storages
+        storages = optuna.storages
         if self._url.startswith("journal:"):
             path = self._url.removeprefix("journal:")
-            return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+            backend = importlib.import_module("optuna.storages.journal").JournalFileBackend
+            return storages.JournalStorage(backend(path))
         return storages.RDBStorage(
             self._url,
             engine_kwargs={"connect_args": {"timeout": 100}}
@@ -261,7 +248,7 @@ class Search:
         """Word what storages raise."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        storage_error = self._optuna.exceptions.StorageInternalError
+        storage_error = optuna.exceptions.StorageInternalError
         try:
             yield
         except (storage_error, SQLAlchemyError, OSError, RuntimeError) as error:

@@ -279,12 +279,8 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[
     declared = [
         each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
-    counts = {
-        "trials": (len(arm.trials), len(base.trials)),
-        "first settings": (arm.first_settings, base.first_settings),
-    }
-    unfair = (f"{own} and {other} {noun}" for noun, (own, other) in counts.items() if own != other)
-    return ", ".join(declared), "; ".join(unfair)
+    own, other = len(arm.trials), len(base.trials)
+    return ", ".join(declared), "" if own == other else f"{own} and {other} trials"
 
 
 def _gain(comparison: Comparison, compared: Mapping[ArmKey, SeedMean]) -> Estimate:
@@ -323,7 +319,6 @@ def _arm(
         "setting": None if best is None else dict(best.setting),
         "trials": len(result.trials),
         "failed_trials": sum(trial.score is None for trial in result.trials),
-        "first_settings": result.first_settings,
         "trial_seconds": math.fsum(trial.seconds for trial in result.trials),
         "final_seconds": math.fsum(f.seconds for run in result.runs.values() for f in run.fits),
     }

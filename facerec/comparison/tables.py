@@ -87,8 +87,7 @@ def pair_table(summary: Summary) -> Table[Texts]:
             "in loss, penalty, protocol or search. Found at 80 %: the smallest true difference "
             "that as many seeds with this spread find four times in five, after the adjustment. "
             "Same trials: difference in validation of trials of the same settings. Fair: equal "
-            "protocols, or different in declared fields alone, and equally many trials and first "
-            "settings."
+            "protocols, or different in declared fields alone, and equally many trials."
         ],
     )
 
@@ -111,7 +110,7 @@ def arm_table(summary: Summary) -> Table[Texts]:
             *(cell(arm.Index, *key) for key in keys),
             _hundredfold(arm.validation),
             Cell(searched or words.NOTHING, arm.missing),
-            Cell(str(arm.trials), f"{arm.failed_trials} failed, {arm.first_settings} given"),
+            Cell(str(arm.trials), f"{arm.failed_trials} failed"),
             f"{arm.trial_seconds:,.0f} + {arm.final_seconds:,.0f}",
         ]
 

@@ -103,7 +103,7 @@ def toy_results(
             for k in range(repetitions)
         }
         done = tuple(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
-        found.append(ArmResult(arm, done, runs, (), 2))
+        found.append(ArmResult(arm, done, runs, ()))
     untrained = {
         k: toy_run(np.random.default_rng([seed, 4, k]), labels, difficulty + 0.2, None, 0)
         for k in range(repetitions)

@@ -127,27 +127,30 @@ class Face:
             uint8 image (112, 112, 3) in RGB, aligned to ``TEMPLATE``.
         """
         turn = cv2.Rodrigues(np.radians((how["pitch"], how["yaw"], 0.0)))[0]
-        columns, rows, depth = cv2.split(cv2.transform(self._points, self._camera(turn, how)))
-        normals = cv2.transform(self._normals, turn)
-        seen = (normals[..., 2] > 0) & (abs(columns - 55.5) < 56) & (abs(rows - 55.5) < 56)
+        points = cv2.transform(self._points, self._camera(turn, how)).reshape(-1, 3)
+        normals = cv2.transform(self._normals, turn).reshape(-1, 3)
+        inside = (abs(points[:, 0] - 55.5) < 56) & (abs(points[:, 1] - 55.5) < 56)
+        seen = np.flatnonzero(inside & (normals[:, 2] > 0))
+        hair = _mix(self._hair, 180, np.clip((how["age"] - 48) / 26, 0, 0.92)).astype(np.float32)
+        points, normals, skin, strands, cover = (
+            each.reshape(HEIGHT * WIDTH, -1).take(seen, axis=0)
+            for each in (points, normals, self._painted(how, hair), self._strands, self._cover)
+        )
         side, up = np.radians((how["azimuth"], how["elevation"]))
         light = np.array((np.sin(side) * np.cos(up), -np.sin(up), np.cos(side) * np.cos(up)))
         # Light goes some way into skin, so that the edge of a shadow is soft.
-        lit = np.maximum(normals[seen] @ light.astype(np.float32) + 0.25, 0)
+        lit = np.maximum(normals @ light.astype(np.float32) + 0.25, 0)
         lit = 0.75 * how["light"] * lit[:, None] + how["ambient"]
-        hair = _mix(self._hair, 180, np.clip((how["age"] - 48) / 26, 0, 0.92)).astype(np.float32)
-        skin = self._painted(how, hair)[seen]
-        colour = _mix(skin, self._strands[seen] * hair, self._cover[seen]) * lit
+        colour = _mix(skin, strands * hair, cover) * lit
 
         # What is in front of the rest is added up in its pixel.
-        pixels = (np.rint(rows[seen]) * SIZE + np.rint(columns[seen])).astype(int)
+        columns, rows, depth = points.T
+        pixels = (np.rint(rows) * SIZE + np.rint(columns)).astype(int)
         nearest = np.full(SIZE**2, -np.inf, np.float32)
-        np.maximum.at(nearest, pixels, depth[seen])
-        front = depth[seen] > nearest[pixels] - 6
-        planes = np.column_stack([colour, np.ones(len(colour))])[front].T
-        head: Array = np.stack(
-            [np.bincount(pixels[front], plane, SIZE**2) for plane in planes], axis=-1
-        )
+        np.maximum.at(nearest, pixels, depth)
+        front = np.flatnonzero(depth > nearest[pixels] - 6)
+        pixels, planes = pixels[front], (*colour.take(front, axis=0).T, np.ones(len(front)))
+        head: Array = np.stack([np.bincount(pixels, each, SIZE**2) for each in planes], axis=-1)
         head = cv2.GaussianBlur(head.reshape(SIZE, SIZE, 4).astype(np.float32), (3, 3), 0.6)
         count, scene = head[..., 3:], _background(how, generator)
         scene = _mix(scene, head[..., :3] / (count + 1e-6), np.minimum(3 * count, 1))

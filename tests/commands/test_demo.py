@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.every_command import TRAINING
 from helpers.html_page import Page
 
 from facerec.commands import demo as module
@@ -21,28 +22,6 @@ from facerec.report.conclusions import ALPHA, of_test
 
 GROUPS = {"group": ["good", "poor"], "control": list(CONTROL)}
 
-RECIPE = """
-from pathlib import Path
-
-from facerec.backbones import Backbone
-from facerec.heads import SEC, ArcFace
-from facerec.records import Data
-from facerec.training import SGD, Recipe
-
-recipe = Recipe(
-    data=Data(path=Path("elsewhere")),
-    backbone=Backbone(name="iresnet18", embedding_size=16, width=0.125),
-    margin=ArcFace(scale=16.0, margin=0.2),
-    regularizer=SEC(weight=0.5),
-    optimizer=SGD(lr=0.05),
-    batch_size=16,
-    epochs=2,
-    precision="fp32",
-    workers=0,
-)
-"""
-
-
 # As many people as two groups of ten need.
 FACES = SyntheticSet(
     seed=3,
@@ -53,37 +32,29 @@ FACES = SyntheticSet(
 )
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    (tmp_path / "tiny.py").write_text(RECIPE)
-    return tmp_path
-
-
 @pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_a_page(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = workplace / "out"
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "tiny.py").write_text(TRAINING)
+    out = tmp_path / "out"
     # What an earlier demo left there is replaced, and nothing else.
     for old in ("data/old.bin", "runs/old/model.safetensors", "mine.txt"):
         (out / old).parent.mkdir(parents=True, exist_ok=True)
         (out / old).write_text("old")
-    demo(out, faces=FACES, recipe=workplace / "tiny.py", processes=1)
+    demo(out, faces=FACES, recipe=tmp_path / "tiny.py", processes=1)
     printed = capsys.readouterr().out
     assert not (out / "data" / "old.bin").exists() and not (out / "runs" / "old").exists()
     assert (out / "mine.txt").read_text() == "old"
 
     # Two runs that differ in the penalty alone.
-    recipes = {
-        p.name: json.loads((p / "recipe.json").read_text()) for p in (out / "runs").iterdir()
-    }
-    assert recipes.keys() == {"arcface", "arcface_sec"}
-    penalties = {name: recipe.pop("regularizer") for name, recipe in recipes.items()}
-    assert penalties["arcface"] is None and penalties["arcface_sec"]["type"] == "SEC"
-    assert recipes["arcface"] == recipes["arcface_sec"]
-    assert recipes["arcface"]["data"]["path"] == str(out / "data")
+    plain, treated = (
+        json.loads((out / "runs" / name / "recipe.json").read_text())
+        for name in ("arcface", "arcface_sec")
+    )
+    assert plain.pop("regularizer") is None and treated.pop("regularizer")["type"] == "SEC"
+    assert plain == treated and plain["data"]["path"] == str(out / "data")
 
     # One page with everything in it, the findings first.
     text = (out / "report.html").read_text(encoding="utf-8")

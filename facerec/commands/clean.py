@@ -54,7 +54,7 @@ def clean(
     looks like in these embeddings is seen by planting such faults in the set.
 
     Args:
-        source: A record file, its folder, a folder of identity/image.jpg, or an embeddings file
+        source: A record file, its folder, a folder of subject/image.jpg, or an embeddings file
             (.npz, .parquet, .csv) that says who is on the images.
         out: The .csv file of proposals to write.
         embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.

@@ -45,7 +45,7 @@ class Job(Network):
     out: Path
     """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
     records: Path | None = None
-    """A record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a .tar, a
+    """A record file, its folder, a folder of subject/image.jpg, or WebDataset shards: a .tar, a
     folder of such, or 'shards-{000..009}.tar' in quotes."""
     images: Path | None = None
     """A folder with JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are paths in it, and its

@@ -55,9 +55,9 @@ GROUPINGS = {
 SETTINGS = ("backbone", "margin", "optimizer", "epochs")
 """What the page says of both recipes."""
 
-Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
-"""Results by arm and pack."""
-Findings: TypeAlias = "dict[str, list[FindingLine]]"
+_Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
+"""By arm and pack."""
+_Findings: TypeAlias = "dict[str, list[FindingLine]]"
 """What audits say of the norms by a grouping, a line for each arm."""
 
 
@@ -102,7 +102,7 @@ def demo(
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")
     _draw(data, faces, processes, console)
-    results: Results = {}
+    results: _Results = {}
     folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
         console.rule(f"{number}  {name}")
@@ -159,13 +159,13 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
     return results
 
 
-def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> Findings:
+def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> _Findings:
     """Audit the runs, later ones against the first; return what is said of the norms."""
     from facerec.commands.embed import Job, embed
     from facerec.fairness.outputs import read_rows
 
     baseline: Path | None = None
-    findings: Findings = {grouping: [] for grouping in GROUPINGS}
+    findings: _Findings = {grouping: [] for grouping in GROUPINGS}
     for number, (arm, folder) in enumerate(folders.items(), start=5):
         console.rule(f"{number}  audit of {arm}")
         embeddings = folder / "lfw.npz"
@@ -201,7 +201,7 @@ def _finding(figure: str, truth: str, rows: Mapping[str, Mapping[str, Any]]) -> 
     return FindingLine(figure, f"{eta2['value']:.3f}", shown, of_test(p), truth, basis)
 
 
-def _verdict(results: Results, findings: Findings) -> str:
+def _verdict(results: _Results, findings: _Findings) -> str:
     """Return what the demo found, made by rule from its figures."""
     planted, control = (
         sum(line.conclusion == "difference detected" for line in lines)
@@ -221,7 +221,7 @@ def _verdict(results: Results, findings: Findings) -> str:
     )
 
 
-def _table(results: Results) -> Table[Any]:
+def _table(results: _Results) -> Table[Any]:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
     from facerec.verification.report import format_rate
 
@@ -251,8 +251,8 @@ def _table(results: Results) -> Table[Any]:
 
 
 def _page(
-    results: Results,
-    findings: Findings,
+    results: _Results,
+    findings: _Findings,
     sheet: bytes,
     links: Mapping[str, str],
     settings: Mapping[str, str],

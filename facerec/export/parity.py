@@ -19,7 +19,7 @@ from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.errors import ExportError
 from facerec.export.graph import copy_for_export
-from facerec.records.faces import Face, draw_circumstances
+from facerec.records.faces import DrawnFace, draw_circumstances
 from facerec.report import words
 
 BATCHES = (1, 2, 5, 64)
@@ -171,7 +171,7 @@ def sample_faces(count: int) -> npt.NDArray[np.uint8]:
 @functools.cache
 def _face(index: int) -> npt.NDArray[np.uint8]:
     generator = np.random.default_rng(index)
-    face = Face(generator)
+    face = DrawnFace(generator)
     return face.photo(draw_circumstances("everyday", face.traits["age"], generator), generator)
 
 

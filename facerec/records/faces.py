@@ -74,7 +74,7 @@ def encode(image: Array, quality: float) -> bytes:
     return bytes(cv2.imencode(".jpg", image[..., ::-1], options)[1])
 
 
-class Face:
+class DrawnFace:
     """One drawn person: what stays the same from photo to photo.
 
     Attributes:

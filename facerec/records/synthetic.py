@@ -24,7 +24,7 @@ from facerec.limits import MOST, Checked, Count, CountOrNone, Limits, NonNegativ
 from facerec.processes import process_pool
 from facerec.progress import Progress
 from facerec.records.decode import decode_image
-from facerec.records.faces import Face, draw_circumstances, encode
+from facerec.records.faces import DrawnFace, draw_circumstances, encode
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
@@ -37,7 +37,7 @@ CONTROL = ("heads", "tails")
 """Values of the column ``control``: groups that differ in nothing, as a coin was thrown for every
 subject. What an audit detects between them is a false alarm."""
 
-Photo: TypeAlias = "tuple[bytes, dict[str, str]]"
+_Photo: TypeAlias = "tuple[bytes, dict[str, str]]"
 """A JPEG and its row of attributes.csv."""
 
 
@@ -141,7 +141,7 @@ def write_synthetic(
         every = map if processes == 1 else partial(pool.map, chunksize=2)
         drawn = every(_album, _subjects(config))
 
-        def albums(count: int) -> Iterator[list[Photo]]:
+        def albums(count: int) -> Iterator[list[_Photo]]:
             for album in itertools.islice(drawn, count):
                 rows.extend(row for _, row in album)
                 if progress is not None:
@@ -197,9 +197,9 @@ def _subjects(config: SyntheticSet) -> list[_Subject]:
     return subjects
 
 
-def _album(subject: _Subject) -> list[Photo]:
+def _album(subject: _Subject) -> list[_Photo]:
     """Draw all photos of a subject."""
-    face, album = Face(np.random.default_rng(subject.key)), []
+    face, album = DrawnFace(np.random.default_rng(subject.key)), []
     for number in range(1, subject.photos + 1):
         generator = np.random.default_rng([*subject.key, number])
         age = face.traits["age"] + generator.normal(0, 4)
@@ -224,12 +224,12 @@ def _album(subject: _Subject) -> list[Photo]:
     return album
 
 
-def _pairs(name: str, albums: Sequence[list[Photo]], config: SyntheticSet) -> list[Photo]:
+def _pairs(name: str, albums: Sequence[list[_Photo]], config: SyntheticSet) -> list[_Photo]:
     """Return the photos of all pairs of a pack, fold by fold, the mated ones first."""
     half, size = config.pairs_per_fold // 2, config.subjects_per_fold
     # Behind the keys of the sections.
     generator = np.random.default_rng([config.seed, 2 + FOLDS * len(PACKS) + PACKS.index(name)])
-    pairs: list[tuple[Photo, Photo]] = []
+    pairs: list[tuple[_Photo, _Photo]] = []
     for first in range(0, len(albums), size):
         fold = albums[first : first + size]
         pairs += [(album[i], album[i + 1]) for i in (0, 2) for album in fold][:half]

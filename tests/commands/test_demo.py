@@ -8,14 +8,12 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.every_command import TRAINING
 from helpers.html_page import Page
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
-from facerec.embedding import load_model
 from facerec.fairness.rows import ETA2, p_of
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 from facerec.report.conclusions import ALPHA, of_test
@@ -60,9 +58,11 @@ def test_the_demo_goes_from_nothing_to_a_page(
     text = (out / "report.html").read_text(encoding="utf-8")
     page, said = Page(text), " ".join(Page(text).text.split())
     audits = [f"audit/{name}/audit.html" for name in ("arcface", "arcface_sec")]
-    bundle = "runs/arcface_sec/export"
     links = [link["href"] for link in page.all("a")]
-    assert [link for link in links if "#" not in link] == [*audits, f"{bundle}/model_card.md"]
+    assert [link for link in links if "#" not in link] == [
+        *audits,
+        "runs/arcface_sec/export/model_card.md",
+    ]
     (style,) = re.findall("<style>(.*?)</style>", text, re.S)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
@@ -77,11 +77,6 @@ def test_the_demo_goes_from_nothing_to_a_page(
     for row in table[1:]:
         assert re.fullmatch(r"\d+\.\d\d % ± \d+\.\d\d", row[2])
         assert "not resolvable" in row[3]  # by 60 different pairs
-
-    # What is exported computes what the run does.
-    image = np.random.default_rng(0).integers(0, 256, (1, 112, 112, 3), np.uint8)
-    exported, trained = (load_model(out / path) for path in (bundle, "runs/arcface_sec"))
-    np.testing.assert_allclose(exported.embed(image), trained.embed(image), rtol=1e-4, atol=1e-4)
 
     # Both runs are audited, the one with the penalty against the one without.
     planted = 0

@@ -31,7 +31,7 @@ from facerec.records import Augmentation
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Adam, RMSprop
 
-faces = SyntheticSet(identities=160, images_per_identity=12, pairs_per_fold=4)
+faces = SyntheticSet(subjects=160, images_per_subject=12, pairs_per_fold=4)
 
 small = Protocol(
     trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),

@@ -53,7 +53,7 @@ from helpers.tiny_comparison import comparison
 recipe = comparison(Path("classes"), trials=2)
 """
 
-FACES = "--identities 6 --images-per-identity 4 --pairs-per-fold 4"
+FACES = "--subjects 6 --images-per-subject 4 --pairs-per-fold 4"
 FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
 
 LINES = {

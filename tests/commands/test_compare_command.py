@@ -52,7 +52,7 @@ def test_a_comparison_from_the_command_line(
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
-    assert results["schema"] == "facerec.comparison.results/3"
+    assert results["schema"] == "facerec.comparison.results/4"
     with (out / "table.csv").open(newline="") as file:
         assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in csv.DictReader(file)}
     page = (out / "report.html").read_bytes()

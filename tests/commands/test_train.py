@@ -182,14 +182,14 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["loss"] < rows[0]["loss"]
-    names = [path.name for path in checkpoint.complete(run / "checkpoints")]
+    names = [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")]
     assert names == [f"step-{step:08d}" for step in (3, 4, 6, 8)]  # an epoch has four
     model = load_model(run)
     assert model.recipe == read(run / "recipe.json")
     images = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), np.uint8)
     vectors = model.embed(images)
     assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
-    assert "56 images of 7 identities, data" in printed
+    assert "56 images of 7 subjects, data" in printed
     assert "model: runs/arc/model.safetensors" in printed
     assert sorted(p.name for p in run.iterdir()) == sorted(
         ["recipe.json", "manifest.json", "metrics.jsonl", "checkpoints", "model.safetensors"]

@@ -171,7 +171,8 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
     """Audit the runs, later ones against the first; return what is said of the norms."""
-    from facerec.commands.embed import Job, embed
+    from facerec.commands.embed import embed
+    from facerec.commands.embedder import Embedder
     from facerec.fairness.outputs import PAGE, read_rows
     from facerec.fairness.rows import ETA2, p_of
 
@@ -180,7 +181,7 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
     for number, (name, folder) in enumerate(folders.items(), start=5):
         console.rule(f"{number}  audit of {name}")
         embeddings = folder / "lfw.npz"
-        embed(Job(model=folder, bench=str(data / "lfw.bin"), out=embeddings))
+        embed(out=embeddings, bench=str(data / "lfw.bin"), embedder=Embedder(model=folder))
         audit(
             embeddings=embeddings,
             attributes=data / "attributes.csv",
@@ -251,7 +252,7 @@ def _finding(audit: NormAudit) -> FindingLine:
     )
 
 
-def _table(results: Results) -> Table[Any]:
+def _table(results: Results) -> Table:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
     from facerec.verification.report import format_rate
 

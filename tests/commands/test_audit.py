@@ -86,8 +86,7 @@ def rows_of(folder: str) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asserted = ["--assert", "eta2<0.9", "p<=0.01"]
-    run("--one-to-many", "--fpir", "1e-1", "--reference", "male", *asserted)
+    run("--one-to-many", "--fpir", "1e-1", "--reference", "male")
     text = capsys.readouterr().out
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
@@ -97,16 +96,10 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert document["inputs"][0]["model"]["name"] == "toy"
 
 
-def test_assertions_that_fail_and_thresholds_of_scores(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thresholds_of_scores(workplace: Path) -> None:
     lines = ["label,score", *(f"{row % 2},{row / 1000}" for row in range(1000))]
     Path("S.csv").write_text("\n".join(lines))
-    with pytest.raises(SystemExit) as exit_:
-        run("--threshold-from", "S.csv", "--assert", "eta2 < 1e-9", "fmr_ratio<0.5")
-    assert exit_.value.code == 1
-    text = capsys.readouterr().out
-    assert "assertion failed: eta2<1e-09, found 0." in text and "fmr_ratio<0.5" in text
+    run("--threshold-from", "S.csv")
     assert rows_of("out")["threshold", "", "1e-2"]["denominator"] == 500
 
 
@@ -124,20 +117,16 @@ def test_the_smallest_target_that_all_groups_carry_heads(
     lines += [f"0,{score},women,men" for score in np.linspace(-0.5, 0.4, 6900)]
     Path("S.csv").write_text("\n".join(lines))
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
-    scores_main([*flags, "--assert", "fmr_ratio<3.52", "fmr_ratio>3.51"])
+    scores_main(flags)
     text = " ".join(capsys.readouterr().out.split())
     assert "for 1 in 100, 2.9 % of the impostor pairs of women and 0.83 % of those of men" in text
     assert ": 3.52 times [" in text and "at FMR 1e-2" in text
     assert "FMR, threshold for 1e-2" in Path("out/model_card_section.md").read_text()
-    with pytest.raises(SystemExit):
-        scores_main([*flags, "--assert", "fmr_ratio<3.5"])
-    assert "fmr_ratio<3.5, found 3.51515" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--assert", "eta3<1"], "not of the form eta2<0.01"),
         (["--intersect"], "an intersection needs two attributes"),
         (["--group", "race"], "no column 'race'"),
         (["--embeddings", "none.npz"], "none.npz"),

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from facerec.commands.clean import main
-from facerec.commands.embed import main as embed
 from facerec.commands.make_records import main as make
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
@@ -120,25 +119,11 @@ def test_a_page_shows_faces_to_its_owner_alone(workplace):
     assert (workplace / "faces.html").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_model_is_fed_as_its_flags_say(workplace):
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    from helpers.toy_onnx import tiles
-
-    onnx.save(tiles(), "m.onnx")
-    network = ["--model", "m.onnx", "--mean", "0", "--std", "255", "--channels", "bgr"]
-    main(["faces", *network, "--out", "at_once.csv"])
-    embed(["--records", "faces", *network, "--out", "m.npz"])
-    main(["faces", "--embeddings", "m.npz", "--out", "in_two_steps.csv"])
-    assert Path("at_once.csv").read_text() == Path("in_two_steps.csv").read_text()
-
-
 @pytest.mark.parametrize(
     "arguments, word",
     [
-        (["faces", "--out", "p.csv"], "--model"),
+        (["faces", "--out", "p.csv"], "--embeddings"),
         (["e.npz", "--out", "p.txt"], ".csv"),
-        (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import struct
@@ -130,8 +129,6 @@ def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "images images: 43\n" in text
     assert "43 of 43 images embedded, 0 failures to acquire" in text
-    mean, cv = found.norms.mean(), found.norms.std() / found.norms.mean()
-    assert re.search(rf"mean norm {mean:.4g} \[.*\] \(43 images of 8 subjects\), CV {cv:.4f}", text)
     assert text.endswith("embeddings: out/e.npz\n")
     assert list(Path("out").iterdir()) == [Path("out/e.npz")]
 
@@ -197,8 +194,7 @@ def test_bad_images_are_counted_or_end_the_command(
     text = capsys.readouterr().out
     assert "29 of 42 images embedded, 13 failures to acquire" in text
     assert text.count("  not acquired: images/person") == 10
-    assert "… and 3 more, all listed in the file" in text
-    assert "(29 images of 6 subjects)" in text
+    assert "… and 3 more" in text
 
 
 def test_photos_are_aligned_by_a_table_of_points(

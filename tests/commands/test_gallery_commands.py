@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
     assert "60 people enrolled" in text and "FPIR 1e-1: threshold" in text
 
     arguments = ["visit.npz", "--gallery", "g.npz", "--fpir", "0.05"]
-    identify.main([*arguments, "--out", "a.csv", "--json", "a.json", "--candidates", "2"])
+    identify.main([*arguments, "--json", "a.json", "--candidates", "2"])
     text = capsys.readouterr().out
     assert "5 of 9 images identified, 1 failure to acquire" in text
     found = json.loads(Path("a.json").read_text())
@@ -70,10 +69,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
         first, second = (candidate["score"] for candidate in answer["candidates"])
         assert answer["score"] == first and answer["margin"] == pytest.approx(first - second)
     assert found["answers"][8]["failure"] == "no face"
-    with Path("a.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 8 * 2 + 1 and rows[0]["candidate"] == "p00" and rows[1]["rank"] == "2"
-    assert float(rows[0]["fpir"]) == point.value and rows[-1]["failure"] == "no face"
+    assert len(found["answers"]) == 9 and len(found["answers"][0]["candidates"]) == 2
 
     enroll.main(["--gallery", "g.npz", "--delete", "p00", "p03"])
     assert "58 people" in capsys.readouterr().out
@@ -119,10 +115,11 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     for command in (enroll, identify):
         bgr = ("visit.npz", "--gallery", "g.npz", "--channels", "bgr")
         assert "--channels says how" in refused(capsys, command, *bgr)
-    flip = ("enrol.npz", "--gallery", "n.npz", "--flip", "False")
-    assert "--flip says how" in refused(capsys, enroll, *flip)
+    flip = ("enrol.npz", "--gallery", "n.npz", "--no-flip")
+    assert "--no-flip says how" in refused(capsys, enroll, *flip)
     both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
     assert "give one" in refused(capsys, identify, *both)
+    cv2.imwrite("face.png", np.zeros((112, 112, 3), np.uint8))
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
     assert "no such" in refused(capsys, identify, "nobody", "--gallery", "g.npz")
     table = ("--gallery", "g.npz", "--export", "people.csv")

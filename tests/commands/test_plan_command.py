@@ -48,7 +48,7 @@ def test_tables_and_what_fits(workplace: Path, capsys: pytest.CaptureFixture[str
     assert "head 0.005" in found  # 8 × 128 × 156,250 × 32 FLOP
     assert sum(line.startswith("together ") for line in found) == 3
     text = " ".join(found)
-    assert " GB fits in 80 GB" in text and "less memory" not in text and "ring" in text
+    assert " GB fits in 80 GB" in text and "less memory" not in text
     assert {path.name for path in workplace.iterdir()} == {"arc.py"}
     main([*flags, "--device-memory", "0.05"])
     assert "--recompute" in " ".join(lines(capsys))

@@ -317,7 +317,6 @@ def make_ijb(root: Path) -> Path:
             "data/agedb_30/; put an InsightFace-style agedb_30.bin there, or name its folder",
         ),
         (["--fpr", "1e-3", "2"], "target '2' is not a rate between 0 and 1; write it as 1e-3"),
-        (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: "),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from facerec.service.limits import Limits, Refusal
+from facerec.service.limits import Bounds, Refusal
 
 Faces = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
@@ -57,12 +57,12 @@ class MicroBatcher:
 
     Args:
         embed: uint8 ``(N, H, W, 3)`` → float32 ``(N, D)``; called from the thread alone.
-        limits: size, wait and capacity.
+        bounds: size, wait and capacity.
         metrics: counts images, batches and places.
     """
 
-    def __init__(self, embed: Callable[[Faces], Vectors], limits: Limits, metrics: Metrics) -> None:
-        self._embed, self._limits, self._metrics = embed, limits, metrics
+    def __init__(self, embed: Callable[[Faces], Vectors], bounds: Bounds, metrics: Metrics) -> None:
+        self._embed, self._bounds, self._metrics = embed, bounds, metrics
         self._taken = 0
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "network")
@@ -74,7 +74,7 @@ class MicroBatcher:
         Raises:
             Refusal: the service is full.
         """
-        if self._taken + count > self._limits.max_queue:
+        if self._taken + count > max(self._bounds.max_queue, self._bounds.max_images):
             raise Refusal(
                 503, f"the service is busy with {self._taken} images; try again in a second"
             )
@@ -105,8 +105,8 @@ class MicroBatcher:
 
     async def _gather(self) -> list[_Job]:
         jobs = [await self._jobs.get()]
-        deadline = jobs[0].arrived + self._limits.max_wait_ms / 1000
-        while sum(len(job.faces) for job in jobs) < min(self._limits.max_batch, self._taken):
+        deadline = jobs[0].arrived + self._bounds.max_wait_ms / 1000
+        while sum(len(job.faces) for job in jobs) < min(self._bounds.max_batch, self._taken):
             if self._jobs.empty():
                 left = deadline - asyncio.get_running_loop().time()
                 try:

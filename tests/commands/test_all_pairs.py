@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,11 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
 )
 def test_mistakes_end_in_a_sentence(
     workplace: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     arguments: str,
     rows: list[list[str]],
     words: tuple[str, ...],
 ) -> None:
     write_subjects(workplace / "s.csv", rows)
-    with pytest.raises(SystemExit) as exit_:
-        main(["--embeddings", "e.npz", *arguments.split()])
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
+    error = refused(main, "--embeddings", "e.npz", *arguments.split())
     assert all(word in error for word in words), error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,6 @@ def run(*arguments: str, out: str = "out", source: str = "E.npz") -> None:
     main([*given, *FAST, *arguments])
 
 
-def refused(capsys: pytest.CaptureFixture[str], command: Any, *arguments: str) -> str:
-    """Run a command, expect exit status 2 and nothing written, and return its one sentence."""
-    with pytest.raises(SystemExit) as exit_:
-        command(*arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert not Path("out").exists()
-    return error
-
-
 def rows_of(folder: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {
         (row["figure"], row["group"], row["target"]): dict(row)
@@ -135,16 +124,16 @@ def test_the_smallest_target_that_all_groups_carry_heads(
     ],
 )
 def test_refusals(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    workplace: Path, refused: Callable[..., str], arguments: list[str], words: str
 ) -> None:
-    assert words in refused(capsys, run, *arguments)
+    assert words in refused(lambda more: run(*more), *arguments)
 
 
 def test_inferred_labels_and_normalised_embeddings(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     write_attributes(workplace, source="inferred by a model")
-    assert "120 lines have inferred labels" in refused(capsys, run)
+    assert "120 lines have inferred labels" in refused(lambda more: run(*more))
     run("--allow-inferred-labels")
     assert "Some group labels were inferred" in capsys.readouterr().out
     found = read_embeddings(workplace / "E.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,6 @@ def test_classes_come_from_the_data(workplace: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_errors_are_sentences(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
+    assert refused(main, *arguments).startswith(sentence)

@@ -29,7 +29,7 @@ import ray.data
 from numpy.typing import NDArray
 
 from facerec.commands import embedder
-from facerec.commands.sources import ImageSet, Kind, open_images
+from facerec.commands.sources import Kind, Opened, open_set
 from facerec.embedding.extraction import describe_embedding, embed_images
 from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel
@@ -186,10 +186,10 @@ def ray_embed(
     console.print(f"embeddings: {out}")
 
 
-def open_one(job: Job, source: str) -> ImageSet:
+def open_one(job: Job, source: str) -> Opened:
     """Open one source of images."""
     kind: Kind = "images" if job.records is None else "records"
-    return open_images(kind, source, on_error=job.on_error)
+    return open_set(kind, source, on_error=job.on_error)
 
 
 def plan(job: Job, shard_size: int, progress: Progress) -> tuple[list[Block], NDArray[np.void]]:

@@ -52,7 +52,7 @@ class Precision(Flags):
 
 
 @dataclass(frozen=True)
-class Searches(Flags):
+class OneToMany(Flags):
     """Identification (1:N) by group."""
 
     one_to_many: bool = False
@@ -65,7 +65,7 @@ class Searches(Flags):
     by default the one with most subjects."""
 
 
-PRECISION, SEARCHES = Precision(), Searches()
+PRECISION, SEARCHES = Precision(), OneToMany()
 
 
 def audit(
@@ -79,7 +79,7 @@ def audit(
     threshold_from: Path | None = None,
     baseline: Path | None = None,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
-    searches: tyro.conf.OmitArgPrefixes[Searches] = SEARCHES,
+    searches: tyro.conf.OmitArgPrefixes[OneToMany] = SEARCHES,
 ) -> None:
     """Audit embedding norms and error rates by recorded groups of people.
 

@@ -14,7 +14,7 @@ import tyro
 
 from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_images, print_model
-from facerec.commands.sources import Kind, open_images
+from facerec.commands.sources import Kind, open_set
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
 from facerec.progress import section
@@ -68,7 +68,7 @@ def embed(
             embedder = replace(embedder, device=device)
         console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
         model = embedder.network
-        source = open_images(*named[0], data, embedder.on_error)
+        source = open_set(*named[0], data, embedder.on_error)
         given: dict[str, Any] = {
             "flip": embedder.flip,
             "align": embedder.aligner or source.aligner,

@@ -13,7 +13,7 @@ import tyro
 
 from facerec.commands.cli import Console, command_line, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings
-from facerec.commands.sources import Kind, kind_of, open_images
+from facerec.commands.sources import Kind, kind_of, open_set
 from facerec.defaults import OVERLAP_SHARE
 from facerec.errors import DatasetError
 from facerec.limits import ProperShare
@@ -65,7 +65,7 @@ def overlap(
         embedder.refuse_unused()
     console = Console(highlight=False, soft_wrap=True)
 
-    def open_set(path: Path) -> tuple[Embeddings, ImageSource | None, Mapping[str, Any]]:
+    def prepare(path: Path) -> tuple[Embeddings, ImageSource | None, Mapping[str, Any]]:
         """Return embeddings, their images if they are at hand, and what is known of both."""
         if not path.exists() and not is_pattern(path):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
@@ -76,14 +76,14 @@ def overlap(
             source = dict(known) if isinstance(known, Mapping) else {}
             kind, at = str(source.get("kind")), Path(str(source.get("path", "")))
             there = bool(page) and kind in ("records", "images", "bench") and at.exists()
-            images = open_images(cast(Kind, kind), at).images if there else None
+            images = open_set(cast(Kind, kind), at).images if there else None
             return embeddings, images, {"path": str(path), **source}
-        opened = open_images(kind_of(path), path, on_error=embedder.on_error)
+        opened = open_set(kind_of(path), path, on_error=embedder.on_error)
         embeddings = embedder.embed(path, opened.images, console, opened.aligner)
         about = {"path": str(path), **opened.description}
         return replace(embeddings, subjects=opened.subjects()), opened.images, about
 
-    opened = [open_set(path) for path in (a, b)]
+    opened = [prepare(path) for path in (a, b)]
     first, second = (embeddings for embeddings, *_ in opened)
     check_alike(first, second, f"{a} and {b}")
     names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))

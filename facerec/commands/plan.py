@@ -18,7 +18,7 @@ GB = 10**9
 
 
 @dataclass(frozen=True)
-class Options(Flags):
+class Step(Flags):
     """What the step is planned for."""
 
     ranks: Annotated[int, Limits(1, 2**20)] = 1
@@ -31,7 +31,7 @@ class Options(Flags):
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
 
 
-def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
+def show_plan(recipe: Recipe, options: Step, console: Console) -> None:
     """Print what a step of ``recipe`` needs.
 
     Raises:
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def plan(
-        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
+        options: Annotated[Step, tyro.conf.arg(name="")] = Step(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
         """Predict memory, network traffic and arithmetic of a step: RECIPE.py [--ranks W].

@@ -21,7 +21,7 @@ from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
 
 @dataclass(frozen=True)
-class Engine:
+class Runtime:
     """How the model is loaded."""
 
     engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
@@ -50,7 +50,7 @@ def serve(
     gallery: Path | None = None,
     fpir: str = "1e-2",
     identify_threshold: Number | None = None,
-    network: tyro.conf.OmitArgPrefixes[Engine] = Engine(),
+    network: tyro.conf.OmitArgPrefixes[Runtime] = Runtime(),
     access: tyro.conf.OmitArgPrefixes[Access] = ANYBODY,
     bounds: tyro.conf.OmitArgPrefixes[Bounds] = BOUNDS,
 ) -> None:

@@ -81,7 +81,7 @@ def _named(name: str, data: Path | None) -> Bench | TemplateBench:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet:
+class Opened:
     """Images to embed, and what is known of them."""
 
     images: ImageSource
@@ -93,12 +93,12 @@ class ImageSet:
     """From points that come with the images; another one may be asked for."""
 
 
-def open_images(
+def open_set(
     kind: Kind,
     path: str | Path,
     data: Path | None = None,
     on_error: Literal["error", "skip"] = "error",
-) -> ImageSet:
+) -> Opened:
     """Open a record file, a folder or a bench.
 
     Raises:
@@ -109,16 +109,16 @@ def open_images(
 
     if kind == "images":
         folder = FolderImages(Path(path))
-        return ImageSet(folder, {"kind": kind, "path": str(path)}, folder.first_folders)
+        return Opened(folder, {"kind": kind, "path": str(path)}, folder.first_folders)
     if kind == "records":
         given = training_set.Data(Path(path), on_error=on_error)
         faces = training_set.open_images(Path(path), given)
         note = {"kind": "webdataset" if isinstance(faces, TarImages) else kind, "path": str(path)}
-        return ImageSet(faces, note, lambda: faces.label_names() if faces.num_classes else None)
+        return Opened(faces, note, lambda: faces.label_names() if faces.num_classes else None)
     return _bench(str(path), data)
 
 
-def _bench(name: str, data: Path | None) -> ImageSet:
+def _bench(name: str, data: Path | None) -> Opened:
     from facerec.verification.bench import INFERRED, folders_of
     from facerec.verification.templates import TemplateBench
 
@@ -126,7 +126,7 @@ def _bench(name: str, data: Path | None) -> ImageSet:
     images = bench.images
     if isinstance(bench, TemplateBench):
         # Persons are those of templates, which may share images.
-        return ImageSet(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
+        return Opened(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
     numbers = bench.pairs.subjects
     subjects = None if numbers is None else numbers.astype(np.str_)
     if isinstance(images, PackImages) and bench.subjects_from != INFERRED:
@@ -134,7 +134,7 @@ def _bench(name: str, data: Path | None) -> ImageSet:
         names = folders_of(images.ids) if images.subjects is None else images.subjects
         subjects = subjects if names is None else names
     description = {"kind": "bench", **bench.source, "subjects_from": bench.subjects_from}
-    return ImageSet(images, description, lambda: subjects)
+    return Opened(images, description, lambda: subjects)
 
 
 def kind_of(path: Path) -> Kind:

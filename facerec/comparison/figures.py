@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from facerec.comparison.protocol import METRICS, UNTRAINED
 from facerec.comparison.summary import HEADLINE, Summary
 from facerec.comparison.tables import percent
-from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, tidy
+from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
 
 _WIDTH = 11.4
 _ROW = 0.172
@@ -31,7 +31,7 @@ def arm_figure(summary: Summary) -> Figure | None:
     panels = figure.subplots(1, 1 + bool(summary.pairs), sharey=True, squeeze=False)[0].tolist()
     left, right = panels[0], panels[-1]
     for axes in panels:
-        tidy(axes)
+        plain_axes(axes)
         axes.grid(False, axis="y")
         axes.tick_params(axis="x", labelsize=SMALL)
     for at, arm in enumerate(rows):

@@ -35,7 +35,6 @@ from facerec.records.recordio import read_index
 from facerec.records.tar_shards import index_shard
 from facerec.tables import Table
 from facerec.training.distributed import Processes
-from facerec.training.lock import LOCK_FILE, locked
 from facerec.training.monitor import Monitor
 from facerec.verification.protocols.lists import read_content
 
@@ -71,7 +70,6 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "folder": (".out.lock", lambda folder: entered(atomic_folder(folder / "out"))),
     "staged": (".last.lock", lambda folder: entered(staged_folder(folder, last="last"))),
     "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
-    "run": (LOCK_FILE, lambda folder: entered(locked(folder))),
     "metrics": ("metrics.jsonl", write_metrics),
     "turn": ("locks/turn", take_turn),
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),

@@ -15,11 +15,12 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
+from facerec.errors import CheckpointError
+from facerec.files import exclusive
 from facerec.limits import Count, Flags
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import print_facts
-from facerec.training.lock import locked
 from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _train(
     def prepare() -> tuple[Path, bool]:
         nonlocal begun
         folder = begun or runs.new_folder(options.runs, name, exact=exact)
-        stack.enter_context(locked(folder))
+        stack.enter_context(exclusive(folder, CheckpointError))
         begun = folder
         runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)

@@ -21,7 +21,7 @@ import torch
 import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
-from facerec.files import parse_json, sha256, write_json
+from facerec.files import exclusive, parse_json, sha256, write_json
 from facerec.libraries import cv2
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import Data, Part
@@ -29,7 +29,6 @@ from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.initialization import Start
-from facerec.training.lock import locked
 from facerec.training.recipe import Recipe
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
@@ -151,7 +150,7 @@ def _resumable(candidates: list[Path], first: Path) -> Path:
         return (learned or begun)[-1]
     taken = ""
     if first.exists():
-        with locked(first):  # else another process has just begun it
+        with exclusive(first, CheckpointError):  # else another process has just begun it
             taken = " and another --name, or delete this folder"
     raise CheckpointError(
         f"{first}: no checkpoint to resume from; start the run without --resume{taken}"

@@ -23,11 +23,11 @@ from helpers.tiny_training import write_training_set
 import facerec
 from facerec.commands.train import main
 from facerec.embedding import load_model
+from facerec.files import exclusive
 from facerec.recipe import from_dict
 from facerec.records import training_set
 from facerec.training import Recipe, checkpoint
 from facerec.training import run as run_module
-from facerec.training.lock import locked
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
 
@@ -397,7 +397,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
     before = sorted(p for p in run.rglob("*"))
     leftover = run / ".metrics.jsonl.x.tmp"  # of the process that is at work
     leftover.write_text("")
-    with locked(run):
+    with exclusive(run):
         sentence = refused(main, "arc.py", "--device", "cpu", "--resume")
     assert sentence.startswith(f"runs/arc: process {os.getpid()} on ")
     assert leftover.exists()

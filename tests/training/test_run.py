@@ -15,6 +15,7 @@ from helpers.tiny_training import tiny_recipe, write_training_set
 
 import facerec
 from facerec.errors import CheckpointError, RecipeError
+from facerec.files import exclusive
 from facerec.heads import SEC, CosFace
 from facerec.recipe import differences, to_dict
 from facerec.records import open_dataset
@@ -28,7 +29,6 @@ from facerec.training import (
 )
 from facerec.training.checkpoint import STATE_FILE
 from facerec.training.distributed import Processes
-from facerec.training.lock import locked
 from facerec.training.run import (
     FREE_TO_CHANGE,
     check_same_run,
@@ -108,7 +108,7 @@ def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=missing):
         resumed(exact=True)
     # Who trains it now must not find its folder deleted.
-    with locked(tmp_path / "arc"), pytest.raises(CheckpointError) as refused:
+    with exclusive(tmp_path / "arc"), pytest.raises(CheckpointError) as refused:
         resumed(exact=True)
     assert str(os.getpid()) in str(refused.value) and "delete" not in str(refused.value)
     with_checkpoint(tmp_path / "arc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import os
@@ -76,8 +77,8 @@ class Access:
         for origin in self.allow_origin:
             if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
                 raise RecipeError(
-                    f"--allow-origin {origin}: a site is named as browsers do it, in lower case "
-                    "without a path, for example https://app.example:8443"
+                    f"--allow-origin {origin}: a site is named in lower case without a path, for "
+                    "example https://app.example:8443"
                 )
 
     @functools.cached_property
@@ -89,17 +90,15 @@ class Access:
         """
         if self.token_file is None:
             return None
-        try:
-            with open_file(self.token_file) as file:
-                token = bytes(file.read(4096)).strip()
-                mode = os.fstat(file.fileno()).st_mode & 0o777
-        except OSError as error:
-            token, mode = str(error.strerror).encode(), 0o777
-        if mode & 0o077 or not re.fullmatch(rb"[!-~]{1,1000}", token):
+        token = b""
+        with contextlib.suppress(OSError), open_file(self.token_file) as file:
+            if not os.fstat(file.fileno()).st_mode & 0o077:
+                token = file.read(4096).strip()
+        if not re.fullmatch(rb"[!-~]{1,1000}", token):
             raise FacerecError(
-                f"{self.token_file}: a token is one line of letters, digits and signs without "
-                f"spaces, in a file that its owner alone can read (mode 600), found mode {mode:o}; "
-                "write one with (umask 077; openssl rand -hex 32 > FILE)"
+                f"{self.token_file}: no token, which is one line of letters, digits and signs "
+                "without spaces, in a file that its owner alone can read (mode 600); write one "
+                "with (umask 077; openssl rand -hex 32 > FILE)"
             )
         return token
 

@@ -142,13 +142,12 @@ def read_form(body: bytes, content_type: str, names: Sequence[str], bounds: Boun
         ImageError: what is no image.
     """
     found: dict[str, list[bytes]] = {name: [] for name in names}
-    for name, content in parse_form(body, content_type, bounds.max_images + 1):
+    most = bounds.max_images + ("subject" in names)
+    for name, content in parse_form(body, content_type, most):
         if name not in found:
             raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
         found[name].append(content)
     images, subjects = found.get("images", []), found.get("subject")
-    if len(images) > bounds.max_images:
-        raise Refusal(413, _many(bounds.max_images))
     if not images and "images" in names:
         raise Refusal(400, "the form holds no image; send one or more in fields called images")
     sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
@@ -201,7 +200,7 @@ def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, byt
     def add(name: bytes | None, content: bytes | None) -> None:
         fields.append(((name or b"").decode("latin-1"), content or b""))
         if len(fields) > most:
-            raise Refusal(413, _many(most - 1))
+            raise Refusal(413, f"a form may hold {most} fields; send several requests")
 
     def add_file(part: File) -> None:
         part.file_object.seek(0)
@@ -223,7 +222,3 @@ def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, byt
     if not ended:
         raise Refusal(400, "the multipart body ends before its last boundary; send it again")
     return fields
-
-
-def _many(most: int) -> str:
-    return f"a request may hold {most} images; send several requests"

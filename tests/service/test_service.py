@@ -148,7 +148,7 @@ def png_header(width: int, height: int) -> bytes:
         (form(FACE[:-100]), 422, "does not decode"),
         (form(png_header(6_000, 5_000)), 413, "image 0: it has 5,000×6,000 pixels"),
         (form(png_header(60_000, 50_000)), 422, "image 0: "),  # a bomb
-        (form(*[FACE] * 5), 413, "hold 4 images"),
+        (form(*[FACE] * 5), 413, "hold 4 fields"),
         (form(b"x" * 3_000_000), 413, "200,000 bytes"),
         (form(FACE, field="image"), 400, "may have images"),
     ],

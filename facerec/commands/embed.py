@@ -44,7 +44,7 @@ def embed(
 
     Args:
         out: the .npz file to write; parts gather in OUT.parts/ until it is complete.
-        records: a record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a
+        records: a record file, its folder, a folder of subject/image.jpg, or WebDataset shards: a
             .tar, a folder of such, or 'shards-{000..009}.tar' in quotes.
         images: a folder with JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are paths in it,
             and its first folders are taken for subjects.

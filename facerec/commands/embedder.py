@@ -28,7 +28,7 @@ class Embedder(Flags):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors, .pth or .onnx file; needed for images."""
+    """A run folder, a bundle, a .safetensors or .onnx file; needed for images."""
     flip: bool = True
     """Sum the raw embeddings of each image and its mirror image; a gallery says itself whether."""
     align: str | None = None
@@ -206,11 +206,10 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
-    warnings = list(model.warnings)
     if model.assumed:
-        warnings.append(
-            f"assumed: {', '.join(model.assumed)}; a wrong one raises no error and costs accuracy: "
-            "facerec verify --try-preprocessing compares the likely ones"
+        console.print(
+            f"  assumed: {', '.join(model.assumed)}; a wrong one raises no error and costs "
+            "accuracy: facerec verify --try-preprocessing compares the likely ones",
+            style="yellow",
+            soft_wrap=True,
         )
-    for warning in warnings:
-        console.print(f"  {warning}", style="yellow", soft_wrap=True)

@@ -36,7 +36,7 @@ def same(
     Args:
         a: a photo.
         b: another one.
-        model: a run folder, a bundle, a .safetensors, .pth or .onnx file; by default the newest run
+        model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run
             under runs/.
         threshold: cosine from which on two faces are taken for one person.
         fpr: in place of it: share of pairs of different people that may be accepted; by default
@@ -54,7 +54,7 @@ def same(
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
     recognizer = load(model or newest_run(), detector=detector)
     answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
-    notes = [*recognizer.model.warnings, *answer.notes]
+    notes = [*answer.notes]
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")
     console = Console(soft_wrap=True, highlight=False)

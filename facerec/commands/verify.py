@@ -68,8 +68,8 @@ def verify(
         overlap: a list of facerec overlap between the training set and the bench: figures are
             printed without the pairs that show a person of both, too. Lists beside the model's
             training set are looked for.
-        embeddings: a file of facerec embed in place of a model, or a .csv or .parquet table of
-            image_id, e0, e1, … (or a column embedding with a list).
+        embeddings: a file of facerec embed in place of a model, or a .parquet table of image_id
+            and embedding (a list).
         compare: another model or embeddings for the same pairs: prints the differences with
             intervals that follow the pairs.
         try_preprocessing: say what a file of others holds, score the likely channel orders and
@@ -214,20 +214,19 @@ def _try_preprocessing(
     console: Console,
 ) -> None:
     """Say what the file holds, compare likely ways of preprocessing and say which is best."""
-    from facerec.embedding.inspection import facts
-    from facerec.embedding.torch_model import TorchModel
+    from facerec.embedding.model import OnnxModel
     from facerec.report.tidy import figures_table
     from facerec.verification import Bench
     from facerec.verification.preprocessing import try_preprocessing
 
-    if isinstance(model, TorchModel) and not model.assumed:
+    if not isinstance(model, OnnxModel):
         raise ModelError(
             f"{model.path}: it says itself what it wants, "
             f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"
         )
     if not isinstance(bench, Bench):
         raise MetricError(f"{bench.name}: it compares templates; try pairs of images, such as lfw")
-    print_facts(facts(model), console)
+    print_facts(model.file.facts(), console)
     print_model(model, False, embedder.aligner, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(

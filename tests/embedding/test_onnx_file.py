@@ -144,14 +144,14 @@ def test_weights_in_the_same_folder_are_read(
 ) -> None:
     path = beside(folder, location, **entries)
     file = read_onnx(path)
-    assert file.beside == (location,)
+    assert file.beside
     inside = onnx.load_model_from_string(file.content).graph.initializer[0]
     assert inside.raw_data == NUMBERS and not inside.external_data
     # The hash tells other weights apart, with the same file before them.
     (folder / "parts" / "one").write_bytes(NUMBERS[::-1])
     (folder / "weights.bin").write_bytes(b"head" + NUMBERS[::-1])
     assert read_onnx(path).sha256 != file.sha256
-    assert parsed(tiles()).beside == ()
+    assert not parsed(tiles()).beside
 
 
 def test_all_files_together_are_bounded(folder: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_list(listed: Path) -> None:
     ("before", "after", "words"),
     [
         ("path,", "file,", r"images\.csv: it needs the columns path and class"),
-        ("2.png,2,", "2.png,", "an image has no class"),
+        ("2.png,2,", "2.png,", "1 images have no class"),
         ("2.png,2,train", "2.png,11,train", "1 classes are in the training part and in the test"),
         ("b/2.png", "../2.png", "1 of 7 listed images are not in"),
         ("b/2.png", "b/9.png", r"1 of 7 listed images are not in .*b/9\.png"),

@@ -21,7 +21,7 @@ from facerec.comparison.losses import (
     MetricLoss,
     create_loss,
     own_loss,
-    setting,
+    searched,
 )
 from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
 from facerec.errors import RecipeError, TrainingError
@@ -94,9 +94,8 @@ def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
 
 
 def weights_of(loss: LossModule) -> list[Tensor]:
-    """A loss's own parameters as version 2 of the library lays them out, whichever is there."""
-    columns = loss_table.is_version_3() and loss.config.kind != "ProxyAnchor"
-    return [p.T if columns and p.ndim == 2 else p for p in loss.parameters()]
+    """A loss's own parameters."""
+    return list(loss.parameters())
 
 
 # --- naive formulas -------------------------------------------------------------------------------
@@ -684,7 +683,7 @@ def far_apart(embeddings: Tensor, labels: Tensor, scale: float) -> Tensor:
 
 def test_a_loss_of_ones_own_is_like_any_other() -> None:
     embeddings, labels = batch()
-    own = own_loss(far_apart, scale=setting(2.0, 0.5, 8.0, log=True))
+    own = own_loss(far_apart, scale=searched(2.0, 0.5, 8.0, log=True))
     arm = Arm("own", own)
     naive = Naive(embeddings, labels, [])
     tuned = arm.at({"loss.scale": 3.0}).loss

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.comparison.trunks import Embedder, Trunk, create_trunk
+from facerec.comparison.trunks import Trunk, TrunkEmbedder, create_trunk
 from facerec.embedding.torch_model import save_model
 from facerec.errors import ModelError, RecipeError
 
@@ -101,7 +101,7 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
 # ---- weights ---------------------------------------------------------------------------------
 
 
-def same(trunk: Embedder, module: nn.Module, config: Trunk) -> bool:
+def same(trunk: TrunkEmbedder, module: nn.Module, config: Trunk) -> bool:
     with torch.no_grad():
         x = images(config)
         return torch.equal(trunk.eval().trunk(x), module.eval()(x))
@@ -155,7 +155,6 @@ def test_weights_of_timm_with_and_without_classifier(
         ),
         (lambda d: d.update(more=torch.zeros(2)), "Unexpected key.* .more"),
         (lambda d: d.update({"bn1.bias": torch.zeros(9)}), "size mismatch for bn1.bias"),
-        (lambda d: d["bn1.bias"].fill_(torch.nan), "'bn1.bias' holds NaN"),
     ],
 )
 def test_weights_of_another_architecture(
@@ -184,7 +183,7 @@ def test_names_of_another_program_are_taken_in_their_order(
 
 
 def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
-    with pytest.raises(RecipeError, match="no trunk is called 'resnet'; known are iresnet18"):
+    with pytest.raises(RecipeError, match="no backbone is called 'resnet'"):
         create_trunk(Trunk("resnet"), 0)
     with pytest.raises(RecipeError, match=r"timm makes no model 'foo' \(Unknown model \(foo\)\)"):
         create_trunk(Trunk("timm:foo"), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -43,12 +44,11 @@ def all_pairs(
 
     Args:
         embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
-            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list), or a
-            folder of such Parquet shards.
+            .parquet table of image_id and embedding (a list), or a folder of such shards.
         subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
             file does not say who is on the images; rows of other images are passed over.
-        group: a column of that file; errors are also counted within and between its values. Images
-            without a value are left out of all figures, and counted.
+        group: a column of that file, with one value a subject; errors are also counted within and
+            between its values. Images without a value are left out of all figures, and counted.
         fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
             exactly.
         threshold: cosines at which errors are counted; accepted are pairs at or above.
@@ -85,11 +85,16 @@ def all_pairs(
             names[compared],
             fpr=fpr,
             thresholds=threshold,
-            groups=None if groups is None else groups[compared],
+            pair_limit=2**25 if groups is None else None,
             device=device,
             progress=show,
         )
-    figures = all_pairs_figures(result)
+    places = {}
+    if groups is not None:
+        of = dict(zip(names[compared].tolist(), groups[compared].tolist(), strict=True))
+        group_of = np.array([of[subject] for subject in result.subjects.tolist()])
+        places = {str(each): np.flatnonzero(group_of == each) for each in np.unique(group_of)}
+    figures = all_pairs_figures(result, places)
     console.print(
         f"{result.images:,} images of {len(result.subjects):,} subjects: {result.mated:,} "
         f"mated and {result.non_mated:,} non-mated pairs",
@@ -177,6 +182,13 @@ def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Member
         raise DatasetError(
             f"{path}: no image with an embedding has a value in the column {group}; name another "
             "column, or leave out --group"
+        )
+    given = {both for both in zip(people, values, strict=True) if both[1]}
+    times = Counter(person for person, _ in given)
+    if twice := sorted(person for person in times if times[person] > 1):
+        raise DatasetError(
+            f"{path}: {len(twice):,} subjects have two values in the column {group}, the first is "
+            f"{twice[0]!r}; groups are of people, so write one of them"
         )
     return (
         text_array(people, str(path)),

@@ -24,8 +24,8 @@ from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from facerec.fairness.one_to_many import SearchPlan
-    from facerec.fairness.rates import Calibration
-    from facerec.fairness.result import Audit, Settings
+    from facerec.fairness.rates import Thresholds
+    from facerec.fairness.result import Audit, AuditSettings
     from facerec.verification.bench import Bench
 
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
@@ -61,11 +61,11 @@ class Precision(Flags):
     p, fmr_ratio and fnmr_ratio, the highest rate of a group over the lowest at the smallest FMR
     that all groups have errors enough for."""
 
-    def settings(self, intersect: bool) -> Settings:
+    def settings(self, intersect: bool) -> AuditSettings:
         """Return what the audit takes of them."""
-        from facerec.fairness.result import Settings
+        from facerec.fairness.result import AuditSettings
 
-        return Settings(
+        return AuditSettings(
             intersect, listed_rates(self.fmr), self.permutations, self.replicates, self.seed
         )
 
@@ -125,8 +125,8 @@ def audit(
     audited by facerec audit-scores.
 
     Args:
-        embeddings: a file of facerec embed with raw embeddings, or a .csv or .parquet table of
-            image_id, e0, e1, … (or a column embedding with a list).
+        embeddings: a file of facerec embed with raw embeddings, or a .parquet table of image_id
+            and embedding (a list).
         attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
         group: columns of groups, as gender,race; the first one's η² is the test declared in
             advance.
@@ -147,10 +147,10 @@ def audit(
     from facerec.embedding.check import check_alike
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.fairness.attributes import read_attributes
-    from facerec.fairness.audit import audit as audit_embeddings
+    from facerec.fairness.audit import audit_embeddings
     from facerec.fairness.one_to_many import OtherSubjects
-    from facerec.fairness.outputs import check_audit_folder
-    from facerec.fairness.rates import calibrate
+    from facerec.fairness.page import check_audit_folder
+    from facerec.fairness.rates import fix_on_all_pairs
 
     console = Console(highlight=False)
     check_audit_folder(out)
@@ -174,21 +174,21 @@ def audit(
     about = {key: model.get(key) for key in ("name", "sha256", "preprocessing")}
     inputs[0] |= {"images": len(audited.vectors), "flip": audited.flip, "model": about}
     with progress_bar(console) as show:
-        calibration, others = None, None
+        thresholds, others = None, None
         if threshold_from is not None and is_embeddings(threshold_from):
             apart = read_embeddings(threshold_from)
             check_alike(apart, audited, f"{threshold_from} and the audited images")
             others = OtherSubjects.of(apart, threshold_from.name)
             known, source = (others.vectors, others.subjects), f"calibration on {others.name}"
-            calibration = calibrate(*known, settings.targets, source, progress=show)
+            thresholds = fix_on_all_pairs(*known, settings.targets, source, show)
         elif threshold_from is not None:
-            calibration = calibrate_on_scores(threshold_from, settings.targets)
+            thresholds = fix_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(
             audited,
             labels,
             settings=settings,
             pairs=bench,
-            calibration=calibration,
+            thresholds=thresholds,
             baseline=other,
             searches=plan,
             others=others,
@@ -206,8 +206,7 @@ def finish(
     console: Console,
 ) -> None:
     """Write and print the result, and end with status 1 if an assertion fails."""
-    from facerec.fairness.outputs import write_audit
-    from facerec.fairness.page import print_audit
+    from facerec.fairness.page import print_audit, write_audit
 
     page = write_audit(out, result, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
     print_audit(result, console)
@@ -247,13 +246,13 @@ def _figure(audit: Audit, name: str) -> float | None:
     grouping = audit.groupings[0]
     if name in ("eta2", "p"):
         figure = names.ETA2 if name == "eta2" else names.p_of(names.ETA2)
-        return names.number(audit.rows, figure, grouping=grouping)
+        return names.value_of(audit.rows, figure, grouping=grouping)
     of: Of = "FMR" if name == "fmr_ratio" else "FNMR"
     target = heading(audit.rows, grouping, of)
     if target is None:
         return None
     ratio = f"{NAMES[of]} ({of} {RATIO})"
-    return names.number(audit.rows, ratio, grouping=grouping, target=target)
+    return names.value_of(audit.rows, ratio, grouping=grouping, target=target)
 
 
 def _open_pairs(pairs: str | None, data: Path | None) -> Bench | None:
@@ -275,8 +274,8 @@ def _open_pairs(pairs: str | None, data: Path | None) -> Bench | None:
     return opened
 
 
-def calibrate_on_scores(path: Path, targets: Sequence[str], distances: bool = False) -> Calibration:
-    """Fix thresholds on labelled scores of a file."""
+def fix_on_scores(path: Path, targets: Sequence[str], distances: bool = False) -> Thresholds:
+    """Return the thresholds that labelled scores of a file fix."""
     from facerec.fairness.rates import fix_thresholds
     from facerec.verification.protocols import read_scores
 

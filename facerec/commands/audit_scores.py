@@ -11,9 +11,9 @@ from facerec.commands.audit import (
     PRECISION,
     Precision,
     assertion,
-    calibrate_on_scores,
     files_read,
     finish,
+    fix_on_scores,
 )
 from facerec.commands.cli import Console, listed, run_command
 from facerec.errors import DatasetError
@@ -51,7 +51,7 @@ def audit_scores(
     """
     from facerec.embedding.file import is_embeddings
     from facerec.fairness.attributes import read_attributes
-    from facerec.fairness.outputs import check_audit_folder
+    from facerec.fairness.page import check_audit_folder
     from facerec.fairness.scores import audit_scores as audit
     from facerec.verification.protocols import read_scores
 
@@ -68,16 +68,16 @@ def audit_scores(
         labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
     columns = () if labels is not None else groups
     scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
-    calibration = None
+    thresholds = None
     if threshold_from is not None:
-        calibration = calibrate_on_scores(threshold_from, settings.targets, distances)
+        thresholds = fix_on_scores(threshold_from, settings.targets, distances)
     result = audit(
         scored,
         groups,
         name=scores.name,
         settings=settings,
         attributes=labels,
-        calibration=calibration,
+        thresholds=thresholds,
         allow_inferred=precision.allow_inferred_labels,
         inputs=files_read(scores=scores, attributes=attributes, calibration=threshold_from),
     )

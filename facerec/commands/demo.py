@@ -90,7 +90,7 @@ def demo(
         console.print(f"{out}: {faces.total_images:,} images", soft_wrap=True)
         return
     from facerec.commands.train import Options, train_recipe
-    from facerec.fairness.outputs import PAGE
+    from facerec.fairness.page import PAGE
     from facerec.training.recipe import Recipe
 
     data = out / "data"
@@ -162,7 +162,7 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> _Findings:
     """Audit the runs, later ones against the first; return what is said of the norms."""
     from facerec.commands.embed import Job, embed
-    from facerec.fairness.outputs import read_rows
+    from facerec.fairness.page import read_rows
 
     baseline: Path | None = None
     findings: _Findings = {grouping: [] for grouping in GROUPINGS}

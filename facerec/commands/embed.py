@@ -41,7 +41,7 @@ class Job(Network):
     """What is to be embedded."""
 
     model: Path
-    """A run folder, a .safetensors, .pth or .onnx file."""
+    """A run folder, a bundle, a .safetensors or .onnx file."""
     out: Path
     """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
     records: Path | None = None
@@ -253,7 +253,7 @@ def print_summary(written: Embeddings, path: Path, say: Callable[[str], None]) -
 
 
 def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str:
-    from facerec.verification.uncertainty import mean_interval
+    from facerec.verification.evaluation import mean_interval
 
     basis, clusters = f"{len(norms):,} images", np.arange(len(norms))
     if subjects is not None and (subjects != "").all():

@@ -117,16 +117,16 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
             style="yellow",
         )
     named = failed = 0
-    for answer in identification.answers:
+    for answer in identification:
         named += answer.subject is not None
         failed += answer.failure is not None
     console.print(
-        f"{named:,} of {words.counted(len(identification.answers), 'image')} identified, "
+        f"{named:,} of {words.counted(len(identification), 'image')} identified, "
         f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
     rows = []
-    for name, answer in zip(names[:_SHOWN], identification.answers, strict=False):
+    for name, answer in zip(names[:_SHOWN], identification, strict=False):
         remark = answer.failure or ""
         if not remark and identification.threshold is None:
             remark = ", ".join(f"{each.subject} {each.score:.4f}" for each in answer.candidates)
@@ -137,10 +137,8 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
         rows.append((name, subject, *figures, remark))
     headings = ("image", "subject", "score", "margin", "remark")
     console.print(text_table("", headings, rows, words=("subject", "remark")).terminal())
-    if len(identification.answers) > _SHOWN:
-        console.print(
-            f"… and {len(identification.answers) - _SHOWN:,} more; --out or --json lists all"
-        )
+    if len(identification) > _SHOWN:
+        console.print(f"… and {len(identification) - _SHOWN:,} more; --out or --json lists all")
 
 
 _HEADER = (
@@ -153,7 +151,7 @@ def _rows(identification: Identification, names: Sequence[str]) -> Iterator[Sequ
     point = identification.fpir
     fpir = (None, None, None) if point is None else (point.value, point.low, point.high)
     common = identification.threshold, *fpir
-    for name, answer in zip(names, identification.answers, strict=True):
+    for name, answer in zip(names, identification, strict=True):
         first = name, answer.subject, answer.score, answer.margin
         for rank, candidate in enumerate(answer.candidates, 1):
             yield *first, rank, candidate.subject, candidate.score, *common, None
@@ -172,7 +170,7 @@ def _to_json(
         "fpir": None if identification.fpir is None else identification.fpir.to_json(),
         "answers": [
             {"image_id": name, **answer.to_json()}
-            for name, answer in zip(names, identification.answers, strict=True)
+            for name, answer in zip(names, identification, strict=True)
         ],
     }
 

@@ -116,7 +116,6 @@ def _train(
         if going_on or (folder / "manifest.json").is_file():
             runs.check_same_run(folder, recipe, dataset, teacher)
         if not going_on:
-            runs.write_recipe(folder, recipe)
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
                 "precision": learner.precision,

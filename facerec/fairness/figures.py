@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
-from facerec.fairness.channels import BINS, DISCARD_SHARES, discard_name
-from facerec.fairness.findings import Of, estimate, head_target, working_targets
+from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
+from facerec.fairness.norm_errors import BINS, DISCARD_SHARES, discard_name
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
+from facerec.fairness.rows import estimate
 from facerec.report.estimate import Estimate
 from facerec.report.figures import (
     SMALL,
@@ -49,10 +49,9 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     panels: list[tuple[str, Named]] = []
     if audit.norms is not None:
         panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    for of in kinds:
-        target = head_target(rows, grouping, of)
-        if target:
+    head = audit.facts["headline"][grouping]
+    for of in ("FMR", "FNMR"):
+        if target := head[of]:
             found = _named(rows, of, grouping=grouping, target=target)
             panels.append((f"{of}, threshold for {target}", found))
     if panels:
@@ -81,8 +80,7 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
-    searched = working_targets(rows, grouping)
-    if searched:
+    if searched := head["searches"]:
         grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
 

@@ -17,8 +17,7 @@ from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT
-from facerec.statistics.kfold import kfold_accuracy
-from facerec.verification.evaluation import VerificationResult
+from facerec.verification.evaluation import VerificationResult, held_out
 from facerec.verification.identification import IdentificationResult
 
 Scores = NDArray[np.floating]
@@ -111,15 +110,12 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
     if first.pairs.folds is not None and second.pairs.folds is not None:
         folds = first.pairs.folds[valid]
     targets = [estimate.point.target for estimate in first.points]
-    clusters = first.pairs.clusters(valid)
-    number = None if clusters is None else clusters[2]
-    sides, basis = None, f"{INDEPENDENT}; subjects are unknown"
-    if clusters is not None:
-        sides = clusters[:2]
-        basis = f"pairs that share one of {number:,} subjects are dependent"
-    scored, changed = (
-        ScoredComparisons.of(result.scores[valid], same, sides) for result in (first, second)
+    (scored, number), (changed, _) = (
+        first.pairs.comparisons(result.scores, valid) for result in (first, second)
     )
+    basis = f"{INDEPENDENT}; subjects are unknown"
+    if number is not None:
+        basis = f"pairs that share one of {number:,} subjects are dependent"
     one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
     for name, (a, influence, reliable) in one.items():
@@ -162,9 +158,7 @@ def _figures(
     """Return accuracy, TPR at every target, AUC and EER, their influences, and whether reliable."""
     found: dict[str, tuple[Estimate, Influence | None, bool]] = {}
     if folds is not None:
-        # The threshold of the other folds judges.
-        thresholds = kfold_accuracy(scored.scores, scored.same, folds).thresholds
-        right = (scored.scores >= np.asarray(thresholds)[folds]) == scored.same
+        _, right = held_out(scored, folds)
         events, total = int(right.sum()), right.size
         accuracy = Estimate(events / total, None, events, total)
         found["accuracy"] = accuracy, scored.mean(right), True

@@ -81,14 +81,14 @@ def test_terminal_json_and_csv_hold_the_same_rows(
     main([*GROUPED, *flags])
     text = " ".join(capsys.readouterr().out.split())
     content = json.loads(Path("j.json").read_text())
-    found = score_all_pairs(VECTORS, SUBJECTS, fpr=["1/20"], thresholds=[0.4], groups=GROUPS)
+    found = score_all_pairs(VECTORS, SUBJECTS, fpr=["1/20"], thresholds=[0.4])
     assert content["embeddings"]["sha256"] == sha256("nobody.npz")
     assert content["embeddings"]["note"]["model"] == {"name": "toy"}
     assert content["failures"] == [IDS[FAILED]]
     assert content["pairs"]["mated"] == found.mated
     assert content["pairs"]["lost_non_mated"] == found.lost_non_mated
 
-    rows, point, groups = figures("j.json"), found.points[0], found.groups
+    rows, point = figures("j.json"), found.points[0]
     given, at_point = found.tables
     tpr = rows["everybody", "TPR@FPR", "1/20"]
     assert (tpr["value"], tpr["numerator"]) == (point.tpr, point.true_accepts)
@@ -99,12 +99,13 @@ def test_terminal_json_and_csv_hold_the_same_rows(
     assert f"threshold 1/20 {point.threshold}" in text
     hopeless = rows["everybody", "TPR@FPR", "1e-9"]
     assert hopeless["value"] is None and hopeless["remark"].startswith("not resolvable")
-    assert groups is not None
-    for name, place in (("=a", (0, 0)), ("b", (1, 1)), ("=a × b", (0, 1))):
-        row, share = rows[name, "FMR@threshold", "0.4"], groups.fmr_share(given, *place)
+    of = {name: np.unique(SUBJECTS[name == GROUPS]) for name in ("=a", "b")}
+    places = {name: np.flatnonzero(np.isin(found.subjects, each)) for name, each in of.items()}
+    for name, sides in (("=a", ["=a"]), ("b", ["b"]), ("=a × b", ["=a", "b"])):
+        row = rows[name, "FMR@threshold", "0.4"]
+        share = given.fmr_among(*(places[side] for side in sides))
         assert share is not None
-        counts = given.group_false_matches[place], groups.non_mated[place]
-        assert (row["numerator"], row["denominator"]) == counts
+        assert (row["numerator"], row["denominator"]) == (share.events, share.comparisons)
         assert (row["low"], row["value"]) == (share.interval().low, share.value)
     for said in ("note: 1 rows of s.csv have no embedding", "not acquired: 1 of 120 images"):
         assert said in text
@@ -127,6 +128,11 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
     [
         ("--subjects s.csv", [["other.jpg", "p0", ""], *ROWS[2:]], ("2 of 120", str(IDS[0]))),
         ("--subjects s.csv", [*ROWS, ROWS[4]], ("s.csv, line 122", "earlier line")),
+        (
+            "--subjects s.csv --group kind",
+            [*ROWS[:-1], [*ROWS[-1][:2], "other"]],
+            ("two values in the column kind", str(SUBJECTS[-1])),
+        ),
         ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
         ("--group kind", ROWS, ("--subjects",)),
         ("--embeddings nobody.npz", ROWS, ("120 of 120 images", "--subjects")),

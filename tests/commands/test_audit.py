@@ -16,7 +16,7 @@ from facerec.commands.audit_scores import main as scores_main
 from facerec.embedding import read_embeddings
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.fairness.outputs import read_rows
+from facerec.fairness.page import read_rows
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3

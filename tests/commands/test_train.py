@@ -182,7 +182,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["loss"] < rows[0]["loss"]
-    names = [path.name for path in checkpoint.complete(run / "checkpoints")]
+    names = [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")]
     assert names == [f"step-{step:08d}" for step in (3, 4, 6, 8)]  # an epoch has four
     model = load_model(run)
     assert model.recipe == read(run / "recipe.json")

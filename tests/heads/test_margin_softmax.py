@@ -167,16 +167,6 @@ def test_cosines_near_minus_one_do_not_underflow(margin, nearest):
         assert found[0].item() == pytest.approx(math.log(9), abs=0.1)
 
 
-def test_figures():
-    x, weight, labels = problem(6, 8, 9)
-    found = softmax(x, weight, labels, ArcFace(), chunk=4)
-    cosine = F.normalize(x) @ F.normalize(weight).T
-    assert torch.allclose(found.target_cosine, cosine[torch.arange(6), labels])
-    assert found.cosine_sum.item() == pytest.approx(cosine.sum().item())
-    assert found.norm_sum.item() == pytest.approx(weight.norm(dim=1).sum().item())
-    assert not any(t.requires_grad for t in found[1:])
-
-
 class Memory(TorchDispatchMode):
     """Follows the memory behind every result, but for that of tensors given before.
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.gloo_pool import GlooPool
 from torch import Tensor, nn
 
 import facerec.heads.margin_softmax as softmax_module
-from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFaceR
+from facerec.heads import ArcFace, CosFace, SphereFaceR
 from facerec.heads.margin_softmax import margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
@@ -155,51 +154,3 @@ def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
         optimizer.step()
         assert torch.equal(weight.detach(), start)
         assert not optimizer.state[weight]["momentum_buffer"].any()
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
-    pool = GlooPool(2, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
-
-
-def sharded(group: Any, classes: int, config: Optimizer, rate: float) -> tuple[Tensor, ...]:
-    """Train a head on this rank's share of some batches, once each way."""
-    results = []
-    for at_once in (True, False):
-        head = MarginClassifier(
-            classes, SIZE, ArcFace(), seed=1, chunk=3, sample_rate=rate, group=group
-        ).double()
-        optimizer = config.create([{"params": [head.weight]}])
-        updates = RowUpdate(optimizer, head.weight, at_once=at_once)
-        generator = torch.Generator().manual_seed(3)
-        gradients = []
-        for number in range(3):
-            x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
-            labels = torch.randint(classes, (6,), generator=generator)
-            f, y = (t.chunk(group.size())[group.rank()] for t in (x, labels))
-            f = f.clone().requires_grad_()
-            head.draw(y, number)
-            head(f, y, updates.gradients(last=True)).loss.backward()
-            optimizer.step()
-            assert f.grad is not None
-            gradients.append(f.grad / group.size())
-        state = [v for v in optimizer.state[head.weight].values() if v.ndim]
-        results.append((head.weight.detach(), torch.stack(gradients), *state))
-    for left, right in zip(*results, strict=True):
-        assert torch.equal(left, right)
-    return results[0]
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-@pytest.mark.parametrize("config", [SGD(lr=0.1), AdamW(lr=0.01)], ids=str)
-def test_ranks_update_their_own_rows(pool: GlooPool, config: Optimizer, rate: float) -> None:
-    for classes in (1, 31):  # one class leaves the last rank none
-        (whole,) = pool.run(1, sharded, classes, config, rate)
-        shards = pool.run(2, sharded, classes, config, rate)
-        if rate < 1:
-            continue  # ranks draw for themselves
-        for at, tensors in enumerate(zip(*shards, strict=True)):
-            joined = torch.cat(tensors, dim=1 if at == 1 else 0)
-            torch.testing.assert_close(joined, whole[at], rtol=1e-12, atol=1e-12)

@@ -125,7 +125,7 @@ def ray_embed(
     Args:
         model: a bundle, an .onnx file, or anything else that facerec embed takes.
         out: the folder of shards.
-        records: a record file, its folder, a folder of identity/image.jpg, or WebDataset shards.
+        records: a record file, its folder, a folder of subject/image.jpg, or WebDataset shards.
         images: a folder with images at any depth.
         flip: sum the raw embeddings of each image and its mirror image.
         on_error: what an image that does not decode does: error ends the job, skip makes it a

@@ -43,8 +43,7 @@ def all_pairs(
 
     Args:
         embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
-            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list), or a
-            folder of such Parquet shards.
+            .parquet table of image_id and embedding (a list), or a folder of such shards.
         subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
             file does not say who is on the images; rows of other images are passed over.
         group: a column of that file; errors are also counted within and between its values. Images

@@ -125,8 +125,8 @@ def audit(
     audited by facerec audit-scores.
 
     Args:
-        embeddings: a file of facerec embed with raw embeddings, or a .csv or .parquet table of
-            image_id, e0, e1, … (or a column embedding with a list).
+        embeddings: a file of facerec embed with raw embeddings, or a .parquet table of image_id
+            and embedding (a list).
         attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
         group: columns of groups, as gender,race; the first one's η² is the test declared in
             advance.

@@ -54,8 +54,8 @@ def clean(
     looks like in these embeddings is seen by planting such faults in the set.
 
     Args:
-        source: A record file, its folder, a folder of identity/image.jpg, or an embeddings file
-            (.npz, .parquet, .csv) that says who is on the images.
+        source: A record file, its folder, a folder of subject/image.jpg, or an embeddings file
+            (.npz, .parquet) that says who is on the images.
         out: The .csv file of proposals to write.
         embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
         page: Also write a page that shows the faces of the surest proposals, .html; it then holds

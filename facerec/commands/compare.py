@@ -51,7 +51,7 @@ def compare(
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
         features: an embeddings file of a frozen network, with the class of every image (.npz of
-            facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
+            facerec embed or of others, .parquet), in place of images: the recipe's trunk
             becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
         second_views: features of other views of the same images, for losses that need two views.
         out: folder of state and results; by default compare/NAME.

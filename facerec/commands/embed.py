@@ -41,11 +41,11 @@ class Job(Network):
     """What is to be embedded."""
 
     model: Path
-    """A run folder, a .safetensors, .pth or .onnx file."""
+    """A run folder, a bundle, a .safetensors or .onnx file."""
     out: Path
     """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
     records: Path | None = None
-    """A record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a .tar, a
+    """A record file, its folder, a folder of subject/image.jpg, or WebDataset shards: a .tar, a
     folder of such, or 'shards-{000..009}.tar' in quotes."""
     images: Path | None = None
     """A folder with JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are paths in it, and its

@@ -28,7 +28,7 @@ class Embedder(Network):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors, .pth or .onnx file; needed for images."""
+    """A run folder, a bundle, a .safetensors or .onnx file; needed for images."""
     align: str | None = None
     """Find the face in photos of any size: a .csv of points, insightface, or a YuNet .onnx file."""
     align_threshold: float | None = None

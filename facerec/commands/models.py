@@ -59,8 +59,6 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     views = "image and mirror image summed" if flip else "image alone, no flip"
     say(f"model {model.path}")
     say(f"input {width}×{height} {preprocessing_words(model.preprocessing)}; {views}")
-    for warning in model.warnings:
-        say(f"  {warning}", "yellow")
     for sentence in model.evidence[: None if model.assumed else 1]:
         say(f"  evidence: {sentence}")
     if model.assumed:

@@ -82,7 +82,7 @@ def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
 
     with progress_bar(console or Console(quiet=True), "images") as progress:
         dataset = open_dataset(recipe.data, recipe.seed, progress)
-    known = None if console is None else dataset.identities
+    known = None if console is None else dataset.num_subjects
     if console is not None and known is not None and known < dataset.num_classes:
         console.print(
             f"note: {dataset.num_classes - known:,} of {dataset.num_classes:,} classes have no "

@@ -35,7 +35,7 @@ def same(
     Args:
         a: a photo.
         b: another one.
-        model: a run folder, a bundle, a .safetensors, .pth or .onnx file; by default the newest run
+        model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run
             under runs/.
         threshold: cosine from which on two faces are taken for one person.
         fpr: in place of it: share of pairs of different people that may be accepted; by default
@@ -53,7 +53,7 @@ def same(
         refuse_unused("chooses a threshold, and one is given", {"--fpr": fpr, "--bench": bench})
     recognizer = load(model or newest_run(), detector=detector)
     answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
-    notes = [*recognizer.model.warnings, *answer.notes]
+    notes = [*answer.notes]
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")
     console = Console(soft_wrap=True, highlight=False)

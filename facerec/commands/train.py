@@ -175,8 +175,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
     count = sum(p.numel() for p in learner.backbone.parameters())
     people = words.counted(dataset.num_classes, "class")
-    if dataset.identities is not None:
-        people = words.counted(dataset.identities, "identity", "identities")
+    if dataset.num_subjects is not None:
+        people = words.counted(dataset.num_subjects, "subject")
     yield "run", str(folder) + (f" (resumed at step {learner.step})" if learner.step else "")
     yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         The recipe comes first, its file or the name of one of facerec's, such as arcface_sec_r50;
         every field of it can then be overridden by its dotted name. --data stands for --data.path:
-        record files, tar shards, or a folder of identity/image.jpg. The run appears under runs/
+        record files, tar shards, or a folder of subject/image.jpg. The run appears under runs/
         with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
         torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """

@@ -123,10 +123,10 @@ def verify(
 
     Args:
         benches: which pairs are verified.
-        model: a run folder, a .safetensors, .pth or .onnx file; by default the newest run.
+        model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run.
         runs: folder of all runs, of which the newest is taken without --model.
-        embeddings: a file of facerec embed in place of a model, or a .csv or .parquet table of
-            image_id, e0, e1, … (or a column embedding with a list).
+        embeddings: a file of facerec embed in place of a model, or a .parquet table of image_id
+            and embedding (a list).
         compare: another model or embeddings for the same pairs: prints the differences with
             intervals that follow the pairs.
         try_preprocessing: say what a file of others holds, score the likely channel orders and
@@ -178,13 +178,12 @@ def _try_preprocessing(
     json: Path | None,
 ) -> None:
     """Say what the file holds, compare likely ways of preprocessing and say which is best."""
-    from facerec.embedding.inspection import facts
-    from facerec.embedding.torch_model import TorchModel
+    from facerec.embedding.model import OnnxModel
     from facerec.report.tidy import figures_table
     from facerec.verification.preprocessing import try_preprocessing
     from facerec.verification.templates import TemplateBench
 
-    if isinstance(model, TorchModel) and not model.assumed:
+    if not isinstance(model, OnnxModel):
         raise ModelError(
             f"{model.path}: it says itself what it wants, "
             f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"
@@ -196,7 +195,7 @@ def _try_preprocessing(
         )
     align = parse_align(views.align, views.align_threshold)
     document = {"facerec": facerec.__version__, "model": model.describe()}
-    console.print(fact_lines(facts(model)))
+    console.print(fact_lines(model.file.facts()))
     print_model(model, False, align, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(

@@ -20,7 +20,7 @@ from facerec.embedding.bundle import (
     ONNX_FILE,
     SUMS_FILE,
     VARIANTS_FOLDER,
-    read_bundle,
+    check_sums,
     write_sums,
 )
 from facerec.embedding.model import OnnxModel
@@ -190,7 +190,7 @@ def _write_all(
     note = json.loads((folder / NOTE_FILE).read_bytes())
     write(CARD_FILE, bundle_card(note).encode())
     write_sums(folder)
-    read_bundle(folder)
+    check_sums(folder)
     return BundleReport(out, note, parity, comparisons)
 
 
@@ -218,7 +218,8 @@ def _stated(
 def _verify(
     file: OnnxFile, name: str, benches: Sequence[Bench], flip: bool, progress: Progress | None
 ) -> list[VerificationResult]:
-    model = OnnxModel(file, name=name)
+    model = OnnxModel(file)
+    model.name = name
     return [
         evaluate_bench(
             model, bench, flip=flip, progress=section(progress, f"{name} on {bench.name}")

@@ -128,7 +128,7 @@ class OtherSubjects:
         if not known.any():
             raise DatasetError(
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "
-                "searched for; embed record files or a folder of identity/image.jpg"
+                "searched for; embed record files or a folder of subject/image.jpg"
             )
         rows = np.flatnonzero(known)
         subjects = np.unique(names[rows], return_inverse=True)[1].reshape(-1)

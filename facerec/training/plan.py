@@ -67,7 +67,7 @@ def plan_step(
 
     Args:
         recipe: the whole configuration.
-        num_classes: identities in the training set.
+        num_classes: subjects in the training set.
         ranks: processes, each with a device of its own.
         device: kind of device, on which the sizes of the head's tiles depend. ``cuda`` stands for a
             GPU that computes in bfloat16; ``cpu`` is this computer's.

@@ -35,7 +35,7 @@ class Head(Checked):
     sample_rate: Share = 1.0
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
-    do not decay. 0.1 to 0.3 are published for a million identities and more."""
+    do not decay. 0.1 to 0.3 are published for a million subjects and more."""
     kernel: Literal["auto", "torch", "triton"] = "auto"
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
@@ -79,7 +79,7 @@ class Recipe(Checked):
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     """shuffle visits every image once in an epoch, or as often as the weight of its set says;
-    balanced takes identities in turn, however many images each has, and the images of each in
+    balanced takes subjects in turn, however many images each has, and the images of each in
     turn."""
     backbone: Backbone = field(default_factory=Backbone)
     margin: Margin | None = field(default_factory=ArcFace)
@@ -158,7 +158,7 @@ class Recipe(Checked):
         if strangers and (self.distillation is None or self.sampling == "balanced"):
             raise RecipeError(
                 "images of data.also without a label teach nothing without a teacher, and are not "
-                "seen where identities take turns; give a distillation and sampling shuffle"
+                "seen where subjects take turns; give a distillation and sampling shuffle"
             )
         if self.recompute and self.compile is True:
             raise RecipeError("recompute and compile do not go together; choose one of them")

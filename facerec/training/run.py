@@ -225,7 +225,7 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
-        for name in ("images", "classes", "names", "identities", "exclude"):
+        for name in ("images", "classes", "names", "subjects", "exclude"):
             if before.get(name) != now.get(name):
                 return f"{now['path']}: its {name} are {now.get(name)} and were {before.get(name)}"
         old, new = (
@@ -248,7 +248,7 @@ def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     Of lists it counts whether there are any; what is in them is compared with the manifest.
     """
     first, *also = (
-        entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
+        entry | {name: entry.get(name) is not None for name in ("subjects", "exclude")}
         for entry in (recipe["data"], *({**part, "path": None} for part in recipe["data"]["also"]))
     )
     return {**recipe, "data": {**first, "also": also}}
@@ -303,7 +303,7 @@ def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     first, *also = (
         fingerprint(config.path)
         | ({"names": names} if (names := source.names_sha256()) else {})
-        | ({"identities": sha256(config.identities)} if config.identities else {})
+        | ({"subjects": sha256(config.subjects)} if config.subjects else {})
         | ({"exclude": sha256(config.exclude)} if config.exclude else {})
         for config, source in zip(configs, dataset.sources, strict=True)
     )

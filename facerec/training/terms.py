@@ -141,14 +141,14 @@ class MarginTerm(Term):
         """Draw this rank's class centres.
 
         Raises:
-            DatasetError: there is one identity, of which a softmax learns nothing.
+            DatasetError: there is one subject, of which a softmax learns nothing.
         """
         if recipe.margin is None:
             return None
         if dataset.num_classes == 1:
             raise DatasetError(
-                f"{recipe.data.path}: all {len(dataset):,} images are of one identity, and a "
-                "margin learns to tell identities apart; give images of two or more, each in a "
+                f"{recipe.data.path}: all {len(dataset):,} images are of one subject, and a "
+                "margin learns to tell subjects apart; give images of two or more, each in a "
                 "folder or under a label of its own"
             )
         module = MarginClassifier(

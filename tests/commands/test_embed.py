@@ -220,7 +220,7 @@ def test_photos_are_aligned_by_a_table_of_points(
     batch = np.stack([crops[0], np.zeros_like(crops[0]), crops[1]])
     together = extract(load_model("run"), batch, flip=True).vectors
     np.testing.assert_array_equal(found.vectors[[0, 2]], together[[0, 2]])
-    reason = "photos/1.png: points.csv has no line with points for image_id '1.png'"
+    reason = "photos/1.png: points.csv has no line with points for '1.png'"
     assert found.failures == {1: reason}
     assert found.subjects is None
     assert found.note["align"]["sha256"] == sha256("points.csv")

@@ -189,7 +189,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), np.uint8)
     vectors = model.embed(images)
     assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
-    assert "56 images of 7 identities, data" in printed
+    assert "56 images of 7 subjects, data" in printed
     assert "model: runs/arc/model.safetensors" in printed
     assert sorted(p.name for p in run.iterdir()) == sorted(
         ["recipe.json", "manifest.json", "metrics.jsonl", "checkpoints", "model.safetensors"]

@@ -22,7 +22,7 @@ from onnx import TensorProto
 
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import OnnxModel, TorchModel, load_model
-from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
+from facerec.embedding.bundle import BUNDLE_SCHEMA, bundle_file, write_sums
 from facerec.errors import ModelError
 from facerec.files import sha256
 
@@ -147,9 +147,6 @@ def test_what_torch_exports_by_default_is_a_model(
             load_model(path)
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 # --- bundles ----------------------------------------------------------------------------------
 
 
@@ -197,12 +194,11 @@ def test_a_file_exchanged_after_its_checksum_is_no_model(
 ) -> None:
     from facerec.embedding import model as module
 
-    def exchanging(folder: Path) -> Any:
-        found = read_bundle(folder)
+    def exchanging(folder: Path, variant: str | None) -> Any:
+        found = bundle_file(folder, variant)
         written(bundle / "model.onnx")
         return found
 
-    read_bundle = module.read_bundle
-    monkeypatch.setattr(module, "read_bundle", exchanging)
+    monkeypatch.setattr(module, "bundle_file", exchanging)
     with pytest.raises(ModelError, match="not the file whose checksum"):
         load_model(bundle)

@@ -59,7 +59,7 @@ FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
 LINES = {
     "demo --data-only": f"--out data --processes 1 {FACES}",
     "make-records --unpack": "data/train.rec --out images",
-    "make-records": "images --out records --processes 1",
+    "make-records": "images --out records",
     "make-records --repair": "records/train.rec --out whole.rec",
     "plan": "recipe.py --device cpu",
     "train": "recipe.py --name run --runs runs --device cpu",

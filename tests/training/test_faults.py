@@ -260,7 +260,7 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
     assert launcher.join() == [0], launcher.log.read_text()
     assert [path.name for path in (work / "runs").iterdir()] == ["mine"]
     printed = launcher.log.read_text()
-    assert printed.count("56 images of 7 identities") == 3
+    assert printed.count("56 images of 7 subjects") == 3
     # The newest may be half written.
     assert re.findall(r"resumed at step (\d+)", printed) in (["3"], ["4"], ["6"])
     assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))

@@ -80,7 +80,6 @@ def test_steps_in_backward_are_the_separate_ones(
         monkeypatch.setattr(softmax_module, "has_fast_bf16", lambda device: True)
     dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    options: dict[str, Any] = {"precision": "bf16" if kind == "bf16" else "fp32"}
     start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
     for chunk, margin in ((1, ArcFace()), (7, SphereFaceR(version="v2")), (500, CosFace())):
         weight, optimizer, updates = updated(config, start)
@@ -91,7 +90,10 @@ def test_steps_in_backward_are_the_separate_ones(
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
             column = torch.randint(len(rows), (6,), generator=generator)
-            options |= {"arithmetic": Arithmetic(chunk=chunk), "rows": rows if rate < 1 else None}
+            options = {
+                "arithmetic": Arithmetic("bf16" if kind == "bf16" else "fp32", chunk),
+                "rows": rows if rate < 1 else None,
+            }
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -185,6 +185,4 @@ def smaller(plan: Comparison) -> Comparison:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(compare, argv)
+main = partial(run_command, compare)

@@ -161,7 +161,8 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
 
 def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> _Findings:
     """Audit the runs, later ones against the first; return what is said of the norms."""
-    from facerec.commands.embed import Job, embed
+    from facerec.commands.embed import embed
+    from facerec.commands.embedder import Embedder
     from facerec.fairness.page import read_rows
 
     baseline: Path | None = None
@@ -169,7 +170,7 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
     for number, (arm, folder) in enumerate(folders.items(), start=5):
         console.rule(f"{number}  audit of {arm}")
         embeddings = folder / "lfw.npz"
-        embed(Job(model=folder, bench=str(data / "lfw.bin"), out=embeddings))
+        embed(out=embeddings, bench=str(data / "lfw.bin"), embedder=Embedder(model=folder))
         audit(
             embeddings=embeddings,
             attributes=data / "attributes.csv",
@@ -221,7 +222,7 @@ def _verdict(results: _Results, findings: _Findings) -> str:
     )
 
 
-def _table(results: _Results) -> Table[Any]:
+def _table(results: _Results) -> Table:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
     from facerec.verification.report import format_rate
 

@@ -20,7 +20,7 @@ COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 Texts = Sequence[Cell | str]
 
 
-def headline_table(summary: Summary) -> Table[Texts]:
+def headline_table(summary: Summary) -> Table:
     """Return the retrieval figures of all arms."""
     asked = [name for name in summary.comparison.figures if name not in FIGURES]
     metrics = (*COLUMNS, *asked)
@@ -51,14 +51,13 @@ def headline_table(summary: Summary) -> Table[Texts]:
         page_only=separated,
         remarks=[
             f"Percent: mean ± half the {_level(summary)} interval over n seeds; below it the "
-            "interval over seeds and test classes. Bold: the adjusted test declares the arm "
-            "different from the one it is compared with. Arms share test classes, so their "
-            "differences are known better than each of them."
+            "interval over seeds and test classes. Bold: the adjusted test declares a difference "
+            "from the base. Arms share test classes: differences are known better than each arm."
         ],
     )
 
 
-def pair_table(summary: Summary) -> Table[Texts]:
+def pair_table(summary: Summary) -> Table:
     """Return the headline differences with their tests."""
 
     def cells(pair: Any) -> list[Cell | str]:
@@ -81,18 +80,17 @@ def pair_table(summary: Summary) -> Table[Texts]:
         words=("fair",),
         page_only=("found at 80 %", "same trials"),
         remarks=[
-            "Points of percent, paired by seed. The interval below the difference is the "
-            f"{_level(summary)} one over seeds and test classes, not adjusted. p: two-sided "
-            "sign-flip test over seeds; Holm: adjusted for the pairs that differ in the same way, "
-            "in loss, penalty, protocol or search. Found at 80 %: the smallest true difference "
-            "that as many seeds with this spread find four times in five, after the adjustment. "
-            "Same trials: difference in validation of trials of the same settings. Fair: equal "
-            "protocols, or different in declared fields alone, and equally many trials."
+            f"Points of percent, paired by seed; {_level(summary)} interval over seeds and test "
+            "classes, not adjusted. p: two-sided sign-flip test over seeds; Holm: adjusted for the "
+            "pairs that differ in the same way, in loss, penalty, protocol or search. Found at "
+            "80 %: the smallest true difference that as many seeds with this spread find, after "
+            "the adjustment. Same trials: difference in validation at the same settings. Fair: "
+            "protocols differ in declared fields at most, and trials are equally many."
         ],
     )
 
 
-def arm_table(summary: Summary) -> Table[Texts]:
+def arm_table(summary: Summary) -> Table:
     """Return norms of test embeddings, how many steps an arm takes, its best setting and costs."""
     others = ("models", "validation")
     keys = dict.fromkeys(key[1:] for key in summary.figures.index if key[1] in others)
@@ -122,11 +120,10 @@ def arm_table(summary: Summary) -> Table[Texts]:
         map(cells, summary.arms.itertuples()),
         words=("searched values",),
         remarks=[
-            "Norms are those of raw test embeddings, means over the folds' models, with intervals "
-            "over seeds; norm cv2 is their variance over their squared mean. Steps to 90 %: those "
-            "of the arm over those of its base until validation MAP@R comes to that share of the "
-            "base's final one, median over seeds. Settings are chosen by the mean validation MAP@R "
-            "over the folds, never by test classes."
+            "Norms of raw test embeddings, with intervals over seeds; norm cv2 is their variance "
+            "over their squared mean. Steps to 90 %: those of the arm over those of its base to "
+            "that share of the base's final validation MAP@R, median over seeds. Settings are "
+            "chosen by the mean validation MAP@R over the folds, never by test classes."
         ],
     )
 
@@ -135,8 +132,8 @@ def to_latex(summary: Summary) -> str:
     """Return the headline table for LaTeX with the package booktabs."""
     table = headline_table(summary)
     rows = [[cell.text for cell in cells] for cells in table.cells]
-    frame = pd.DataFrame(rows, columns=[column.heading for column in table.columns])
-    style = "l" + "c" * (len(table.columns) - 1)
+    frame = pd.DataFrame(rows, columns=list(table.headings))
+    style = "l" + "c" * (len(table.headings) - 1)
     return frame.to_latex(index=False, escape=True, column_format=style)
 
 

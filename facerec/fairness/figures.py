@@ -29,8 +29,8 @@ from facerec.report.figures import (
     name_rows,
     note,
     percent_axis,
+    plain_axes,
     styles,
-    tidy,
     verbatim,
 )
 from facerec.report.figures import label as short
@@ -122,7 +122,7 @@ def _forests(grid: Sequence[Sequence[tuple[str, Named]]]) -> Figure:
 
 
 def _forest(axes: Axes, title: str, named: Named) -> None:
-    tidy(axes)
+    plain_axes(axes)
     shares = any(one.events is not None for _, one in named)
     values = [one.value for _, one in named if one.value]
     # Rates of groups that differ by orders of magnitude; what is 0 has no place there.
@@ -152,7 +152,7 @@ def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     """Draw each group's norms: images as half a violin, means of subjects as bins beside it."""
     figure = Figure(figsize=(max(_WIDTH, 0.6 + 0.75 * len(groups)), 3.6), layout="constrained")
     axes = figure.add_subplot()
-    tidy(axes)
+    plain_axes(axes)
     means, of_image = sample.means, sample.groups[sample.subjects]
     span = float(sample.norms.min()), float(sample.norms.max())
     for column, style in enumerate(styles(groups)):
@@ -195,7 +195,7 @@ def _norms_and_errors(rows: pd.DataFrame, groups: Sequence[str]) -> Figure:
     right.set(xlabel="share left out, lowest norms first", ylabel="FNMR of what remains")
     percent_axis(right.xaxis)
     for axes in (left, right):
-        tidy(axes)
+        plain_axes(axes)
         percent_axis(axes.yaxis)
         axes.set_ylim(bottom=0)
     legend(figure, shown)

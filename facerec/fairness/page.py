@@ -165,7 +165,7 @@ def group_sizes(audit: Audit) -> list[str]:
     return said
 
 
-def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
+def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
     """Yield name and table, those that the data have."""
     rows = audit.rows
     if audit.norms is not None:
@@ -199,7 +199,7 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
         yield "changes", _changes(rows, changes)
 
 
-def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]]:
+def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the targets that head the tables."""
     heads = _heads(audit)
     columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR")]
@@ -221,7 +221,7 @@ def _by_group(
     columns: Sequence[tuple[str, str, str]],
     groupings: Sequence[str],
     whole: str = "",
-) -> Table[Sequence[Cell | str]]:
+) -> Table:
     """Return a table with a row a group; a column has heading, figure and target.
 
     ``whole`` names the row of all groups together, if there is one.
@@ -240,7 +240,7 @@ def _by_group(
     return text_table(caption, ["group", *(title for title, _, _ in columns)], lines)
 
 
-def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
+def _apart(audit: Audit) -> Table:
     """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
     rows, lines = audit.rows, []
     for grouping, head in audit.facts["headline"].items():
@@ -268,7 +268,7 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
     return text_table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
 
 
-def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell | str]]:
+def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table:
     lines: list[tuple[Cell | str, ...]] = []
     for row in changes.itertuples():
         figure = str(row.figure).removeprefix("change: ")

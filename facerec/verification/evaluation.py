@@ -17,6 +17,7 @@ from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
+from facerec.large_arrays import take
 from facerec.progress import Progress
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
@@ -470,7 +471,7 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
     indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(
         embeddings,
-        vectors=embeddings.vectors[rows],
+        vectors=take(embeddings.vectors, rows),
         norms=embeddings.norms[rows],
         ids=wanted,
         failures={indices[row]: why for row, why in embeddings.failures.items() if row in indices},

@@ -256,7 +256,7 @@ def _pairs(name: str, result: VerificationResult) -> list[Row]:
     ]
 
 
-def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]:
+def _provenance(result: VerificationResult | IdentificationResult) -> Table:
     """Return where a result comes from, one entry a line."""
     facts: dict[str, Any] = {"bench": result.name}
     for title, mapping in (("model", result.model), ("source", result.source)):

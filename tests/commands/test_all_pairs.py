@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,10 @@ def figures(file: str) -> Figures:
     return {(row["group"], row["figure"], row["target"]): row for row in rows}
 
 
-def test_terminal_json_and_csv_hold_the_same_rows(
+def test_terminal_and_json_hold_the_same_rows(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--json", "j.json", "--csv", "f.csv"]
+    flags = ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--json", "j.json"]
     main([*GROUPED, *flags])
     text = " ".join(capsys.readouterr().out.split())
     content = json.loads(Path("j.json").read_text())
@@ -107,17 +108,8 @@ def test_terminal_json_and_csv_hold_the_same_rows(
         assert share is not None
         assert (row["numerator"], row["denominator"]) == (share.events, share.comparisons)
         assert (row["low"], row["value"]) == (share.interval().low, share.value)
-    for said in ("note: 1 rows of s.csv have no embedding", "not acquired: 1 of 120 images"):
+    for said in ("note: 1 rows of s.csv have no embedding", "note: 1 images were not acquired"):
         assert said in text
-
-    with Path("f.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert [line["figure"] for line in lines] == [key[1] for key in rows]
-    # Exactly, and no cell is a formula.
-    assert [float(line["value"] or "nan") for line in lines[:3]] == [
-        row["value"] for row in list(rows.values())[:3]
-    ]
-    assert {line["group"] for line in lines} == {"everybody", "'=a", "b", "'=a × b"}
 
 
 ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
@@ -131,24 +123,21 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
         (
             "--subjects s.csv --group kind",
             [*ROWS[:-1], [*ROWS[-1][:2], "other"]],
-            ("two values in the column kind", str(SUBJECTS[-1])),
+            ("two values in the column kind",),
         ),
         ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
         ("--group kind", ROWS, ("--subjects",)),
-        ("--embeddings nobody.npz", ROWS, ("120 of 120 images", "--subjects")),
+        ("--embeddings nobody.npz", ROWS, ("nobody.npz", "--subjects")),
         ("--fpr 7", ROWS, ("target '7'",)),
     ],
 )
 def test_mistakes_end_in_a_sentence(
     workplace: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     arguments: str,
     rows: list[list[str]],
     words: tuple[str, ...],
 ) -> None:
     write_subjects(workplace / "s.csv", rows)
-    with pytest.raises(SystemExit) as exit_:
-        main(["--embeddings", "e.npz", *arguments.split()])
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
+    error = refused(main, "--embeddings", "e.npz", *arguments.split())
     assert all(word in error for word in words), error

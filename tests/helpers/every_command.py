@@ -65,7 +65,7 @@ LINES = {
     "train": "recipe.py --name run --runs runs --device cpu",
     "embed": "--model runs/run --images images --out e.npz",
     "all-pairs": "--embeddings e.npz --fpr 1e-1",
-    "clean": "images --model runs/run --out proposals.csv --device cpu",
+    "clean": "images --embeddings e.npz --out proposals.csv --device cpu",
     "overlap": "images data/lfw.bin --model runs/run --csv overlap.csv --page overlap.html "
     "--device cpu",
     "enroll": "images --model runs/run --gallery gallery.npz",

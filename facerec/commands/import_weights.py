@@ -11,7 +11,7 @@ from typing import Literal
 import tyro
 
 from facerec.commands.cli import run_command
-from facerec.commands.models import preprocessing_words
+from facerec.commands.embedder import preprocessing_words
 from facerec.errors import ModelError
 from facerec.files import sha256
 

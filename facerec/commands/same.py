@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import tyro
 
-from facerec.commands.cli import Console, refuse_unused, run_command
-from facerec.commands.models import print_notes
+from facerec.commands.cli import Console, run_command
+from facerec.commands.embedder import print_notes
+from facerec.errors import FacerecError
 from facerec.files import json_bytes
 from facerec.limits import Count, Number
 
@@ -49,8 +50,8 @@ def same(
     from facerec.embedding.model import newest_run
     from facerec.embedding.recognizer import load
 
-    if threshold is not None:
-        refuse_unused("chooses a threshold, and one is given", {"--fpr": fpr, "--bench": bench})
+    if threshold is not None and (fpr, bench) != (None, None):
+        raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
     recognizer = load(model or newest_run(), detector=detector)
     answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
     notes = [*answer.notes]
@@ -65,6 +66,4 @@ def same(
     print_notes(notes, console)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(same, argv)
+main = partial(run_command, same)

@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.bundle import bundle_file, is_bundle
-from facerec.embedding.engines import EngineName, Images, Precision, open_engine
+from facerec.embedding.engines import EngineName, Precision, open_engine
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
 from facerec.errors import ImageError, ModelError
@@ -210,7 +210,14 @@ class OnnxModel(EmbeddingModel):
         count = len(pixels)
         if self._input.batch is not None and count < self.batch_size:
             pixels = np.pad(pixels, [(0, self.batch_size - count), (0, 0), (0, 0), (0, 0)])
-        output = self._engine.run(self._batch(pixels))
+        x: npt.NDArray[Any] = pixels.transpose(0, 3, 1, 2)
+        if self._input.dtype == "float32":
+            x = normalize_array(pixels, self.preprocessing)
+        elif self.preprocessing.channels == "bgr":
+            x = x[:, ::-1]
+        if self._input.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
+        output = self._engine.run(np.ascontiguousarray(x))
         if output.ndim < 2 or len(output) != len(pixels) or math.prod(output.shape[2:]) != 1:
             raise ModelError(
                 f"{self.file.where}: {len(pixels)} images gave an output of shape {output.shape}, "
@@ -218,18 +225,6 @@ class OnnxModel(EmbeddingModel):
             )
         vectors = output.reshape(len(pixels), -1)[:count]
         return lambda: vectors
-
-    def _batch(self, pixels: npt.NDArray[np.uint8]) -> Images:
-        """Return uint8 ``(B, H, W, 3)`` as the file wants it."""
-        x: npt.NDArray[Any]
-        if self._input.dtype == "uint8":
-            x = pixels[..., ::-1] if self.preprocessing.channels == "bgr" else pixels
-            x = x.transpose(0, 3, 1, 2)
-        else:
-            x = normalize_array(pixels, self.preprocessing)
-        if self._input.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return cast(Images, np.ascontiguousarray(x))
 
 
 def load_model(

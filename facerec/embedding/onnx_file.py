@@ -99,8 +99,8 @@ class OnnxFile:
     metadata: Mapping[str, str]
     parameters: int
     """Numbers in the initialisers."""
-    beside: tuple[str, ...] = ()
-    """Names of the files in its folder that hold weights of it."""
+    beside: bool = False
+    """Whether weights of it lay in other files of its folder."""
 
     @property
     def note(self) -> dict[str, Any] | None:
@@ -209,7 +209,7 @@ def parse_onnx(
         if len(content) > max_bytes:
             raise ValueError(f"more than {max_bytes:,} bytes, which is all that is read")
         model = onnx.load_model_from_string(content)
-        beside = () if path is None else _take_in(model, path.parent, max_bytes - len(content))
+        beside = path is not None and _take_in(model, path.parent, max_bytes - len(content))
         if beside:
             for tensor in model.graph.initializer:
                 digest.update(tensor.raw_data)
@@ -242,8 +242,8 @@ def parse_onnx(
     return file
 
 
-def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
-    """Put weights that lie in files of a folder into the model; return the files' names.
+def _take_in(model: Any, folder: Path, room: int) -> bool:
+    """Put weights that lie in files of a folder into the model; return whether there are any.
 
     onnx refuses places outside of the folder, links and what is no file.
 
@@ -252,16 +252,15 @@ def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
     """
     from onnx import external_data_helper as external
 
-    names = []
-    for tensor in filter(external.uses_external_data, model.graph.initializer):
+    tensors = [t for t in model.graph.initializer if external.uses_external_data(t)]
+    for tensor in tensors:
         said = external.ExternalDataInfo(tensor)
         size = (folder / said.location).stat().st_size if said.length is None else said.length
         room -= size
         if room < 0:
             raise ValueError("its weights in other files are more than is read in all")
         external.load_external_data_for_tensor(tensor, str(folder))
-        names.append(said.location)
-    return tuple(dict.fromkeys(names))
+    return bool(tensors)
 
 
 def _unneeded(model: Any) -> Iterator[str]:

@@ -252,7 +252,7 @@ def _fill(
     try:
         backbone.load_state_dict(tensors, assign=assign)
     except RuntimeError as error:
-        problem = " ".join(str(error).split()[6:40])
+        problem = " ".join(str(error).split()[6:])[:200]
         raise ModelError(
             f"{path}: its weights are not those of this {type(backbone).__name__} ({problem} …); "
             "they belong to another architecture"

@@ -19,7 +19,7 @@ from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.errors import ExportError
 from facerec.export.graph import copy_for_export
-from facerec.records.faces import draw_circumstances, draw_identity, render
+from facerec.records.faces import DrawnFace, draw_circumstances
 
 BATCHES = (1, 2, 5, 64)
 CONSTANTS = (0.0, 1.0, -1.0)
@@ -140,9 +140,8 @@ def sample_faces(count: int) -> npt.NDArray[np.uint8]:
 @functools.cache
 def _face(index: int) -> npt.NDArray[np.uint8]:
     generator = np.random.default_rng(index)
-    identity = draw_identity(generator)
-    how = draw_circumstances(identity, "everyday", generator)
-    return render(identity, how, generator)
+    face = DrawnFace(generator)
+    return face.photo(draw_circumstances("everyday", face.traits["age"], generator), generator)
 
 
 def _inputs(stated: Preprocessing, count: int) -> Iterator[tuple[str, Vectors]]:

@@ -15,7 +15,7 @@ UNRESOLVED = "not resolvable"
 Row = Mapping[str, Any]
 
 
-def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
+def parity_table(rows: Sequence[tuple[str, Row]]) -> Table:
     """Return how far files are from torch, of each its name and a check as JSON types."""
     cells = [(name, row["check"], str(row["batch"]), *_figures(row)) for name, row in rows]
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
@@ -23,7 +23,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
     return text_table(caption, headings, cells, words=("check",))
 
 
-def consumers_table(rows: Sequence[Row]) -> Table[Any]:
+def consumers_table(rows: Sequence[Row]) -> Table:
     """Return what every consumer makes of the bundle; reasons stand below."""
     cells = [
         (
@@ -40,7 +40,7 @@ def consumers_table(rows: Sequence[Row]) -> Table[Any]:
     return text_table(caption, headings, cells, words=headings[:3], remarks=remarks)
 
 
-def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
+def thresholds_table(rows: Sequence[Row]) -> Table:
     """Return the thresholds that a bundle states, with what they gave where they were found.
 
     Those without a ``source`` were found by the export itself.

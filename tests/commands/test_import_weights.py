@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,9 @@ def faces(count: int = 3) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    assert exit_.value.code == 2
-    sentence = capsys.readouterr().err
-    assert sentence.startswith("error: ") and sentence.count("\n") == 1
-    return sentence
-
-
 @pytest.mark.integration
 def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     pytest.importorskip("onnx")
     theirs = foreign(tmp_path / "unused.pth", "mobilefacenet_half", embedding_bn="affine")
@@ -57,9 +49,7 @@ def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     main([str(path), "--backbone", "mobilefacenet_half", *SMALL])
     ours = load_model(tmp_path / "backbone.safetensors")
     np.testing.assert_allclose(ours.embed(faces()), theirs.embed(faces()), rtol=1e-3, atol=1e-4)
-    sentence = refused(
-        capsys, path, "--backbone", "mbf", *SMALL, "--out", tmp_path / "x.safetensors"
-    )
+    sentence = refused(main, path, "--backbone", "mbf", *SMALL, "--out", tmp_path / "x.safetensors")
     assert "backbone.onnx" in sentence and not (tmp_path / "x.safetensors").exists()
 
 
@@ -162,7 +152,7 @@ class Hostile:
 
 @pytest.mark.parametrize("writer", ["torch", "pickle"])
 def test_no_code_of_a_hostile_file_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], writer: str
+    tmp_path: Path, refused: Callable[..., str], writer: str
 ) -> None:
     path, mark = tmp_path / "evil.pth", tmp_path / "ran"
     hostile = {"conv1.weight": Hostile(mark)}
@@ -170,7 +160,7 @@ def test_no_code_of_a_hostile_file_runs(
         torch.save(hostile, path)
     else:
         path.write_bytes(pickle.dumps(hostile, protocol=2))
-    assert "without running code" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    assert "without running code" in refused(main, path, "--backbone", "iresnet18", *SMALL)
     assert [file.name for file in tmp_path.iterdir()] == ["evil.pth"]
 
 
@@ -183,25 +173,25 @@ def test_no_code_of_a_hostile_file_runs(
     ],
 )
 def test_wrong_flags_are_refused_and_leave_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    tmp_path: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
     path = tmp_path / "backbone.pth"
     foreign(path)
-    assert sentence in refused(capsys, path, *arguments)
+    assert sentence in refused(main, path, *arguments)
     assert [file.name for file in tmp_path.iterdir()] == ["backbone.pth"]
 
 
 def test_a_file_that_is_there_is_replaced_by_force_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     path, out = tmp_path / "backbone.pth", tmp_path / "backbone.safetensors"
     foreign(path)
     out.write_text("mine")
-    assert "--force" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    assert "--force" in refused(main, path, "--backbone", "iresnet18", *SMALL)
     assert out.read_text() == "mine"
     main([str(path), "--backbone", "iresnet18", *SMALL, "--force"])
     assert load_model(out).embedding_size == 16
     # Not even --force puts a file in the place of the one that it is made of.
     before = out.read_bytes()
-    assert "--out" in refused(capsys, out, "--backbone", "iresnet18", *SMALL, "--force")
+    assert "--out" in refused(main, out, "--backbone", "iresnet18", *SMALL, "--force")
     assert out.read_bytes() == before

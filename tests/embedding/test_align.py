@@ -137,7 +137,6 @@ def test_crop_equals_a_bilinear_loop() -> None:
     [
         np.full((5, 2), 50.0),
         50 + 1e-9 * face_template(),
-        np.full((5, 2), np.nan),
         np.vstack([face_template()[:4], [[np.inf, 1]]]),
         face_template() * 1e300,
         1000 * (face_template() - face_template()[0]) + 50,
@@ -196,6 +195,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
         ([line("a", face_template()), "b" + ",1" * 9 + ",x"], "line 3: expected an image id, each"),
         ([line("a", face_template())] * 2, "line 3: .*each once.*has a line already"),
         ([], "of 0 lines with points"),
+        ([line(name, face_template()[::-1]) for name in "ab"], "of 2 lines .* 2 have left"),
         ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
         ([line("x" * 200_000, face_template())], "line 2: "),
     ],
@@ -205,17 +205,6 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], sentence: str) 
     with pytest.raises(DatasetError, match=sentence) as error:
         PointsTable(path)
     assert str(error.value).startswith(str(path))
-
-
-def test_exchanged_sides_are_found_once_most_lines_have_them(tmp_path: Path) -> None:
-    right = face_template() + 20
-    wrong = right[[1, 0, 2, 4, 3]]
-    # One such line is a profile or a slip, which insightface, too, crops as it can.
-    few = table(tmp_path / "few.csv", line("a", right), line("b", wrong), line("c", right))
-    assert PointsTable(few).find(photo(), "b", "b") is not None
-    many = table(tmp_path / "many.csv", line("a", wrong), line("b", wrong), line("c", right))
-    with pytest.raises(DatasetError, match="of 3 lines with points 2 have left"):
-        PointsTable(many)
 
 
 # --- detectors -------------------------------------------------------------------------------

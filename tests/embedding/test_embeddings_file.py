@@ -26,16 +26,6 @@ from facerec.errors import DatasetError
 # --- one file --------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "e.npz"
-    full = toy(failures={3: "it's “broken”", 1: "no face"}, subjects=np.array([*"abca", ""]))
-    for embeddings in (toy(), toy(0), full, replace(toy(), flip=False, note={"flip": False})):
-        write_embeddings(path, embeddings)
-        assert same(read_embeddings(path), embeddings)
-    write_embeddings(path, replace(toy(), note={}))
-    assert read_embeddings(path).note == {"flip": True}
-
-
 def test_the_file_is_plain_private_and_reproducible(tmp_path: Path) -> None:
     path, again = tmp_path / "e.npz", tmp_path / "again.npz"
     write_embeddings(path, toy(failures={1: "no face"}))
@@ -293,6 +283,7 @@ def test_shards_are_read_as_the_file_that_they_are_of(folder: Path) -> None:
         ("3", {"vectors": np.ones((3, 2), np.float32)}, "3.parquet"),
         ("4", {"ids": np.array(["\udcff.jpg", "b", "c"])}, "Unicode"),
         ("job.json", None, "has not ended"),
+        (".job.json", None, "1 of its shards are missing, the first is 9.parquet"),
         ("0.parquet", None, "0.parquet"),
     ],
 )
@@ -301,7 +292,7 @@ def test_shards_of_two_jobs_or_half_a_job_are_refused(
 ) -> None:
     with pytest.raises(DatasetError, match=words):
         if change is None:
-            (folder / name).write_bytes(b"PAR1")
+            (folder / name).write_bytes(b'{"shards": {"3.parquet": 3, "9.parquet": 1}}')
         else:
             write_embeddings(folder / f"{name}.parquet", replace(rows(10, 13), **change))
         read_embeddings(folder)

@@ -48,6 +48,7 @@ def all_pairs(
     from facerec.report.documents import plain
     from facerec.report.tidy import figures_table, records
     from facerec.verification.scoring import score_all_pairs
+    from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
     from facerec.verification.scoring.figures import all_pairs_figures
 
     fpr = exact_rates(fpr)  # before minutes of work
@@ -72,7 +73,7 @@ def all_pairs(
             names[compared],
             fpr=fpr,
             thresholds=threshold,
-            pair_limit=2**25 if groups is None else None,
+            pair_limit=2**25 if groups is None else MOST_BY_PAIR,
             device=device,
             progress=show,
         )

@@ -23,6 +23,7 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
 from facerec.verification.scoring import AllPairs, score_all_pairs
+from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
 
 HERE = "this data"
 """Source of thresholds that were not fixed on other data."""
@@ -260,7 +261,7 @@ def all_pairs_rates(
             subject[images],
             fpr=() if fixed else targets,
             thresholds=[math.inf if math.isnan(threshold) else threshold for threshold in given],
-            pair_limit=None,
+            pair_limit=MOST_BY_PAIR,
             progress=progress,
         )
 

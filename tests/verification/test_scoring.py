@@ -236,7 +236,7 @@ def test_shares_are_those_of_the_single_pairs() -> None:
     generator = np.random.default_rng(3)
     vectors, subjects = on_a_grid(generator, 120, 64), people(generator, 120, 25)
     arguments: dict[str, Any] = {"fpr": ["1e-1", "1e-2"], "thresholds": [0.4], "tile": 50}
-    found = score_all_pairs(vectors, subjects, **arguments, pair_limit=None)
+    found = score_all_pairs(vectors, subjects, **arguments, pair_limit=2**28)
     dense = Dense(vectors, subjects)
     first, second = subjects[dense.first], subjects[dense.second]
     places = [np.flatnonzero(found.subjects % 2 == parity) for parity in (0, 1)]
@@ -265,7 +265,7 @@ def test_shares_are_those_of_the_single_pairs() -> None:
 def test_above_the_limit_sums_by_subject_serve() -> None:
     vectors, subjects = clustered(120, 25, 32, seed=3)
     arguments: dict[str, Any] = {"fpr": ["1e-1", "1e-3"], "tile": 50}
-    exact = score_all_pairs(vectors, subjects, **arguments, pair_limit=None)
+    exact = score_all_pairs(vectors, subjects, **arguments, pair_limit=2**28)
     many, few = score_all_pairs(vectors, subjects, **arguments, pair_limit=50).tables
     assert many.false_matches > 50 >= few.false_matches
     assert many.by_pair is None and few.by_pair is not None

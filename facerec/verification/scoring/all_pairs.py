@@ -23,6 +23,9 @@ from facerec.verification.scoring.counts import count_mated, count_non_mated, fl
 from facerec.verification.scoring.results import AllPairs, ErrorTable
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size
 
+MOST_BY_PAIR = 2**28
+"""False matches that are counted by pair of subjects for figures by group, at most: some GB."""
+
 
 def score_all_pairs(
     vectors: ArrayLike,
@@ -32,7 +35,7 @@ def score_all_pairs(
     thresholds: Sequence[float] = (),
     device: str | torch.device = "cpu",
     tile: int | None = None,
-    pair_limit: int | None = 2**25,
+    pair_limit: int = 2**25,
     progress: Progress | None = None,
 ) -> AllPairs:
     """Compare every image with every other once, N(N − 1)/2 pairs.
@@ -50,7 +53,7 @@ def score_all_pairs(
         device: where scores are computed, see `choose_device`.
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
             Scores may differ in the last bit between tile sizes and devices.
-        pair_limit: count false matches by pair of subjects up to this number; None for any.
+        pair_limit: count false matches by pair of subjects up to this number.
         progress: see `facerec.progress.Progress`.
 
     Raises:

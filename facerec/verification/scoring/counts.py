@@ -42,7 +42,7 @@ KEPT = 2**26
 class _PairCounts:
     """Counts events by pair of subjects in a sparse matrix that threads share, up to a limit."""
 
-    def __init__(self, subjects: int, limit: int | None) -> None:
+    def __init__(self, subjects: int, limit: int) -> None:
         self._shape = subjects, subjects
         self._limit, self._total, self._size = limit, 0, 0
         self._merged = csr_array(self._shape, dtype=np.int32)
@@ -64,7 +64,7 @@ class _PairCounts:
     @property
     def full(self) -> bool:
         """Whether there were more than the limit."""
-        return self._limit is not None and self._total > self._limit
+        return self._total > self._limit
 
     def matrix(self) -> csr_array | None:
         """Return the counts, or None if there were more than the limit."""
@@ -175,7 +175,7 @@ def count_non_mated(
     sample: Sample,
     given: Sequence[np.float32],
     allowed: Sequence[int],
-    pair_limit: int | None,
+    pair_limit: int,
 ) -> list[FalseMatches]:
     """Count false matches at given thresholds, and where so many are ``allowed``.
 

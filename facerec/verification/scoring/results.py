@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
 
@@ -49,9 +50,14 @@ class ErrorTable:
     def fmr_among(self, first: Members, second: Members | None = None) -> ClusteredShare | None:
         """Return the FMR of pairs of some subjects, or of these with others; None without any.
 
-        The errors must have been counted by pair of subjects, whatever their number.
+        Raises:
+            MetricError: there are too many errors to have been counted by pair of subjects.
         """
-        assert self.by_pair is not None
+        if self.by_pair is None:
+            raise MetricError(
+                f"{self.false_matches:,} false matches are too many to count them by pair of "
+                "people; ask for lower false match rates only"
+            )
         images = self.images[first]
         if second is None and first.size == self.images.size > 1:
             return self.fmr_share()

@@ -34,9 +34,8 @@ SCHEMA = "facerec.comparison.results/4"
 
 _TERMS = {
     "P@1, R-Precision, MAP@R, Recall@K": "Of a test image with R others of its class: whether "
-    "the nearest image is of its class; the share of its class among the R nearest; the mean of "
-    "the precision at i over i = 1 … R, counted where the i-th is of its class; whether any of the "
-    "K nearest is. Means over queries.",
+    "the nearest is of its class; the share of its class among the R nearest; the mean of the "
+    "precision at i = 1 … R where the i-th is of its class; whether any of the K nearest is.",
     "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit embeddings "
     "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
     "Interval over seeds, over both": "Student's t over seeds: another training on these test "

@@ -51,9 +51,8 @@ def headline_table(summary: Summary) -> Table:
         page_only=separated,
         remarks=[
             f"Percent: mean ± half the {_level(summary)} interval over n seeds; below it the "
-            "interval over seeds and test classes. Bold: the adjusted test declares the arm "
-            "different from the one it is compared with. Arms share test classes, so their "
-            "differences are known better than each of them."
+            "interval over seeds and test classes. Bold: the adjusted test declares a difference "
+            "from the base. Arms share test classes: differences are known better than each arm."
         ],
     )
 
@@ -81,13 +80,12 @@ def pair_table(summary: Summary) -> Table:
         words=("fair",),
         page_only=("found at 80 %", "same trials"),
         remarks=[
-            "Points of percent, paired by seed. The interval below the difference is the "
-            f"{_level(summary)} one over seeds and test classes, not adjusted. p: two-sided "
-            "sign-flip test over seeds; Holm: adjusted for the pairs that differ in the same way, "
-            "in loss, penalty, protocol or search. Found at 80 %: the smallest true difference "
-            "that as many seeds with this spread find four times in five, after the adjustment. "
-            "Same trials: difference in validation of trials of the same settings. Fair: equal "
-            "protocols, or different in declared fields alone, and equally many trials."
+            f"Points of percent, paired by seed; {_level(summary)} interval over seeds and test "
+            "classes, not adjusted. p: two-sided sign-flip test over seeds; Holm: adjusted for the "
+            "pairs that differ in the same way, in loss, penalty, protocol or search. Found at "
+            "80 %: the smallest true difference that as many seeds with this spread find, after "
+            "the adjustment. Same trials: difference in validation at the same settings. Fair: "
+            "protocols differ in declared fields at most, and trials are equally many."
         ],
     )
 
@@ -122,11 +120,10 @@ def arm_table(summary: Summary) -> Table:
         map(cells, summary.arms.itertuples()),
         words=("searched values",),
         remarks=[
-            "Norms are those of raw test embeddings, means over the folds' models, with intervals "
-            "over seeds; norm cv2 is their variance over their squared mean. Steps to 90 %: those "
-            "of the arm over those of its base until validation MAP@R comes to that share of the "
-            "base's final one, median over seeds. Settings are chosen by the mean validation MAP@R "
-            "over the folds, never by test classes."
+            "Norms of raw test embeddings, with intervals over seeds; norm cv2 is their variance "
+            "over their squared mean. Steps to 90 %: those of the arm over those of its base to "
+            "that share of the base's final validation MAP@R, median over seeds. Settings are "
+            "chosen by the mean validation MAP@R over the folds, never by test classes."
         ],
     )
 

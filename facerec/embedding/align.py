@@ -453,4 +453,4 @@ NO_DETECTOR = (
 def alignment_words(described: Mapping[str, Any]) -> str:
     """Say in a few words what `Aligner.describe` says."""
     file = described.get("pack") or Path(str(described.get("path", ""))).name
-    return f"alignment: {described.get('method')} ({file})"
+    return f"alignment: {described.get('method')}{f' ({file})' if file else ''}"

@@ -50,7 +50,6 @@ FIXED_HERE = (
 )
 
 Errors = GroupErrors | MetricError
-Row = names.Row
 
 
 def audit_embeddings(
@@ -101,13 +100,24 @@ def audit_embeddings(
         scores = score_pairs(embeddings.vectors, *sides)
         listed = ListedPairs(pairs.name, scores, sides, pairs.pairs.issame, joined.subjects)
         notes += _left_out(listed, shown[0])
-    counted = _count_errors(embeddings, joined, shown, listed, settings, thresholds, progress)
+    labels = [(one.codes, one.names) for one in shown]
+    how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
+    how["family"] = joined.family
+    counted: Sequence[Errors]
+    try:
+        if listed is None:
+            vectors, who = embeddings.vectors, joined.subjects
+            counted = all_pairs_rates(vectors, who, labels, **how, progress=progress)
+        else:
+            counted = listed_rates(listed, labels, **how)
+    except MetricError as problem:
+        counted = [problem] * len(shown)
     mated = _mated(embeddings, joined.subjects) if listed is None else listed.mated()
     samples = [
         SubjectNorms.of(joined.norms, joined.subjects, one.codes, one.names, one.name)
         for one in shown
     ]
-    rows: list[Row] = []
+    rows: list[names.Row] = []
     for number, (grouping, sample, errors) in enumerate(zip(shown, samples, counted, strict=True)):
         failed = ~joined.acquired
         rows += size_rows(grouping, joined.subjects, failed, images=True)
@@ -156,7 +166,7 @@ def audit_embeddings(
 
 def conclude(
     facts: Mapping[str, Any],
-    rows: Sequence[Row],
+    rows: Sequence[names.Row],
     formed: Sequence[Grouping],
     settings: AuditSettings,
     policy: str,
@@ -240,7 +250,7 @@ def size_rows(
     failed: NDArray[np.bool_],
     *,
     images: bool,
-) -> Iterator[Row]:
+) -> Iterator[names.Row]:
     """Yield what each group consists of.
 
     Args:
@@ -261,33 +271,7 @@ def size_rows(
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
 
 
-def _count_errors(
-    embeddings: Embeddings,
-    joined: Joined,
-    shown: Sequence[Grouping],
-    listed: ListedPairs | None,
-    settings: AuditSettings,
-    thresholds: Thresholds | None,
-    progress: Progress | None,
-) -> Sequence[Errors]:
-    """Return the errors of each grouping, or why there are none."""
-    labels = [(one.codes, one.names) for one in shown]
-    given: dict[str, Any] = {
-        "targets": settings.targets,
-        "thresholds": thresholds,
-        "family": joined.family,
-    }
-    try:
-        if listed is not None:
-            return listed_rates(listed, labels, **given)
-        return all_pairs_rates(
-            embeddings.vectors, joined.subjects, labels, **given, progress=progress
-        )
-    except MetricError as problem:
-        return [problem] * len(shown)
-
-
-def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[Row]:
+def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
     """Yield the norms of each group, and their association with the groups."""
     for group, figures in norm_figures(sample).items():
         for figure, estimate in figures.items():
@@ -312,7 +296,7 @@ def _norm_error_rows(
     errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
-) -> list[Row]:
+) -> list[names.Row]:
     """Return what norms have to do with errors of mated pairs at the working threshold.
 
     ``mated`` are scores and sides of mated pairs, None where there are too many.
@@ -339,7 +323,7 @@ def _change_rows(
     listed: ListedPairs | None,
     folds: NDArray[np.int64] | None,
     settings: AuditSettings,
-) -> tuple[list[Row], Sequence[str]]:
+) -> tuple[list[names.Row], Sequence[str]]:
     """Return what changed from the baseline by a grouping, and what is to be said of it."""
     assert embeddings.ids is not None  # else nothing would have been joined
     taken = np.flatnonzero(subjects != UNKNOWN) if listed is None else np.unique(listed.sides)

@@ -20,21 +20,19 @@ from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import Of, differentials, max_over_geomean
 from facerec.fairness.norms import (
+    Array,
     SubjectNorms,
     delta_without,
     eta2_without,
     variation_without,
 )
-from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, listed_rates
+from facerec.fairness.rates import Codes, GroupErrors, ListedPairs, all_pairs_rates, listed_rates
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import held_out, score_pairs
-
-Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 READING = (
     "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "

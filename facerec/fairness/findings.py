@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from facerec.fairness import rows as names
-from facerec.fairness.differentials import NAMES, RATIO
+from facerec.fairness.differentials import NAMES, RATIO, Of
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.result import Finding
 from facerec.fairness.rows import estimate
@@ -25,7 +25,6 @@ from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 MOST = 8
 """Findings of an audit."""
 
-Of = Literal["FMR", "FNMR"]
 _HAPPENS: dict[Of, str] = {
     "FMR": "{upper} of the impostor pairs of {high} and {lower} of those of {low} are accepted",
     "FNMR": "{upper} of the genuine pairs of {high} and {lower} of those of {low} are rejected",

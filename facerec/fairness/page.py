@@ -23,6 +23,7 @@ from facerec.fairness.rows import estimate
 from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report import words
 from facerec.report.csv_tables import to_csv
+from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
@@ -62,7 +63,7 @@ _LEADS = {
 
 def check_audit_folder(folder: str | Path) -> None:
     """Refuse a folder that a report may not replace; see `check_replaceable`."""
-    check_replaceable(folder, _written_before, "an audit")
+    check_replaceable(folder, lambda at: files_listed(at / JSON, schema=SCHEMA), "an audit")
 
 
 def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
@@ -94,15 +95,6 @@ def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
     """Return the rows of an ``audit.json``."""
     return list(parse_json(Path(path).read_bytes())["rows"])
-
-
-def _written_before(folder: Path) -> set[str]:
-    """Return the files that an earlier report in the folder says it wrote."""
-    try:
-        document = parse_json((folder / JSON).read_bytes())
-        return set(document["files"]) if document["schema"] == SCHEMA else set()
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
 
 
 def page_files(audit: Audit, command: str) -> dict[str, bytes]:

@@ -28,7 +28,7 @@ HERE = "this data"
 """Source of thresholds that were not fixed on other data."""
 
 Codes = NDArray[np.int64]
-Share = ClusteredShare | None
+GroupShare = ClusteredShare | None
 """A rate with what leaving each subject out adds to it, ``(G,)``; None without comparisons."""
 Labels = tuple[Codes, Sequence[str]]
 """Code of the group of each image, 0 to D − 1 or `UNKNOWN`, ``(N,)``, and names of the groups."""
@@ -49,10 +49,10 @@ class ErrorsAt:
 
     point: OperatingPoint
     """Target, threshold, and what it was fixed on."""
-    fmr: tuple[Share, ...]
+    fmr: tuple[GroupShare, ...]
     """Of each group, and at last of all that have one."""
-    fnmr: tuple[Share, ...]
-    between: Mapping[tuple[int, int], Share]
+    fnmr: tuple[GroupShare, ...]
+    between: Mapping[tuple[int, int], GroupShare]
     """FMR of pairs of two groups d < e."""
 
 
@@ -186,7 +186,7 @@ def _of_list(
     }
     everyone, whole = np.ones(len(scores), bool), int(pairs.subject.max()) + 1
 
-    def share(events: NDArray[np.bool_], among: NDArray[np.bool_]) -> Share:
+    def share(events: NDArray[np.bool_], among: NDArray[np.bool_]) -> GroupShare:
         if not among.any():
             return None
         own = np.arange(int(among.sum()))
@@ -297,7 +297,7 @@ def _of_all(
             "subjects or more, one of them with two images"
         )
 
-    def spread(share: Share, places: Codes) -> Share:
+    def spread(share: GroupShare, places: Codes) -> GroupShare:
         return _spread(share, pairs.subjects[places], group.size, family)
 
     points = [
@@ -316,7 +316,9 @@ def _of_all(
     return GroupErrors(names, tuple(counted.tolist()), tuple(points), thresholds)
 
 
-def _spread(share: Share, subjects: Codes | slice, whole: int, family: Codes | None) -> Share:
+def _spread(
+    share: GroupShare, subjects: Codes | slice, whole: int, family: Codes | None
+) -> GroupShare:
     """Number what each subject adds among all subjects, or their families."""
     if share is None:
         return None

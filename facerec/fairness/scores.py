@@ -40,8 +40,6 @@ NO_SUBJECTS = (
     "of few subjects cannot be told from groups of few pairs."
 )
 
-Labels = dict[str, NDArray[np.str_]]
-
 
 def audit_scores(
     scored: ScoredPairs,
@@ -140,9 +138,11 @@ class _Sides:
         self.scored = np.repeat(~np.isnan(scored.scores), 2)
         self.exclusions: list[Exclusion] = []
 
-    def labels(self, groups: Sequence[str], attributes: Attributes | None) -> Labels:
+    def labels(
+        self, groups: Sequence[str], attributes: Attributes | None
+    ) -> dict[str, NDArray[np.str_]]:
         """Return the value of every attribute, ``(2n,)``, empty where it cannot be used."""
-        labels: Labels = {}
+        labels: dict[str, NDArray[np.str_]] = {}
         for group in groups:
             if attributes is not None:
                 values = self._of_subjects(group, attributes)

@@ -29,6 +29,7 @@ from facerec.heads.collectives import (
 )
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import (
+    Arithmetic,
     CenterUpdate,
     Kernel,
     Precision,
@@ -295,12 +296,10 @@ class MarginClassifier(nn.Module):
                 self.margin,
                 step=self.step,
                 group=self.group,
-                precision=self.precision,
-                chunk=self.chunk,
+                arithmetic=Arithmetic(self.precision, self.chunk, self.kernel),
                 norm_average=average,
                 rows=self._rows(),
                 update=update,
-                kernel=self.kernel,
                 weights=weights,
                 centers_per_class=self.centers_per_class,
             )

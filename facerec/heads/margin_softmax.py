@@ -66,6 +66,20 @@ _FLOOR = -1e20
 _ALIGNMENT = 64  # bytes, as PyTorch's own memory
 
 
+class Arithmetic(NamedTuple):
+    """How the tiles are computed."""
+
+    precision: Precision = "fp32"
+    """Of the matrix products."""
+    chunk: int | None = None
+    """Classes in a tile; by default as many as make a good size for the cache."""
+    kernel: Kernel = "torch"
+    """What computes them; see `facerec.heads.kernel_choice.obstacle`."""
+
+
+PLAIN = Arithmetic()
+
+
 class MarginSoftmax(NamedTuple):
     """Loss and figures of a global batch of N; the same bits on all ranks."""
 
@@ -88,12 +102,10 @@ def margin_softmax(
     *,
     step: Tensor | int = 0,
     group: dist.ProcessGroup | None = None,
-    precision: Precision = "fp32",
-    chunk: int | None = None,
+    arithmetic: Arithmetic = PLAIN,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
-    kernel: Kernel = "torch",
     weights: Tensor | None = None,
     centers_per_class: int = 1,
 ) -> MarginSoftmax:
@@ -110,15 +122,13 @@ def margin_softmax(
         margin: configuration from ``facerec.heads.margins``.
         step: optimiser steps so far, for annealed margins.
         group: ranks that share the classes; the default group if None.
-        precision: of the matrix products.
-        chunk: classes in a tile; by default as many as make a good size for the cache.
+        arithmetic: how the tiles are computed.
         norm_average: mean and standard deviation that AdaFace compares norms with, ``(2,)``; by
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
             is a place among them, and the gradient of ``weight`` is sparse with these rows.
         update: takes the gradient of ``weight``, which autograd then does not see; by default it is
             one tensor, as always.
-        kernel: what computes the tiles; see `facerec.heads.kernel_choice.obstacle`.
         weights: the share of each sample in the loss, ``(N,)``, of a sum of 1; by default all have
             the same. A sample of the share 0 may have a ``column`` of −1 on all ranks.
         centers_per_class: K.
@@ -128,6 +138,7 @@ def margin_softmax(
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
+    precision, chunk, kernel = arithmetic
     chunk = chunk or default_chunk(len(batch), weight.device, kernel)
     settings = TileSettings(
         group=group,

@@ -203,11 +203,9 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
             return path
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
     folders = bench_folders(data)
-    for folder in folders:
-        for directory in (folder, folder / name):
-            for suffix in SUFFIXES:
-                if (pack := directory / f"{name}{suffix}").is_file():
-                    return pack
+    places = [at / f"{name}{end}" for d in folders for at in (d, d / name) for end in SUFFIXES]
+    if (pack := next(filter(Path.is_file, places), None)) is not None:
+        return pack
     directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
     raise PackError(
         f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}; put "

@@ -95,11 +95,6 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
     notes: list[str] = []
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
     same = first.pairs.issame[valid]
-    if same.all() or not same.any():
-        raise MetricError(
-            f"{_both(first, second)}: of the pairs with a score in both {int(same.sum())} are same "
-            f"and {int((~same).sum())} different ones; a comparison needs some of each"
-        )
     left_out = int((~valid).sum())
     if left_out:
         notes.append(
@@ -132,10 +127,9 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
                 difference = Estimate(value, interval, remark=remark)
         rows.append(PairedFigure(name, a, b, difference, reliable))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
-    names = _names(first, second)
     return Comparison(
-        first=names[0],
-        second=names[1],
+        first=describe_result(first),
+        second=describe_result(second),
         mated=int(same.sum()),
         non_mated=int((~same).sum()),
         left_out=left_out,
@@ -171,15 +165,6 @@ def _figures(
     for name, influence in (("AUC", scored.auc()), ("EER", scored.eer())):
         found[name] = Estimate(influence[0]), influence, True
     return found
-
-
-def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, str]:
-    """Name both results; where that is the same, add the hashes of the models."""
-    names = describe_result(first), describe_result(second)
-    if names[0] != names[1] or first.model is None or second.model is None:
-        return names
-    hashes = [str(result.model.get("sha256"))[:12] for result in (first, second) if result.model]
-    return f"{names[0]} ({hashes[0]})", f"{names[1]} ({hashes[1]})"
 
 
 def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:

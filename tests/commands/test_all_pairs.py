@@ -123,7 +123,7 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
         (
             "--subjects s.csv --group kind",
             [*ROWS[:-1], [*ROWS[-1][:2], "other"]],
-            ("two values in the column kind", str(SUBJECTS[-1])),
+            ("two values in the column kind",),
         ),
         ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
         ("--group kind", ROWS, ("--subjects",)),

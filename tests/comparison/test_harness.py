@@ -173,9 +173,6 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
     bench = write_images(tmp_path / "lfw")
     with pytest.raises(DatasetError, match="lfw"):
         run(comparison(bench), tmp_path / "b")
-    slower = replace(comparison(images).protocol, epochs=2)
-    with pytest.raises(RecipeError, match="differs from the common protocol in epochs"):
-        run(comparison(images, arms=(replace(BASE, protocol=slower),)), tmp_path / "c")
     cut = comparison(images, protocol=protocol(folds=9))
     with pytest.raises(DatasetError, match=rf"{images}: 8 of 16 classes"):
         run(cut, tmp_path / "cut")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from facerec.fairness.rates import (
     ErrorsAt,
     GroupErrors,
+    GroupShare,
     ListedPairs,
-    Share,
     Thresholds,
     all_pairs_rates,
     listed_rates,
@@ -71,7 +71,7 @@ def naive_counts(faces: Toy, threshold: float) -> Counter[tuple[str, tuple[int, 
     return counts
 
 
-def counted(share: Share) -> tuple[int | None, int | None]:
+def counted(share: GroupShare) -> tuple[int | None, int | None]:
     return rate(share).events, rate(share).total
 
 

@@ -25,7 +25,7 @@ from facerec.heads import (
     SphereFace2017,
     SphereFaceR,
 )
-from facerec.heads.margin_softmax import margin_softmax as softmax
+from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.heads.margins import NormMargin
 
 MARGINS = [
@@ -38,6 +38,10 @@ MARGINS = [
 EXACT = [m for m in MARGINS if getattr(m, "gradient", "exact") == "exact"]
 AVERAGE = torch.tensor([5.0, 1.5], dtype=torch.float64)
 """What AdaFace compares these norms with."""
+
+
+def softmax(*given, chunk=None, precision="fp32", **options):
+    return margin_softmax(*given, arithmetic=Arithmetic(precision, chunk), **options)
 
 
 def problem(rows, size, classes, dtype=torch.float64, seed=0):

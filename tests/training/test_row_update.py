@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import facerec.heads.margin_softmax as softmax_module
 from facerec.heads import ArcFace, CosFace, SphereFaceR
-from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
 
@@ -80,7 +80,6 @@ def test_steps_in_backward_are_the_separate_ones(
         monkeypatch.setattr(softmax_module, "has_fast_bf16", lambda device: True)
     dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    options: dict[str, Any] = {"precision": "bf16" if kind == "bf16" else "fp32"}
     start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
     for chunk, margin in ((1, ArcFace()), (7, SphereFaceR(version="v2")), (500, CosFace())):
         weight, optimizer, updates = updated(config, start)
@@ -91,7 +90,10 @@ def test_steps_in_backward_are_the_separate_ones(
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
             column = torch.randint(len(rows), (6,), generator=generator)
-            options |= {"chunk": chunk, "rows": rows if rate < 1 else None}
+            options = {
+                "arithmetic": Arithmetic("bf16" if kind == "bf16" else "fp32", chunk),
+                "rows": rows if rate < 1 else None,
+            }
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -127,7 +129,7 @@ def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
         for position in range(3):
             x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
             column = torch.randint(4, (6,), generator=generator)
-            options: dict[str, Any] = {"chunk": 3, "rows": rows}
+            options: dict[str, Any] = {"arithmetic": Arithmetic(chunk=3), "rows": rows}
             loss = margin_softmax(x, plain, column, ArcFace(), **options).loss
             reference += torch.autograd.grad(loss, plain)[0]
             last = position == 2

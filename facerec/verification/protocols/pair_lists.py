@@ -201,9 +201,8 @@ def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     count = int(same.sum())
     sizes = [count, len(same) - count] if same[:count].all() and 0 < count < len(same) else []
     parts = [contiguous_folds(size) for size in sizes or [len(same)]]
-    folds = np.concatenate([part for part in parts if part is not None] or [np.empty(0, np.int64)])
-    if len(folds) < len(same):
-        folds = np.zeros(len(same), np.int64)
+    known = [part for part in parts if part is not None]
+    folds = np.concatenate(known) if len(known) == len(parts) else np.zeros(len(same), np.int64)
     order = np.argsort(folds, kind="stable")
     return order, folds[order]
 
@@ -385,7 +384,7 @@ def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def read_parquet(path: Path, images: Path | None) -> Bench:
+def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
 
     Of a split in several files any one stands for all. The columns ``image1`` and ``image2`` hold

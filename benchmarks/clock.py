@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from facerec.training.learner import AUTOCAST
+from facerec.training.step import AUTOCAST
 
 _PRODUCTS, _PRODUCT_SECONDS = 10, 2.0  # how often, and how long, products are measured
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rows import Row
 
 from facerec.comparison.retrieval import retrieve
-from facerec.comparison.significance import PairedDifference, adjust, compare_paired
+from facerec.comparison.significance import SeedMean, adjust, compare_paired
 
 _SEARCH = """
 import json, sys, time
@@ -137,7 +137,7 @@ def null(
     labels = np.repeat(np.arange(classes), images)
     cached = generator.standard_normal((classes, 16))[labels]
     cached += generator.standard_normal(cached.shape)
-    found: list[list[PairedDifference]] = []
+    found: list[list[SeedMean]] = []
     for _ in range(families):
         family = []
         for _ in range(losses):
@@ -148,7 +148,7 @@ def null(
     return declared_rows(name, found)
 
 
-def declared_rows(name: str, families: Sequence[Sequence[PairedDifference]]) -> list[Row]:
+def declared_rows(name: str, families: Sequence[Sequence[SeedMean]]) -> list[Row]:
     """Return how often arms that do not differ are declared different, and coverage of 0.
 
     Args:

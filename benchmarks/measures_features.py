@@ -17,7 +17,7 @@ from rows import Row
 from facerec.comparison import Arm, FeatureData, Protocol, Trunk
 from facerec.comparison.features import FeatureSet, open_features
 from facerec.comparison.finals import score_models, scored_positions
-from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.significance import adjust, compare_paired, smallest_difference
 from facerec.comparison.splits import split_classes
@@ -72,7 +72,7 @@ def feature_null(
     if not features.is_file():
         return [Row(name, None, "%", remark=f"needs {features}")]
     torch.set_num_threads(1)
-    trainer = Trainer(_some_classes(features, every), torch.device("cpu"))
+    trainer = ArmTrainer(_some_classes(features, every), torch.device("cpu"))
     losses = [MetricLoss(each) for each in ("Contrastive", "Triplet", "NormalizedSoftmax")]
     protocol = replace(ON_FEATURES, epochs=epochs)
     trained = [_pool(trainer, Arm("a", loss), protocol, pool) for loss in losses]
@@ -111,13 +111,13 @@ def feature_power(
         yield Row(name, None, "points of MAP@R", remark=f"needs {features}")
         return
     torch.set_num_threads(1)
-    trainer = Trainer(open_features(FeatureData(features)), torch.device("cpu"))
+    trainer = ArmTrainer(open_features(FeatureData(features)), torch.device("cpu"))
     for loss in SEC_LOSSES:
         yield _power_of(trainer, loss, name, seeds, design, pairs)
 
 
 def _power_of(
-    trainer: Trainer, loss: MetricLoss, name: str, seeds: int, design: int, pairs: int
+    trainer: ArmTrainer, loss: MetricLoss, name: str, seeds: int, design: int, pairs: int
 ) -> Row:
     base, arm = Arm("base", loss), Arm("arm", loss, SEC(weight=1.0))
     means = [100 * _pool(trainer, each, ON_FEATURES, seeds)[0].mean(axis=1) for each in (base, arm)]
@@ -152,7 +152,7 @@ def _some_classes(path: Path, every: int) -> FeatureSet:
 
 
 def _pool(
-    trainer: Trainer, arm: Arm, protocol: Protocol, count: int
+    trainer: ArmTrainer, arm: Arm, protocol: Protocol, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return MAP@R of each seed and query ``(count, q)``, and the class of each query ``(q,)``."""
     split = split_classes(trainer.images.num_classes)

@@ -31,6 +31,18 @@ _KINDS = {stat.S_IFREG: None, stat.S_IFDIR: None, stat.S_IFLNK: "a symbolic link
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # known by changing it alone, which other threads would see later
 
+_held: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _let_go() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+# A forked process, as a loader's is, would keep a lock for seconds after the end of its owner.
+os.register_at_fork(after_in_child=_let_go)
+
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a regular file: the one opener of all that is read or written.
@@ -161,9 +173,10 @@ def exclusive(
         yield final
         made.clear()
     finally:
-        if lock is not None:
+        if lock in _held:
             # Removed while it is held: whoever waits for this file looks for a new one.
             _lock_path(guarded).unlink(missing_ok=True)
+            _held.remove(lock)
             os.close(lock)
         with contextlib.suppress(OSError):  # the first that holds something
             for folder in made:
@@ -207,6 +220,7 @@ def _lock(final: Path) -> int | None:
             if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                _held.add(descriptor)
                 return descriptor
         except OSError as problem:
             if problem.errno in _NO_LOCKS:

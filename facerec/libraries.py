@@ -1,4 +1,4 @@
-"""Libraries for images, loaded when something in them is first used.
+"""Libraries that are loaded when something in them is first used, such as those for images.
 
 Training and scoring work on tensors, and run where these are not installed, as in many an image
 with CUDA; only who reads or draws pictures needs them.
@@ -33,8 +33,8 @@ class Library:
             module = importlib.import_module(self._name)
         except ImportError as error:
             raise MissingExtraError(
-                f"{self._name} cannot be imported ({error}), and images are read and drawn with "
-                f"it; run pip install {self._package}"
+                f"{self._name} is needed and cannot be imported ({error}); run: pip install "
+                f"{self._package}"
             ) from error
         return getattr(module, attribute)
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from facerec.errors import DatasetError
 
-MAX_SHARDS = 1_000_000
-"""Names that braces may stand for."""
-
-_BRACES = re.compile(r"\{(?:(\d{1,15})\.\.(\d{1,15})|([^{},]*(?:,[^{},]*)+))\}")
+_BRACES = re.compile(r"\{(?:(\d{1,6})\.\.(\d{1,6})|([^{},]*(?:,[^{},]*)+))\}")
 _STARS = re.compile(r"[*?\[]")
 
 
@@ -35,8 +31,8 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
         suffix: of the shards in lower case, such as ``.tar``.
 
     Raises:
-        DatasetError: a file that braces name is missing, a pattern that nothing fits, one file
-            twice, or more than a million names.
+        DatasetError: a file that braces name is missing, a pattern that nothing fits, or one file
+            twice.
     """
     path = Path(path)
     if path.is_dir():
@@ -70,26 +66,14 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the names that braces stand for; those on the left change slowest, as in a shell.
-
-    Raises:
-        DatasetError: more than a million.
-    """
+    """Return the names that braces stand for; those on the left change slowest, as in a shell."""
     braces = _BRACES.search(text)
     if braces is None:
         return [text]
     first, last, listed = braces.groups()
-    names = listed.split(",") if first is None else _numbers(first, last)
-    rests = _expanded(text[braces.end() :]) if len(names) <= MAX_SHARDS else names
-    if len(names) * len(rests) > MAX_SHARDS:
-        raise DatasetError(f"{text[:200]}: its braces stand for more than {MAX_SHARDS:,} files")
+    names = listed.split(",") if listed else []
+    if first:
+        width = len(first) if first[0] == "0" else 0
+        names = [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
+    rests = _expanded(text[braces.end() :])
     return [f"{text[: braces.start()]}{name}{rest}" for name in names for rest in rests]
-
-
-def _numbers(first: str, last: str) -> Sequence[str]:
-    start, stop = int(first), int(last)
-    padded = any(len(end) > 1 and end[0] == "0" for end in (first, last))
-    width = max(len(first), len(last)) if padded else 0
-    step = 1 if stop >= start else -1
-    wanted = range(start, stop + step, step)[: MAX_SHARDS + 1]
-    return [str(number).zfill(width) for number in wanted]

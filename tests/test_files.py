@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from facerec.files import (
     atomic_path,
     check_place,
     check_replaceable,
+    exclusive,
     staged_folder,
     write_folder,
     write_json,
@@ -185,6 +188,31 @@ def test_a_second_writer_is_refused_and_the_next_sweeps_what_a_killed_one_left(
     assert names(final.parent) == ["result"]
     assert (final if kind == "file" else final / "inside").read_text() == "whole"
     assert kind != "staged" or names(final) == ["inside", "last"]
+
+
+def _hold(path: Path, pipe: Connection) -> None:
+    with exclusive(path):
+        child = os.fork()  # as loader processes are; it outlives its parent
+        if not child:
+            pipe.recv()
+            os._exit(0)
+        pipe.send(child)
+        pipe.recv()
+
+
+def test_the_lock_of_a_killed_process_ends_before_those_that_it_forked(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    pipe, other = context.Pipe()
+    process = context.Process(target=_hold, args=(tmp_path / "run", other))
+    process.start()
+    child = pipe.recv()
+    process.kill()
+    process.join()
+    os.kill(child, 0)
+    with exclusive(tmp_path / "run"):
+        assert names(tmp_path) == [".run.lock"]
+    assert names(tmp_path) == []
+    pipe.send("enough")
 
 
 def test_writers_of_small_files_take_turns(tmp_path: Path) -> None:

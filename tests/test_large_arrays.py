@@ -147,10 +147,7 @@ def test_files_are_read_alike(in_files: Callable[[], None], tmp_path: Path, kind
 
 
 def all_pairs(first: Embeddings, _: Embeddings) -> Any:
-    thirds = np.array([f"g{row % 3}" for row in range(len(first.vectors))])
-    return score_all_pairs(
-        first.vectors, first.subjects, fpr=("1e-1", "1e-2"), thresholds=(0.3,), groups=thirds
-    )
+    return score_all_pairs(first.vectors, first.subjects, fpr=("1e-1", "1e-2"), thresholds=(0.3,))
 
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:

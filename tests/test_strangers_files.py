@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,6 @@ from facerec.records.recordio import read_index
 from facerec.records.tar_shards import index_shard
 from facerec.tables import Table
 from facerec.training.distributed import Processes
-from facerec.training.lock import LOCK_FILE, locked
 from facerec.training.monitor import Monitor
 from facerec.verification.protocols.lists import read_content
 
@@ -48,10 +48,11 @@ def names(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path) -> None:
-    recipe = tiny_recipe(Path("nowhere"))
-    monitor = Monitor(
-        folder, recipe, Processes(0, 1, torch.device("cpu")), total_steps=8, steps_per_epoch=4
-    )
+    processes = Processes(0, 1, torch.device("cpu"))
+    facts = {"processes": processes, "device": processes.device, "step": 0}
+    steps = {"total_steps": 8, "steps_per_epoch": 4}
+    learner = SimpleNamespace(recipe=tiny_recipe(Path("nowhere")), **facts, **steps)
+    monitor = Monitor(folder, learner)  # type: ignore[arg-type]
     numbers = {name: torch.tensor(2.0) for name in ("loss", "norm_mean", "norm_variance")}
     monitor.record(1, numbers, lr=0.1)
 
@@ -71,7 +72,6 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "folder": (".out.lock", lambda folder: entered(atomic_folder(folder / "out"))),
     "staged": (".last.lock", lambda folder: entered(staged_folder(folder, last="last"))),
     "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
-    "run": (LOCK_FILE, lambda folder: entered(locked(folder))),
     "metrics": ("metrics.jsonl", write_metrics),
     "turn": ("locks/turn", take_turn),
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),

@@ -27,7 +27,7 @@ COMMANDS = {
     "audit": "embedding norms and error rates by recorded group, as a report",
     "audit-scores": "the same of error rates alone, from the scores of any system",
     "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
-    "make-records": "pack a folder identity/image.jpg into record files, unpack or repair them",
+    "make-records": "pack a folder subject/image.jpg into record files, unpack or repair them",
     "demo": "the whole main job on generated faces, in minutes",
 }
 

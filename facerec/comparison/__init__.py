@@ -7,8 +7,8 @@ from facerec.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.comparison.features import FeatureData
     from facerec.comparison.image_sets import ImageData
-    from facerec.comparison.losses import MarginHead, MetricLoss, own_loss, setting
-    from facerec.comparison.protocol import Arm, Batch, Comparison, Protocol, Range
+    from facerec.comparison.losses import MarginHead, MetricLoss, own_loss, searched
+    from facerec.comparison.protocol import Arm, ClassBatch, Comparison, Protocol, Range
     from facerec.comparison.transforms import CropTransform, FaceTransform
     from facerec.comparison.trunks import Trunk
 else:
@@ -16,7 +16,7 @@ else:
 
 __all__ = [
     "Arm",
-    "Batch",
+    "ClassBatch",
     "Comparison",
     "CropTransform",
     "FaceTransform",
@@ -28,5 +28,5 @@ __all__ = [
     "Range",
     "Trunk",
     "own_loss",
-    "setting",
+    "searched",
 ]

@@ -47,10 +47,10 @@ def class_batches(
             f"{count:,} classes; take fewer classes in a batch, or data with more"
         )
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-    groups = deal(np.arange(count), classes, generator)
+    groups = _hands(np.arange(count), classes, generator)
     order = np.argsort(labels, kind="stable")
     _, starts = np.unique(labels[order], return_index=True)
-    hands = [deal(images, per_class, generator) for images in np.split(order, starts[1:])]
+    hands = [_hands(images, per_class, generator) for images in np.split(order, starts[1:])]
     if steps is None:
         steps = max(1, len(labels) // (classes * per_class))
     return np.stack(
@@ -72,7 +72,7 @@ def two_views(batches: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([batches, batches], axis=-1)
 
 
-def deal(
+def _hands(
     items: NDArray[np.int64], size: int, generator: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Deal hands of ``size`` from one shuffled pack after the other.

@@ -30,7 +30,7 @@ class FeatureData:
     """The features that all arms of a comparison train and are scored on."""
 
     path: Path
-    """An embeddings file of `facerec embed`, or one of others (.npz, .csv, .parquet), with the
+    """An embeddings file of `facerec embed`, or one of others (.npz, .parquet), with the
     class of every image (``subjects`` or ``labels``, in tables ``subject_id``)."""
     second_views: Path | None = None
     """Another file of the same images, such as features of their mirror images or of other crops:
@@ -38,7 +38,7 @@ class FeatureData:
 
 
 class FeatureSet(ImageSet):
-    """Features of classes 0 … C−1, each class with at least two images.
+    """Features of classes 0 … C−1, each class with at least two images, and a reader of batches.
 
     Attributes:
         features: float32 ``(n, K)``, as they were stored.
@@ -63,37 +63,24 @@ class FeatureSet(ImageSet):
         """Number of features K of an image."""
         return self.features.shape[1]
 
-
-class FeatureReader:
-    """Reads batches of features; the counterpart of `BatchReader`.
-
-    Args:
-        features: the set.
-    """
-
-    def __init__(self, features: FeatureSet) -> None:
-        self._first = torch.from_numpy(features.features)
-        second = features.second_views
-        self._second = None if second is None else torch.from_numpy(second)
-
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return features ``(B, K)``; where a batch holds an image again, its second view.
 
         Args:
             positions: int64 ``(B,)`` in the set.
-            seed: of no effect, as nothing is drawn.
+            seed: of no effect, as nothing is drawn; as `BatchReader` takes it.
             epoch: of no effect.
         """
-        chosen = self._first[torch.from_numpy(positions)]
-        if self._second is not None:
+        chosen = self.features[positions]
+        if self.second_views is not None:
             again = np.ones(len(positions), bool)
             again[np.unique(positions, return_index=True)[1]] = False
-            chosen[torch.from_numpy(again)] = self._second[torch.from_numpy(positions[again])]
-        return chosen
+            chosen[again] = self.second_views[positions[again]]
+        return torch.from_numpy(chosen)
 
     def evaluate(self, positions: NDArray[np.int64], batch_size: int) -> Iterator[Tensor]:
         """Return the first views of some images ``(m, K)``, all at once."""
-        yield self._first[torch.from_numpy(positions)]
+        yield torch.from_numpy(self.features[positions])
 
     def normalize(self, features: Tensor) -> Tensor:
         """Return the features as they are."""
@@ -132,11 +119,6 @@ def open_features(config: FeatureData) -> FeatureSet:
         if count := int(lost.sum()):
             notes.append(f"{path}: {count:,} of {len(lost):,} images {why} and are left out")
     kept = np.flatnonzero(usable & named)
-    if not len(kept):
-        raise DatasetError(
-            f"{path}: none of its {len(named):,} images has both a class and features that are "
-            "finite and not all 0; embed them again"
-        )
     names = ordered(set(first.subjects[kept].tolist()))
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)

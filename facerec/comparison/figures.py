@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from facerec.comparison.protocol import METRICS, UNTRAINED
 from facerec.comparison.summary import HEADLINE, Summary
-from facerec.comparison.tables import percent
-from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, tidy
+from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
 
 _WIDTH = 11.4
 _ROW = 0.172
@@ -22,16 +21,15 @@ _ROW = 0.172
 def arm_figure(summary: Summary) -> Figure | None:
     """Draw all arms with their intervals, and beside each its difference from its base.
 
-    The best come first, each penalty right below its loss. Colour is for what the test declares.
+    Colour is for what the test declares.
     """
-    rows = [arm for arm in _ranked(summary) if summary.headline(arm) is not None]
+    rows = [arm for arm in summary.arms.index if summary.headline(arm) is not None]
     if not rows:
         return None
     figure = Figure(figsize=(_WIDTH, 0.85 + _ROW * len(rows)), layout="constrained")
-    panels = figure.subplots(1, 1 + bool(summary.pairs), sharey=True, squeeze=False)[0].tolist()
-    left, right = panels[0], panels[-1]
-    for axes in panels:
-        tidy(axes)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes in (left, right):
+        plain_axes(axes)
         axes.grid(False, axis="y")
         axes.tick_params(axis="x", labelsize=SMALL)
     for at, arm in enumerate(rows):
@@ -44,16 +42,17 @@ def arm_figure(summary: Summary) -> Figure | None:
             _whiskers(right, row, "difference", at, tone)
             beside(right, at, label(f"− {base}", 26))
     left.axvline(100 * summary.headline(UNTRAINED)["mean"], color="0.4", linewidth=0.9, ls=":")
+    right.set_visible(bool(summary.pairs))
+    right.axvline(0, color="0.2", linewidth=0.9)
+    right.tick_params(axis="y", left=False, labelleft=False)
     name_rows(left, [label(arm, 30).replace("\n", " ") for arm in rows])
     left.set_xlabel(f"test {METRICS['map_at_r']}, %; dotted: untrained", fontsize=9)
-    if right is not left:
-        right.axvline(0, color="0.2", linewidth=0.9)
-        right.tick_params(axis="y", left=False, labelleft=False)
-        right.set_xlabel("difference from what stands at the right, points", fontsize=9)
+    right.set_xlabel("difference from what stands at the right, points", fontsize=9)
+    confidence = summary.comparison.confidence
     figure.suptitle(
         "blue: above, orange: below what it is compared with (adjusted p ≤ "
-        f"{1 - summary.comparison.confidence:.2g}); grey: no difference detected; thin: "
-        f"{percent(summary)} over seeds and test classes, thick: over seeds",
+        f"{1 - confidence:.2g}); grey: no difference detected; thin: {100 * confidence:g} % over "
+        "seeds and test classes, thick: over seeds",
         x=0.01,
         ha="left",
         fontsize=SMALL,
@@ -62,26 +61,10 @@ def arm_figure(summary: Summary) -> Figure | None:
     return figure
 
 
-def _ranked(summary: Summary) -> list[str]:
-    """Return the arms, best first; one that differs in its penalty alone follows its base."""
-    hosts = {pair.Index: pair.against for pair in summary.pairs if pair.claim == "penalty"}
-
-    def host(name: str) -> str:
-        return host(hosts[name]) if name in hosts else name
-
-    def value(name: str) -> float:
-        row = summary.headline(name)
-        return -math.inf if row is None else float(row["mean"])
-
-    order = list(summary.arms.index)
-    return sorted(order, key=lambda n: (-value(host(n)), order.index(host(n)), order.index(n)))
-
-
 def _whiskers(axes: Axes, row: Any, name: str, at: float, colour: str) -> None:
     """Draw an estimate with its joint interval, thin, and that over seeds, thick."""
     value = 100 * row[name]
     for over, width, alpha in (("joint", 1.0, 1.0), ("over_seeds", 3.2, 0.45)):
-        low, high = (100 * row[f"{name}_{over}_{end}"] for end in ("low", "high"))
-        ends = [min(low, value), max(high, value)]
+        ends = [100 * row[f"{name}_{over}_{end}"] for end in ("low", "high")]
         axes.plot(ends, [at, at], color=colour, linewidth=width, alpha=alpha)
     axes.plot(value, at, "o", color=colour, markersize=4.5)

@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from facerec.comparison.fit import Fit, Trainer, norm_figures
+from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.protocol import METRICS, RECALLS, Protocol
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
@@ -26,10 +26,10 @@ from facerec.errors import ComparisonError
 from facerec.files import atomic_path
 from facerec.recipe import from_dict, to_dict
 
-View = Literal["concatenated", "separated"]
-VIEWS: tuple[View, ...] = ("concatenated", "separated")
-
-PerQuery = NDArray[np.float64]
+VIEWS = ("concatenated", "separated")
+"""Of the figures on the test classes."""
+MODELS = "models"
+"""The view whose figures are of each fold's model: ``norm_mean`` and ``norm_cv2``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,10 @@ class FinalRun:
 
     labels: NDArray[np.int64]
     """Class of each query, ``(q,)``."""
-    scores: Mapping[tuple[View, str], PerQuery]
-    """A figure of each query, ``(q,)``: of each view, the metrics and ``recall@K``; and of all
-    queries together, ``()``, the `ClusterMetric`s asked for."""
-    models: Mapping[str, PerQuery]
-    """``norm_mean`` and ``norm_cv2`` of raw test embeddings, of each fold's model, ``(folds,)``."""
+    scores: Mapping[tuple[str, str], NDArray[np.float64]]
+    """By view and figure: of each query, ``(q,)``, the metrics and ``recall@K``; of all queries
+    together, ``()``, the `ClusterMetric`s asked for; and of each fold's model, ``(folds,)``, mean
+    and squared coefficient of variation of the norms of raw test embeddings."""
     fits: tuple[Fit, ...]
     """How each of them was trained; none for an untrained model."""
     dropped: int
@@ -50,8 +49,8 @@ class FinalRun:
     tied: float
     """Share of queries whose neighbours were in part ordered by index (concatenated)."""
 
-    def mean(self, view: View, name: str) -> float:
-        """Return a figure of all queries, for those of single ones their mean."""
+    def mean(self, view: str, name: str) -> float:
+        """Return a figure of all queries or models, for those of single ones their mean."""
         return float(self.scores[view, name].mean())
 
 
@@ -71,7 +70,7 @@ def scored_positions(images: ImageSet, split: ClassSplit) -> tuple[Positions, ..
 
 
 def score_models(
-    trainer: Trainer,
+    trainer: ArmTrainer,
     protocol: Protocol,
     models: Sequence[nn.Module],
     sides: Sequence[Positions],
@@ -97,33 +96,28 @@ def score_models(
     raw = [[trainer.embed(model, each, protocol) for each in sides] for model in models]
     joined = [_concatenate(of_models) for of_models in zip(*raw, strict=True)]
 
-    def search(embeddings: Sequence[NDArray[np.float32]]) -> Retrieval:
-        queries, *gallery = embeddings
+    def search(queries: NDArray[np.float32], *gallery: NDArray[np.float32]) -> Retrieval:
         references = gallery[0] if gallery else None
         known = gallery_labels[0] if gallery else None
         return retrieve(queries, labels, references=references, reference_labels=known, ks=recalls)
 
-    together = search(joined)
-    apart = [search(each) for each in raw]
-    scores = _named("concatenated", together) | _named("separated", *apart)
-
-    for view, queries in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
-        measured = [clustering(each, labels, seed=0) for each in queries if metrics]
+    scores: dict[tuple[str, str], NDArray[np.float64]] = {}
+    together = search(*joined)
+    for view, found, embeddings in (
+        ("concatenated", [together], [joined]),
+        ("separated", [search(*each) for each in raw], raw),
+    ):
+        for name in METRICS:
+            scores[view, name] = np.mean([getattr(each, name) for each in found], axis=0)
+        for k in recalls:
+            scores[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in found], axis=0)
+        clusters = [clustering(each[0], labels, seed=0) for each in embeddings if metrics]
         for asked in metrics:
-            scores[view, asked] = np.mean([getattr(each, asked) for each in measured], axis=0)
-    norms = [norm_figures(np.concatenate(each)) for each in raw]
-    figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
-    return FinalRun(together.labels, scores, figures, tuple(fits), together.dropped, together.tied)
-
-
-def _named(view: View, *retrievals: Retrieval) -> dict[tuple[View, str], PerQuery]:
-    """Name the figures of each query; of several models their mean."""
-    result: dict[tuple[View, str], PerQuery] = {}
-    for name in METRICS:
-        result[view, name] = np.mean([getattr(each, name) for each in retrievals], axis=0)
-    for k in retrievals[0].recall_at:
-        result[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in retrievals], axis=0)
-    return result
+            scores[view, asked] = np.mean([each[asked] for each in clusters], axis=0)
+    norms = [np.linalg.norm(np.concatenate(each).astype(np.float64), axis=1) for each in raw]
+    scores[MODELS, "norm_mean"] = np.array([each.mean() for each in norms])
+    scores[MODELS, "norm_cv2"] = np.array([each.var() / each.mean() ** 2 for each in norms])
+    return FinalRun(together.labels, scores, tuple(fits), together.dropped, together.tied)
 
 
 def _concatenate(sides: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -140,8 +134,7 @@ def write_final(path: Path, run: FinalRun, note: Mapping[str, Any]) -> None:
         run: what to write.
         note: JSON types, to be compared when it is read.
     """
-    arrays: dict[str, Any] = {f"{v}:{name}": values for (v, name), values in run.scores.items()}
-    arrays |= {f"model:{name}": values for name, values in run.models.items()}
+    arrays: dict[str, Any] = {":".join(key): values for key, values in run.scores.items()}
     own = {"fits": to_dict(list(run.fits)), "dropped": run.dropped, "tied": run.tied}
     text = json.dumps({**note, **own})
     with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
@@ -167,9 +160,6 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
             f"{path}: is no result of a final run ({error}); delete it and run the same command "
             "again"
         ) from error
-    named = [(key.partition(":"), values) for key, values in arrays.items()]
-    models = {name: values for (kind, _, name), values in named if kind == "model"}
-    scores = {
-        (view, name): values for view in VIEWS for (kind, _, name), values in named if kind == view
-    }
-    return FinalRun(labels, scores, models, fits, dropped, tied), note
+    keys = {name: name.partition(":") for name in arrays}
+    scores = {(keys[name][0], keys[name][2]): values for name, values in arrays.items()}
+    return FinalRun(labels, scores, fits, dropped, tied), note

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import time
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from facerec.comparison.batches import class_batches, derived_seed, two_views
-from facerec.comparison.features import FeatureReader, FeatureSet
+from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule, create_loss
 from facerec.comparison.protocol import Arm, Metric, Protocol
@@ -26,7 +24,8 @@ from facerec.comparison.trunks import Trunk, create_trunk
 from facerec.errors import MetricError
 from facerec.heads.output import LossOutput
 from facerec.training.optimization import parameter_groups
-from facerec.training.terms import MicroBatch, NormTerm, Step, Term
+from facerec.training.step import Stepper
+from facerec.training.terms import MicroBatch, NormTerm, Term
 
 SELECTED_BY: Metric = "map_at_r"
 """What early stopping and the search go by."""
@@ -36,35 +35,15 @@ _CACHE_BYTES = 2 << 30  # of decoded images, for each transform
 
 
 @dataclass(frozen=True)
-class Point:
-    """The state after an epoch; epoch 0 is the untrained model."""
-
-    epoch: int
-    map_at_r: float
-    r_precision: float
-    precision_at_1: float
-    norm_mean: float
-    """Mean norm of the raw validation embeddings, in evaluation mode."""
-    norm_cv2: float
-    """Variance of these norms over their squared mean."""
-    loss: float | None = None
-    """Mean training loss of the epoch, without penalty."""
-
-    @property
-    def score(self) -> float:
-        """The figure that early stopping and the search go by."""
-        return float(getattr(self, SELECTED_BY))
-
-
-@dataclass(frozen=True)
 class Fit:
     """How training went."""
 
     score: float | None
     """Best validation MAP@R; None if training failed."""
     epoch: int
-    """When that was."""
-    curve: tuple[Point, ...]
+    """When that was; 0 is the untrained model."""
+    curve: tuple[float, ...]
+    """Validation MAP@R of the untrained model and after every epoch."""
     seconds: float
     failure: str | None = None
     """Why there is no score."""
@@ -85,8 +64,10 @@ class MetricTerm(Term):
         return LossOutput(loss, {"loss": loss.detach()})
 
 
-class Learner:
-    """What learns in a training: the trunk, the terms of its loss, and the optimizer of all.
+def create_stepper(
+    trunk: nn.Module, arm: Arm, protocol: Protocol, num_classes: int, seed: int
+) -> Stepper:
+    """Return what learns in a training: the trunk, the terms of its loss, and their optimizer.
 
     Args:
         trunk: on the device.
@@ -94,56 +75,21 @@ class Learner:
         protocol: of the arm.
         num_classes: of the training fold.
         seed: of the loss's own parameters.
-        device: where to compute.
     """
-
-    def __init__(
-        self,
-        trunk: nn.Module,
-        arm: Arm,
-        protocol: Protocol,
-        num_classes: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        config = protocol.optimizer
-        loss = create_loss(arm.loss, num_classes, protocol.trunk.embedding_size, seed)
-        self.trunk = trunk
-        self.terms: list[Term] = [MetricTerm(loss)]
-        if arm.regularizer is not None:
-            self.terms.append(NormTerm(arm.regularizer, arm.loss.cosine_factor))
-        for term in self.terms:
-            term.module.to(device)
-        plain = [parameter for term in self.terms for parameter in term.plain]
-        self.optimizer = config.create(
-            [
-                *parameter_groups([trunk], config, plain=plain),
-                *({**group, "lr": arm.loss_lr} for group in parameter_groups([loss], config)),
-            ]
-        )
-
-    def train_step(self, images: Tensor, labels: Tensor, number: int, total: int) -> Tensor:
-        """Take a step, and return the loss without penalty.
-
-        Args:
-            images: what the trunk takes.
-            labels: their classes, numbered from 0.
-            number: of the step, from 0.
-            total: of steps.
-        """
-        for term in self.terms:
-            term.begin(Step(number, number / total, labels, None, None))
-        part = MicroBatch(self.trunk(images).float(), labels, None, first=True, last=True)
-        outputs = [term.forward(part) for term in self.terms]
-        self.optimizer.zero_grad(set_to_none=True)
-        functools.reduce(torch.add, [output.loss for output in outputs]).backward()
-        self.optimizer.step()
-        for term in self.terms:
-            term.end()
-        return outputs[0].figures["loss"]
+    config, device = protocol.optimizer, next(trunk.parameters()).device
+    loss = create_loss(arm.loss, num_classes, protocol.trunk.embedding_size, seed)
+    terms: list[Term] = [MetricTerm(loss)]
+    if arm.regularizer is not None:
+        terms.append(NormTerm(arm.regularizer, arm.loss.cosine_factor))
+    for term in terms:
+        term.module.to(device)
+    plain = [parameter for term in terms for parameter in term.plain]
+    groups = parameter_groups([trunk], config, plain=plain)
+    groups += [{**group, "lr": arm.loss_lr} for group in parameter_groups([loss], config)]
+    return Stepper(trunk, terms, config.create(groups), protocol.epochs * protocol.steps_per_epoch)
 
 
-class Trainer:
+class ArmTrainer:
     """Trains arms on the folds of an image set.
 
     Args:
@@ -153,7 +99,7 @@ class Trainer:
 
     def __init__(self, images: ImageSet, device: torch.device) -> None:
         self.images, self.labels, self.device = images, images.labels, device
-        self._readers: dict[Transform | None, BatchReader | FeatureReader] = {}
+        self._readers: dict[Transform, BatchReader] = {}
 
     def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
         """Build the network for these images or features; see `trunks.create_trunk`."""
@@ -165,7 +111,8 @@ class Trainer:
     def fit(self, arm: Arm, protocol: Protocol, fold: Fold, seed: int) -> tuple[Fit, nn.Module]:
         """Train a model on a fold.
 
-        A loss that is not finite ends training; the fit then says so and has no score.
+        A loss or embeddings that are not finite end training; the fit then says so and has no
+        score.
 
         Args:
             arm: its setting written into it.
@@ -178,28 +125,25 @@ class Trainer:
         """
         started = time.perf_counter()
         trunk = self.create_trunk(protocol.trunk, seed)
-        learner = Learner(trunk, arm, protocol, len(fold.train), seed, self.device)
+        stepper = create_stepper(trunk, arm, protocol, len(fold.train), seed)
         held_out, _ = select_classes(self.labels, fold.validation)
-        best = self._validate(trunk, protocol, held_out, 0)
-        curve, weights, failure = [best], copy.deepcopy(trunk.state_dict()), None
+        curve, best, failure = [self._validate(trunk, protocol, held_out)], 0, None
+        weights = copy.deepcopy(trunk.state_dict())
         for epoch in range(1, protocol.epochs + 1):
-            loss = self._train_epoch(learner, arm, protocol, fold, seed, epoch)
-            if not math.isfinite(loss) or not _all_finite(trunk):
-                failure = f"the loss is {loss} in epoch {epoch}"
-                break
             try:
-                curve.append(self._validate(trunk, protocol, held_out, epoch, loss))
-            except MetricError as error:  # embeddings that are zero or not finite
+                self._train_epoch(stepper, arm, protocol, fold, seed, epoch)
+                curve.append(self._validate(trunk, protocol, held_out))
+            except MetricError as error:
                 failure = f"epoch {epoch}: {error}"
                 break
-            if curve[-1].score > best.score:
-                best, weights = curve[-1], copy.deepcopy(trunk.state_dict())
-            if epoch - best.epoch >= protocol.patience:
+            if curve[-1] > curve[best]:
+                best, weights = epoch, copy.deepcopy(trunk.state_dict())
+            if epoch - best >= protocol.patience:
                 break
         trunk.load_state_dict(weights)
         seconds = round(time.perf_counter() - started, 3)
-        score = None if failure else best.score
-        return Fit(score, best.epoch, tuple(curve), seconds, failure), trunk.eval()
+        score = None if failure else curve[best]
+        return Fit(score, best, tuple(curve), seconds, failure), trunk.eval()
 
     @torch.no_grad()
     def embed(
@@ -215,65 +159,33 @@ class Trainer:
         return torch.cat(chunks).numpy()
 
     def _train_epoch(
-        self, learner: Learner, arm: Arm, protocol: Protocol, fold: Fold, seed: int, epoch: int
-    ) -> float:
+        self, stepper: Stepper, arm: Arm, protocol: Protocol, fold: Fold, seed: int, epoch: int
+    ) -> None:
         positions, targets = select_classes(self.labels, fold.train)
         steps, shape, reader = protocol.steps_per_epoch, protocol.batch, self._reader(protocol)
         batches = class_batches(targets, shape.classes, shape.per_class, seed, epoch, steps)
-        learner.trunk.train()
-        learner.terms[0].module.train()
+        stepper.network.train()
         losses = []
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(derived_seed(seed, epoch))  # dropout
-            for step, batch in enumerate(batches, (epoch - 1) * steps):
+            for batch in batches:
                 indices = two_views(batch) if arm.loss.views == 2 else batch
-                pixels = reader.train(positions[indices], seed, step)
+                pixels = reader.train(positions[indices], seed, stepper.step)
                 images = reader.normalize(pixels.to(self.device, non_blocking=True))
                 labels = torch.from_numpy(targets[indices]).to(self.device)
-                losses.append(learner.train_step(images, labels, step, protocol.epochs * steps))
-        return float(torch.stack(losses).mean())
+                losses.append(stepper.take(images, labels)["loss"])
+        if not math.isfinite(loss := float(torch.stack(losses).mean())):
+            raise MetricError(f"the loss is {loss}")
 
-    def _validate(
-        self,
-        trunk: nn.Module,
-        protocol: Protocol,
-        held_out: NDArray[np.int64],
-        epoch: int,
-        loss: float | None = None,
-    ) -> Point:
+    def _validate(self, trunk: nn.Module, protocol: Protocol, held_out: NDArray[np.int64]) -> float:
         embeddings = self.embed(trunk, held_out, protocol)
-        means = retrieve(embeddings, self.labels[held_out], ks=(1,)).means()
-        norms = norm_figures(embeddings)
-        return Point(
-            epoch,
-            means["map_at_r"],
-            means["r_precision"],
-            means["precision_at_1"],
-            norms["norm_mean"],
-            norms["norm_cv2"],
-            loss,
-        )
+        return retrieve(embeddings, self.labels[held_out], ks=(1,)).means()[SELECTED_BY]
 
-    def _reader(self, protocol: Protocol) -> BatchReader | FeatureReader:
+    def _reader(self, protocol: Protocol) -> BatchReader | FeatureSet:
+        if isinstance(self.images, FeatureSet):
+            return self.images
         transform = protocol.transform
+        assert transform is not None  # `Protocol` has one for every trunk but features
         if transform not in self._readers:
-            if isinstance(self.images, FeatureSet):
-                self._readers[transform] = FeatureReader(self.images)
-            else:
-                assert transform is not None  # `Comparison.check`
-                self._readers[transform] = BatchReader(
-                    self.images, transform, cache_bytes=_CACHE_BYTES
-                )
+            self._readers[transform] = BatchReader(self.images, transform, cache_bytes=_CACHE_BYTES)
         return self._readers[transform]
-
-
-def norm_figures(embeddings: NDArray[np.float32]) -> dict[str, float]:
-    """Return mean and squared coefficient of variation of the norms of raw embeddings."""
-    norms = np.linalg.norm(embeddings.astype(np.float64), axis=1)
-    mean = float(norms.mean())
-    return {"norm_mean": mean, "norm_cv2": float(norms.var() / mean**2)}
-
-
-def _all_finite(module: nn.Module) -> bool:
-    values = chain(module.parameters(), module.buffers())
-    return all(bool(torch.isfinite(value).all()) for value in values)

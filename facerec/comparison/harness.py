@@ -12,7 +12,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -32,7 +33,7 @@ from facerec.comparison.finals import (
     scored_positions,
     write_final,
 )
-from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import create_loss
 from facerec.comparison.protocol import (
@@ -42,19 +43,16 @@ from facerec.comparison.protocol import (
     as_stored,
     digest,
 )
-from facerec.comparison.retrieval import check_clustering
-from facerec.comparison.search import Search, Trial
+from facerec.comparison.retrieval import clustering
+from facerec.comparison.search import Search, Trial, best_of
 from facerec.comparison.splits import ClassSplit, split_classes
-from facerec.comparison.trunks import read_recipe
-from facerec.errors import ComparisonError
+from facerec.comparison.trunks import Trunk, read_recipe
+from facerec.errors import ComparisonError, message_line
 from facerec.files import full_disk_sentence, open_file, parse_json, sha256, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
-
-_SCHEMA = "facerec.comparison/1"
-"""Of ``manifest.json``, a name that other commands have for theirs too."""
 
 _PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
 """Whose versions are noted, where they are installed."""
@@ -69,20 +67,15 @@ class ArmResult:
 
     arm: Arm
     trials: tuple[Trial, ...]
-    runs: tuple[FinalRun, ...]
-    """One a seed; none if no trial succeeded."""
-    seeds: tuple[int, ...]
-    """The number of each run's seed."""
+    runs: Mapping[int, FinalRun]
+    """By the number of the seed; none if no trial succeeded."""
     failures: tuple[str, ...]
     """Of final runs that could not be trained, with their seed."""
-    first_settings: int
-    """How many of the trials were given, not proposed."""
 
     @property
     def best(self) -> Trial | None:
-        """The first trial with the highest score; None if all failed."""
-        scored = (trial for trial in self.trials if trial.score is not None)
-        return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
+        """The trial that was trained anew; None if all failed."""
+        return best_of(self.trials)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +85,8 @@ class Results:
     comparison: Comparison
     manifest: dict[str, Any]
     arms: tuple[ArmResult, ...]
-    untrained: tuple[FinalRun, ...]
-    """Models with drawn weights, one a seed; of a comparison on features these themselves, once."""
+    untrained: Mapping[int, FinalRun]
+    """Models with drawn weights, by seed; of a comparison on features these themselves, once."""
 
 
 @contextmanager
@@ -148,7 +141,7 @@ class Harness:
         """
         comparison.check()
         if comparison.metrics:
-            check_clustering()
+            clustering(np.eye(2), [0, 1], seed=0)  # what that needs may not be installed
         self.comparison, self.folder, self.device = comparison, folder, device
         self.on_features = isinstance(comparison.data, FeatureData)
         # Features as they are need no seed.
@@ -162,7 +155,7 @@ class Harness:
             self.images.train_classes,
             str(self._path),
         )
-        self.trainer = Trainer(self.images, device)
+        self.trainer = ArmTrainer(self.images, device)
         self._check_models()
         self._notes = [*self.images.notes, *self._check_weights()]
         with held(folder / "locks" / "turn", wait=True):
@@ -175,58 +168,48 @@ class Harness:
         Args:
             progress: called with each arm and how many of its trials and final runs are done.
         """
-        told: dict[str, int] = {}
+        told: dict[str, tuple[int, int]] = {}
         while True:
-            for arm in self.comparison.arms:
-                count = self._done(arm)
-                if progress is not None and told.get(arm.name) != count:
-                    progress(arm.name, count, self._units(arm))
-                told[arm.name] = count
+            counts = {_name(arm): self._count(arm) for arm in (None, *self.comparison.arms)}
+            for name, count in counts.items():
+                if progress is not None and told.get(name) != count:
+                    progress(name, *count)
+            told = counts
             if self._search() or self._finish():
                 continue
-            untrained = (self._final_path(UNTRAINED, k) for k in range(self._untrained))
-            if all(path.is_file() for path in untrained) and all(
-                self._done(arm) >= self._units(arm) for arm in self.comparison.arms
-            ):
+            if all(done >= wanted for done, wanted in counts.values()):
                 return self.results()
             time.sleep(_WAIT)
 
-    def _units(self, arm: Arm) -> int:
-        return self.search.budget(arm) + self.comparison.repetitions
+    def _count(self, arm: Arm | None) -> tuple[int, int]:
+        """Return how many trials and final runs of an arm all workers have done, and of how many.
 
-    def _done(self, arm: Arm) -> int:
-        """Return how many trials and final runs of an arm are done, for all workers."""
-        trials, seeds = len(self.search.finished(arm)), range(self.comparison.repetitions)
-        if self.search.is_done(arm) and self.search.best(arm) is None:
-            return self._units(arm)  # nothing to be trained anew
-        return trials + sum(self._final_path(arm.name, seed).is_file() for seed in seeds)
+        None is the untrained network.
+        """
+        paths = self._paths(arm).values()
+        done = sum(path.is_file() for path in paths)
+        if arm is None:
+            return done, len(paths)
+        return done + len(self.search.finished(arm)), len(paths) + self.search.budget(arm)
+
+    def _paths(self, arm: Arm | None) -> dict[int, Path]:
+        """Return where the final runs lie, by seed; none where all trials failed."""
+        seeds = self._untrained if arm is None else self.comparison.repetitions
+        if arm and self.search.is_done(arm) and not self.search.best(arm):
+            seeds = 0
+        folder = self.folder / "finals" / _name(arm)
+        return {seed: folder / f"seed-{seed}.npz" for seed in range(seeds)}
 
     def results(self) -> Results:
         """Gather what was found; a comparison must be done for this."""
         arms = []
         for arm in self.comparison.arms:
-            best = self.search.best(arm)
-            given = len(self.search.first_settings(arm)) if arm.ranges else 1
-            runs, seeds, failures = [], [], []
-            for seed in range(self.comparison.repetitions) if best else ():
-                run, note = self._read(arm, seed)
-                if note["failure"]:
-                    failures.append(f"seed {seed}: {note['failure']}")
-                else:
-                    runs.append(run)
-                    seeds.append(seed)
-            arms.append(
-                ArmResult(
-                    arm=arm,
-                    trials=self.search.trials(arm),
-                    runs=tuple(runs),
-                    seeds=tuple(seeds),
-                    failures=tuple(failures),
-                    first_settings=min(given, self.search.budget(arm)),
-                )
-            )
-        untrained = [self._read(None, seed)[0] for seed in range(self._untrained)]
-        return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
+            read = {seed: self._read(arm, seed, path) for seed, path in self._paths(arm).items()}
+            runs = {seed: run for seed, (run, failure) in read.items() if not failure}
+            failures = [f"seed {seed}: {why}" for seed, (_, why) in read.items() if why]
+            arms.append(ArmResult(arm, self.search.trials(arm), runs, tuple(failures)))
+        untrained = {seed: self._read(None, seed, p)[0] for seed, p in self._paths(None).items()}
+        return Results(self.comparison, self.manifest, tuple(arms), untrained)
 
     # ---------------------------------------------------------------- units of work
 
@@ -253,34 +236,28 @@ class Harness:
 
     def _finish(self) -> bool:
         """Train and score one seed of an arm whose search is done, or of the untrained network."""
+        ready = [arm for arm in self.comparison.ordered if self.search.is_done(arm)]
+        paths = [(arm, self._paths(arm)) for arm in (None, *ready)]
         for seed in range(self.comparison.repetitions):
-            for arm in (None, *self.comparison.ordered):
-                name = UNTRAINED if arm is None else arm.name
-                path = self._final_path(name, seed)
-                ready = seed < self._untrained if arm is None else self._best(arm) is not None
-                if not ready or path.is_file():
+            for arm, of_arm in paths:
+                if (path := of_arm.get(seed)) is None or path.is_file():
                     continue
-                with held(self.folder / "locks" / "finals" / f"{name}-{seed}") as mine:
+                with held(self.folder / "locks" / "finals" / f"{_name(arm)}-{seed}") as mine:
                     if mine and not path.is_file():
                         self._score(path, arm, seed)
                         return True
         return False
 
-    def _best(self, arm: Arm) -> Any:
-        """Return the best trial of an arm whose search is done."""
-        return self.search.best(arm) if self.search.is_done(arm) else None
-
     def _score(self, path: Path, arm: Arm | None, seed: int) -> None:
         """Train a seed's models, or none, and write how they score on the test classes."""
         asked, drawn = self.comparison, self._seed(1, seed)
         protocol = asked.protocol if arm is None else asked.protocol_of(arm)
-        models, fits = [], []
-        if arm is not None:
-            tuned = arm.at(self.search.setting(arm, self._best(arm)))
-            for fold in self.split.folds:
-                fit, model = self.trainer.fit(tuned, protocol, fold, drawn)
-                models.append(model)
-                fits.append(fit)
+        fits: list[Fit] = []
+        best = None if arm is None else self.search.best(arm)
+        if arm and best:
+            tuned = arm.at(best.setting)
+            trained = [self.trainer.fit(tuned, protocol, f, drawn) for f in self.split.folds]
+            fits, models = [fit for fit, _ in trained], [model for _, model in trained]
         elif self.on_features:
             models = [nn.Identity()]
         else:
@@ -295,31 +272,28 @@ class Harness:
 
     def _origin(self, arm: Arm | None, seed: int) -> dict[str, Any]:
         """Return what tells a final run from all others."""
+        best = None if arm is None else self.search.best(arm)
         return {
-            "arm": UNTRAINED if arm is None else arm.name,
+            "arm": _name(arm),
             "seed": seed,
-            "trial": None if arm is None else self._best(arm).number,
+            "trial": None if best is None else best.number,
             "comparison_sha256": self.manifest["comparison_sha256"],
         }
 
-    def _read(self, arm: Arm | None, seed: int) -> tuple[FinalRun, dict[str, Any]]:
-        """Read a final run with its note; refuse that of another arm, seed, trial or comparison."""
+    def _read(self, arm: Arm | None, seed: int, path: Path) -> tuple[FinalRun, str | None]:
+        """Read a final run and why it failed; refuse that of another arm, trial or comparison."""
         origin = self._origin(arm, seed)
-        path = self._final_path(origin["arm"], seed)
         run, note = read_final(path)
         if {name: note.get(name) for name in origin} != origin:
             raise ComparisonError(
                 f"{path}: is the result of another arm, seed, trial or comparison; delete it and "
                 "run the same command again"
             )
-        return run, note
+        return run, note["failure"]
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
         return derived_seed(self.comparison.seed, *key)
-
-    def _final_path(self, name: str, seed: int) -> Path:
-        return self.folder / "finals" / name / f"seed-{seed}.npz"
 
     # ---------------------------------------------------------------- data and manifest
 
@@ -339,23 +313,25 @@ class Harness:
 
     def _check_models(self) -> None:
         """Build what will be trained once, as a folder keeps to the comparison it began with."""
-        arms = self.comparison.arms
-        for trunk in {self.comparison.protocol_of(arm).trunk for arm in arms}:
+        for trunk in self._trunks:
             self.trainer.create_trunk(trunk, seed=0)
-        for arm in arms:
+        for arm in self.comparison.arms:
             size = self.comparison.protocol_of(arm).trunk.embedding_size
             create_loss(arm.loss, num_classes=2, embedding_size=size, seed=0)
 
+    @property
+    def _trunks(self) -> set[Trunk]:
+        return {self.comparison.protocol_of(arm).trunk for arm in self.comparison.arms}
+
+    @property
     def _weights(self) -> list[Path]:
-        """Return the files that trunks begin with."""
-        comparison = self.comparison
-        trunks = [comparison.protocol_of(arm).trunk for arm in comparison.arms]
-        return sorted({trunk.weights for trunk in trunks if trunk.weights is not None})
+        """The files that trunks begin with."""
+        return sorted({trunk.weights for trunk in self._trunks if trunk.weights is not None})
 
     def _check_weights(self) -> list[str]:
         """Refuse weights that were trained on these images; say where that is unknown."""
         notes = []
-        for path in self._weights():
+        for path in self._weights:
             trained_on = read_recipe(path).get("data", {}).get("path")
             if trained_on is not None and Path(trained_on).resolve() == self._path.resolve():
                 raise ComparisonError(
@@ -371,7 +347,7 @@ class Harness:
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.name: arm.loss.entry.source for arm in self.comparison.arms}
         manifest = {
-            "schema": _SCHEMA,
+            "schema": "facerec.comparison/1",
             "comparison": comparison,
             "comparison_sha256": digest(comparison),
             "data": json.loads(json.dumps(self.images.fingerprint())),
@@ -382,7 +358,7 @@ class Harness:
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
-            "weights_sha256": {str(path): sha256(path) for path in self._weights()},
+            "weights_sha256": {str(path): sha256(path) for path in self._weights},
             "own_losses_sha256": {name: digest(code) for name, code in own.items() if code},
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
@@ -392,8 +368,14 @@ class Harness:
         if not path.is_file():
             write_json(path, manifest)
             return manifest
-        begun = _read_manifest(path)
-        changed = differences(_compared(begun), _compared(manifest))
+        try:
+            begun = parse_json(path.read_bytes())
+            changed = differences(_compared(begun), _compared(manifest))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ComparisonError(
+                f"{path}: is no manifest of a comparison ({message_line(error)}); choose another "
+                "folder with --out"
+            ) from error
         if changed:
             raise ComparisonError(
                 f"{path}: this folder holds a comparison with another {', '.join(changed)}; take "
@@ -402,18 +384,8 @@ class Harness:
         return begun
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ComparisonError(
-            f"{path}: cannot be read ({error}); put it back, or choose another folder with --out"
-        ) from error
-    if not isinstance(manifest, dict) or manifest.get("schema") != _SCHEMA:
-        raise ComparisonError(
-            f"{path}: is no manifest of a comparison; choose another folder with --out"
-        )
-    return manifest
+def _name(arm: Arm | None) -> str:
+    return UNTRAINED if arm is None else arm.name
 
 
 def _compared(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -240,25 +240,21 @@ def _read_list(root: Path) -> ImageSet:
             f"{file}: it needs the columns path and class, and perhaps part "
             f"({message_line(error)}); write it again"
         ) from error
-    if not all(classes) or ("part" in frame and not all(frame["part"])):
-        raise DatasetError(f"{file}: an image has no class or part; write the list again")
-    parts = frame["part"].tolist() if "part" in frame else [""] * len(images)
-    train, others = (
-        {name for name, part in zip(classes, parts, strict=True) if (part == "train") is wanted}
-        for wanted in (True, False)
-    )
-    if both := sorted(train & others):
-        raise DatasetError(
-            f"{file}: {len(both):,} classes are in the training part and in the test part: "
-            f"{_some(both)}; write the list again"
-        )
-    # All names become one array as wide as the longest.
-    missing = [name for name in images if len(name) > MAX_NAME or not is_file(root / name)]
-    if missing:
-        raise DatasetError(
-            f"{file}: {len(missing):,} of {len(images):,} listed images are not in {root}: "
-            f"{_some(missing)}; unpack the images there"
-        )
+    parts = frame["part"] if "part" in frame else pd.Series("all", frame.index)
+    train, others = (set(frame["class"][chosen]) for chosen in (parts == "train", parts != "train"))
+    for wrong, what in (
+        (frame["path"][(frame["class"] == "") | (parts == "")], "images have no class or part"),
+        (sorted(train & others), "classes are in the training part and in the test part"),
+        # All names become one array as wide as the longest.
+        (
+            [name for name in images if len(name) > MAX_NAME or not is_file(root / name)],
+            f"of {len(images):,} listed images are not in {root}",
+        ),
+    ):
+        if len(wrong):
+            raise DatasetError(
+                f"{file}: {len(wrong):,} {what}: {_some(list(wrong))}; write the list again"
+            )
     source = FolderImages(root, images)
     order = ordered(train) + ordered(others)
     index_of = {name: index for index, name in enumerate(order)}
@@ -269,7 +265,7 @@ def _read_list(root: Path) -> ImageSet:
         order,
         [file],
         source,
-        np.array(parts, np.str_) if "part" in frame else None,
+        parts.to_numpy(np.str_) if "part" in frame else None,
         len(train) or None,
     )
 

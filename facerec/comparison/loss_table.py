@@ -1,20 +1,17 @@
 """The table of losses: what makes each one, its settings, and where a search looks for them.
 
-Most come from pytorch-metric-learning (extra ``compare``, version 2.9 or 3), with the defaults of
-its version 2; those of *Spherical Embedding Constraint* and a few whose library form breaks down
-are formulas of `pair_losses`. Of the search ranges the authors of *A Metric Learning Reality Check*
-(Musgrave, Belongie, Lim, ECCV 2020) published those of multi-similarity; the others contain their
-published optima and the defaults.
+Most come from pytorch-metric-learning (extra ``compare``), with its defaults; those of *Spherical
+Embedding Constraint* and a few whose library form breaks down are formulas of `pair_losses`. Of the
+search ranges the authors of *A Metric Learning Reality Check* (Musgrave, Belongie, Lim, ECCV 2020)
+published those of multi-similarity; the others contain their published optima and the defaults.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +19,11 @@ from torch import Tensor, nn
 
 from facerec.comparison import pair_losses
 from facerec.comparison.ranges import Range
-from facerec.errors import MissingExtraError
 from facerec.heads import classifier
+from facerec.libraries import Library
+
+_LOSSES = Library("pytorch_metric_learning.losses", "'facerec[compare]'")
+_MINERS = Library("pytorch_metric_learning.miners", "'facerec[compare]'")
 
 Formula = Callable[[Tensor, Tensor], Tensor]
 """Embeddings and labels → loss: a module where it has parameters."""
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
     """All values where they are few."""
 
 
-def setting(
+def searched(
     default: float, low: float, high: float, log: bool = False, best: float | None = None
 ) -> Setting:
     """Return a number of a loss with its default, and where a search looks for it.
@@ -113,18 +113,16 @@ def _pml(name: str, *, unit: bool = False, columns: bool = True) -> Callable[...
     Args:
         name: of the loss there.
         unit: whether it must be given unit vectors.
-        columns: whether its centres are the columns of the parameter in version 2; in version 3
-            they are always its rows.
+        columns: whether its centres are the columns of the parameter, else its rows.
     """
 
     def make(shape: Shape, miner: str = "none", views: int = 1, **settings: Any) -> _FromLibrary:
         if kind := settings.pop("center_init", ""):
-            laid = columns and not is_version_3()
-            fill = partial(_fill, center_init=kind, seed=shape.seed, columns=laid)
+            fill = partial(_fill, center_init=kind, seed=shape.seed, columns=columns)
             settings |= dict(zip(("num_classes", "embedding_size"), shape[:2], strict=True))
             settings["weight_init_func"] = fill
         chosen = _miner(miner, settings.get("margin"), shape.seed)
-        return _FromLibrary(library("losses", name)(**settings), chosen, unit)
+        return _FromLibrary(getattr(_LOSSES, name)(**settings), chosen, unit)
 
     return make
 
@@ -143,9 +141,9 @@ def _miner(kind: str, margin: float | None, seed: int) -> nn.Module | None:
         return pair_losses.DistanceWeightedMiner(seed)
     miner: nn.Module | None = None
     if kind == "batch_hard":
-        miner = library("miners", "BatchHardMiner")()
+        miner = _MINERS.BatchHardMiner()
     elif kind != "none":
-        miner = library("miners", "TripletMarginMiner")(margin, type_of_triplets=kind)
+        miner = _MINERS.TripletMarginMiner(margin, type_of_triplets=kind)
     return miner
 
 
@@ -154,18 +152,15 @@ def _proxy_nca(shape: Shape, softmax_scale: float, center_init: str) -> Formula:
     return softmax(shape, temperature=1 / (2 * softmax_scale), center_init=center_init)
 
 
-def _arcface(shape: Shape, margin: float, **settings: Any) -> Formula:
-    # Of the library's version 3 an angle in radians.
-    angle = math.radians(margin) if is_version_3() else margin
-    module = _pml("ArcFaceLoss")(shape, margin=angle, **settings)
-    if not is_version_3():
-        module.loss.get_angles = pair_losses.angles
+def _arcface(shape: Shape, **settings: Any) -> Formula:
+    module = _pml("ArcFaceLoss")(shape, **settings)
+    module.loss.get_angles = pair_losses.angles
     return module
 
 
 def _mined_multi_similarity(shape: Shape, epsilon: float, **settings: float) -> Formula:
     module = _pml("MultiSimilarityLoss")(shape, **settings)
-    module.miner = library("miners", "MultiSimilarityMiner")(epsilon)
+    module.miner = _MINERS.MultiSimilarityMiner(epsilon)
     return module
 
 
@@ -173,7 +168,7 @@ def _soft_triple(shape: Shape, reg_weight: float, **settings: Any) -> Formula:
     count = settings["centers_per_class"]
     if reg_weight and count > 1:
         size = (shape.num_classes, count, shape.embedding_size)
-        settings["weight_regularizer"] = _SparseCenters(size)
+        settings["weight_regularizer"] = lambda own: pair_losses.sparse_centers(own.reshape(size))
     return _pml("SoftTripleLoss")(shape, weight_reg_weight=reg_weight, **settings)
 
 
@@ -196,17 +191,6 @@ class _FromLibrary(nn.Module):
         return loss
 
 
-class _SparseCenters(nn.Module):
-    """SoftTriple's regulariser where the library expects one of its own."""
-
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, centers: Tensor) -> Tensor:
-        return pair_losses.sparse_centers(centers.reshape(self.shape))
-
-
 @torch.no_grad()
 def _fill(parameter: Tensor, center_init: str, seed: int, columns: bool) -> None:
     """Fill a parameter with centres, its rows or its columns, that depend on the seed alone."""
@@ -217,38 +201,14 @@ def _fill(parameter: Tensor, center_init: str, seed: int, columns: bool) -> None
     centers.copy_(drawn * 100 if center_init == "standard_normal" else drawn)
 
 
-@cache
-def is_version_3() -> bool:
-    """Tell whether pytorch-metric-learning is of version 3 or later, which broke with version 2.
-
-    What matters here, by its notes on the release and its manual: ArcFace's margin is in radians,
-    and class weights are rows. It normalises what ``unit`` normalises for version 2.
-    """
-    try:
-        return int(version("pytorch-metric-learning").partition(".")[0]) >= 3
-    except PackageNotFoundError:
-        return False
-
-
-def library(module: str, name: str) -> Any:
-    """Return a class of pytorch-metric-learning, whose import takes seconds.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        return getattr(importlib.import_module(f"pytorch_metric_learning.{module}"), name)
-    except ImportError as error:
-        raise MissingExtraError(
-            "this loss needs pytorch-metric-learning; run: pip install 'facerec[compare]'"
-        ) from error
-
-
 # ---------------------------------------------------------------- the table
 
 
-def _row(make: Callable[..., Formula], factor: str = "", **settings: Setting) -> Entry:
-    return Entry(make, settings, factor=factor)
+def _row(
+    make: Callable[..., Formula], factor: str = "", beta_lr: float | None = None, **own: Setting
+) -> Entry:
+    """Return a row without weights of classes; with ``beta_lr`` its β is learned."""
+    return Entry(make, own, learns=beta_lr is not None, factor=factor, best_lr=beta_lr)
 
 
 def _of_classes(
@@ -263,12 +223,12 @@ def _among(*values: Value) -> Setting:
     return Setting(values[0], choices=values)
 
 
-_margin = partial(setting, low=0.0, high=1.0)
-_distance = partial(setting, low=0.0, high=2.0)
-_temperature = partial(setting, low=1e-4, high=1.0, log=True)
-_scale = partial(setting, low=10.0, high=300.0, log=True)
-_multiple = partial(setting, low=1.0, high=100.0, log=True)
-_exponent = partial(setting, low=0.01, high=100.0, log=True)
+_margin = partial(searched, low=0.0, high=1.0)
+_distance = partial(searched, low=0.0, high=2.0)
+_temperature = partial(searched, low=1e-4, high=1.0, log=True)
+_scale = partial(searched, low=10.0, high=300.0, log=True)
+_multiple = partial(searched, low=1.0, high=100.0, log=True)
+_exponent = partial(searched, low=0.01, high=100.0, log=True)
 
 _CENTERS = _among("unit", "normal", "xavier", "standard_normal")
 """How class centres and proxies start. ``unit``: random directions of norm 1; ``normal``:
@@ -308,28 +268,22 @@ TABLE: dict[str, Entry] = {
         _pml("SupConLoss"), "temperature", temperature=_temperature(0.1), views=_among(1, 2)
     ),
     # Wu et al., ICCV 2017: [d_ap − β + α]₊ + [β − d_an + α]₊, β is learned, or one for each class.
-    "Margin": Entry(
+    "Margin": _row(
         _margin_loss,
-        {
-            "margin": _margin(0.2, best=0.0878),
-            "beta": _distance(1.2, best=0.7838),
-            "miner": _among("none", "distance_weighted"),
-        },
-        learns=True,
-        best_lr=1.31e-3,
+        beta_lr=1.31e-3,
+        margin=_margin(0.2, best=0.0878),
+        beta=_distance(1.2, best=0.7838),
+        miner=_among("none", "distance_weighted"),
     ),
-    "MarginPerClass": Entry(
+    "MarginPerClass": _row(
         _margin_per_class,
-        {
-            "margin": _margin(0.2, best=0.0779),
-            "beta": _distance(1.2, best=0.9796),
-            "miner": _among("none", "distance_weighted"),
-        },
-        learns=True,
-        best_lr=2.65e-4,
+        beta_lr=2.65e-4,
+        margin=_margin(0.2, best=0.0779),
+        beta=_distance(1.2, best=0.9796),
+        miner=_among("none", "distance_weighted"),
     ),
     # Cakir et al., CVPR 2019: average precision from soft histograms of d² in [0, 4].
-    "FastAP": _row(_pml("FastAPLoss"), num_bins=setting(10, 2, 100, log=True, best=17)),
+    "FastAP": _row(_pml("FastAPLoss"), num_bins=searched(10, 2, 100, log=True, best=17)),
     # Yuan et al., CVPR 2019: contrastive on Var(a − b)/Var(a). The factor on the mean of |Σ_d f̂_d|
     # is taken of unit vectors as in the Reality Check; the library of today would give it raw ones.
     "SNRContrastive": _row(
@@ -355,7 +309,7 @@ TABLE: dict[str, Entry] = {
     ),
     # Wang et al., ICCV 2017, α in degrees. The library normalises anchors and positives but not
     # negatives, so it is given unit vectors.
-    "Angular": _row(_pml("AngularLoss", unit=True), alpha=setting(40.0, 10.0, 60.0)),
+    "Angular": _row(_pml("AngularLoss", unit=True), alpha=searched(40.0, 10.0, 60.0)),
     # Oh Song et al., CVPR 2016; and Hermans et al., 2017, mean over anchors.
     "LiftedStructure": _row(
         _formula(pair_losses.lifted_structure), neg_margin=_distance(1.0), pos_margin=_margin(0.0)
@@ -369,15 +323,15 @@ TABLE: dict[str, Entry] = {
     # here; a norm penalty beside it stacks two of them.
     "NPairInnerProductL2": _row(
         _formula(pair_losses.npair_inner_product_l2),
-        l2_weight=setting(1e-3, 1e-5, 0.1, log=True),
+        l2_weight=searched(1e-3, 1e-5, 0.1, log=True),
     ),
     # Yu and Tao, ICCV 2019; the slack m is in degrees.
     "TupletMargin": _row(
-        _tuplet_margin, "scale", margin=setting(5.73, 0.0, 30.0), scale=_scale(64.0)
+        _tuplet_margin, "scale", margin=searched(5.73, 0.0, 30.0), scale=_scale(64.0)
     ),
     # Sun et al., CVPR 2020, mean over anchors (for faces the paper has m 0.25, γ 256).
     "Circle": _row(
-        _pml("CircleLoss"), "gamma", m=_margin(0.4), gamma=setting(80.0, 10, 500, log=True)
+        _pml("CircleLoss"), "gamma", m=_margin(0.4), gamma=searched(80.0, 10, 500, log=True)
     ),
     # ------------------------------------------------ a weight vector for each class
     # Movshovitz-Attias et al., ICCV 2017: softmax over proxies, logits −s·d², the positive proxy in
@@ -391,15 +345,15 @@ TABLE: dict[str, Entry] = {
         _pml("NormalizedSoftmaxLoss"),
         "temperature",
         4.46e-3,
-        temperature=setting(0.05, 0.01, 1.0, log=True, best=0.1087),
+        temperature=searched(0.05, 0.01, 1.0, log=True, best=0.1087),
     ),
     # The library's form of 2017 without annealing, logits times the embedding's norm, which so
     # matters. MarginHead(SphereFace(...)) takes any margin and has a fixed scale.
     "PmlSphereFace": _of_classes(
         _pml("SphereFaceLoss"),
         "scale",
-        margin=setting(4, 1, 5),
-        scale=setting(1.0, 0.1, 100.0, log=True),
+        margin=searched(4, 1, 5),
+        scale=searched(1.0, 0.1, 100.0, log=True),
     ),
     # The library's: s·(cos θ − m) at the target.
     "PmlCosFace": _of_classes(
@@ -415,7 +369,7 @@ TABLE: dict[str, Entry] = {
         _arcface,
         "scale",
         5.13e-3,
-        margin=setting(28.6, 0.0, 60.0, best=23.22),
+        margin=searched(28.6, 0.0, 60.0, best=23.22),
         scale=_scale(64.0, best=100.0),
     ),
     # Qian et al., ICCV 2019: softmax over classes that have several centres; a class's similarity

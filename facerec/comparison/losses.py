@@ -23,17 +23,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, setting
+from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, searched
 from facerec.comparison.ranges import Range
 from facerec.errors import FacerecError, RecipeError, TrainingError, message_line
 from facerec.heads import classifier, margins
 from facerec.limits import LARGEST, MOST, Checked, shown
 
-__all__ = ["Loss", "LossModule", "MarginHead", "MetricLoss", "create_loss", "own_loss", "setting"]
+__all__ = ["Loss", "LossModule", "MarginHead", "MetricLoss", "create_loss", "own_loss", "searched"]
+
+
+class _Row:
+    """What a loss of a recipe has from its row of the table."""
+
+    @property
+    def entry(self) -> Entry:
+        """Its row."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """What makes two losses the same but for their settings."""
+        return type(self).__name__
+
+    @property
+    def search(self) -> dict[str, Range]:
+        """Numbers to search, by setting, which is the dotted name of a field."""
+        return {key: each.search for key, each in self.entry.settings.items() if each.search}
+
+    @property
+    def published(self) -> dict[str, float]:
+        """The Reality Check's optimum on CUB200, by setting; empty where there is none."""
+        settings = self.entry.settings.items()
+        return {name: each.best for name, each in settings if each.best is not None}
+
+    @property
+    def views(self) -> int:
+        """How many augmented views of each image a batch must hold."""
+        return 1
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class MetricLoss:
+class MetricLoss(_Row):
     """A loss of the table by its name, such as ``MetricLoss("Triplet", margin=0.1)``."""
 
     name: str
@@ -74,17 +104,12 @@ class MetricLoss:
 
     @property
     def kind(self) -> str:
-        """What makes two losses the same but for their settings."""
+        """See `_Row.kind`."""
         return self.name
 
     @property
-    def search(self) -> dict[str, Range]:
-        """Numbers to search, by setting."""
-        return {key: each.search for key, each in self.entry.settings.items() if each.search}
-
-    @property
     def views(self) -> int:
-        """How many augmented views of each image a batch must hold."""
+        """See `_Row.views`."""
         return int(self.settings.get("views", 1))
 
     @property
@@ -95,12 +120,6 @@ class MetricLoss:
         if name == "temperature":
             return 1 / value
         return 1 / (1 / (2 * value)) if name == "softmax_scale" else value
-
-    @property
-    def published(self) -> dict[str, float]:
-        """The Reality Check's optimum on CUB200, by setting; empty where there is none."""
-        settings = self.entry.settings.items()
-        return {name: each.best for name, each in settings if each.best is not None}
 
     def build(self, shape: Shape) -> Formula:
         """Make the loss without the guarantees that `create_loss` adds."""
@@ -135,13 +154,13 @@ def own_loss(
         formula: embeddings ``(N, D)``, labels ``(N,)`` and the settings by name → scalar. Where
             the loss learns: number of classes, D, seed and the settings → a module.
         learns: whether the loss has parameters.
-        settings: made by `setting`.
+        settings: made by `searched`.
 
     Examples:
         >>> def pull(embeddings, labels, margin):
         ...     same = labels[:, None] == labels
         ...     return (torch.cdist(embeddings, embeddings)[same] - margin).relu().mean()
-        >>> loss = create_loss(own_loss(pull, margin=setting(0.1, 0.0, 1.0)), 2, 2, seed=0)
+        >>> loss = create_loss(own_loss(pull, margin=searched(0.1, 0.0, 1.0)), 2, 2, seed=0)
         >>> loss(torch.eye(2), torch.tensor([0, 1])).item()
         0.0
     """
@@ -190,11 +209,10 @@ _SAME_LOSS = {margins.CosFace: "PmlCosFace", margins.ArcFace: "PmlArcFace"}
 
 
 @dataclass(frozen=True)
-class MarginHead(Checked):
+class MarginHead(Checked, _Row):
     """facerec's own margin softmax with any of its margins, on one process.
 
-    Norms matter for SphereFace2017, AdaFace and MagFace only. The keys of ``search`` and
-    ``published`` are dotted, as they are fields of ``margin``.
+    Norms matter for SphereFace2017, AdaFace and MagFace only.
     """
 
     margin: margins.Margin = field(default_factory=margins.ArcFace)
@@ -207,33 +225,15 @@ class MarginHead(Checked):
     def entry(self) -> Entry:
         """What a row of the table would say."""
         same = _SAME_LOSS.get(type(self.margin))
-        rate = TABLE[same].best_lr if same else None
-        return Entry(self.build, classification=True, learns=True, best_lr=rate)
-
-    @property
-    def published(self) -> dict[str, float]:
-        """The Reality Check's optimum of the same loss, by dotted field."""
-        same = _SAME_LOSS.get(type(self.margin))
         optimum = MetricLoss(same).published if same else {}
         if same == "PmlArcFace":  # here in radians
             optimum["margin"] = math.radians(optimum["margin"])
-        return {f"margin.{name}": value for name, value in optimum.items()}
-
-    @property
-    def kind(self) -> str:
-        """See `MetricLoss.kind`."""
-        return type(self).__name__
-
-    @property
-    def search(self) -> dict[str, Range]:
-        """Numbers to search, by dotted field."""
-        ranges = _HEAD_SEARCH.get(type(self.margin), {})
-        return {f"margin.{name}": each for name, each in ranges.items()}
-
-    @property
-    def views(self) -> int:
-        """See `MetricLoss.views`."""
-        return 1
+        settings = {
+            f"margin.{name}": Setting(0.0, each, optimum.get(name))
+            for name, each in _HEAD_SEARCH.get(type(self.margin), {}).items()
+        }
+        rate = TABLE[same].best_lr if same else None
+        return Entry(self.build, settings, classification=True, learns=True, best_lr=rate)
 
     @property
     def cosine_factor(self) -> float:

@@ -73,7 +73,7 @@ _TwoOrMore = Annotated[int, Limits(2, MOST)]
 
 
 @dataclass(frozen=True)
-class Batch(Checked):
+class ClassBatch(Checked):
     """Images of a training step: ``classes`` × ``per_class``."""
 
     classes: _TwoOrMore = 8
@@ -90,7 +90,7 @@ class Protocol(Checked):
     transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
     """What happens to an image before the trunk; None for features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
-    batch: Batch = field(default_factory=Batch)
+    batch: ClassBatch = field(default_factory=ClassBatch)
     steps_per_epoch: Count = 100
     """Optimizer steps between two validations."""
     epochs: Count = 40
@@ -230,21 +230,17 @@ class Comparison(Checked):
     table."""
     confidence: ProperShare = 0.95
     """Of all intervals."""
-    replicates: Count = 2000
-    """Resamples of the families of arms, for the correlation of gain and norm variance."""
     seed: Seed = 0
     """Source of all seeds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [arm.name for arm in self.arms]
-        if not names:
-            raise RecipeError("a comparison needs at least one arm")
-        if UNTRAINED in names:
-            raise RecipeError(f"no arm can be named {UNTRAINED!r}, the name of a baseline")
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise RecipeError(f"two arms are named {twice[0]!r}; names must be unique")
+        if not names or UNTRAINED in names or len(set(names)) < len(names):
+            raise RecipeError(
+                f"a comparison needs arms of different names, and none is {UNTRAINED!r}, that of a "
+                f"baseline; found {', '.join(names) or 'none'}"
+            )
         for arm in self.arms:
             if arm.against is not None and (arm.against == arm.name or arm.against not in names):
                 raise RecipeError(
@@ -310,7 +306,13 @@ class Comparison(Checked):
         """
         common = to_dict(self.protocol)
         for arm in self.ordered:
-            self._check_data(arm)
+            if isinstance(self.data, FeatureData) and arm.loss.views > 1 + bool(
+                self.data.second_views
+            ):
+                raise RecipeError(
+                    f"arm {arm.name}: its loss needs two views of every image, but there is one; "
+                    "give features of the second ones with --second-views FILE"
+                )
             different = differences(common, to_dict(self.protocol_of(arm)))
             undeclared = [name for name in different if not is_within(name, self.declared)]
             if undeclared:
@@ -320,21 +322,6 @@ class Comparison(Checked):
                     f"of the study with declared={undeclared!r}"
                 )
             self._check_search(arm)
-
-    def _check_data(self, arm: Arm) -> None:
-        on_features = isinstance(self.data, FeatureData)
-        protocol = self.protocol_of(arm)
-        if on_features != (protocol.trunk.name == FEATURES):
-            raise RecipeError(
-                f"arm {arm.name}: the trunk {protocol.trunk.name} cannot be trained on "
-                f"{'features' if on_features else 'images'}; with features it is {FEATURES}, which "
-                "facerec compare RECIPE --features FILE sets"
-            )
-        if isinstance(self.data, FeatureData) and arm.loss.views > 1 + bool(self.data.second_views):
-            raise RecipeError(
-                f"arm {arm.name}: its loss needs two views of every image, but there is one; give "
-                "features of the second ones with --second-views FILE"
-            )
 
     def _check_search(self, arm: Arm) -> None:
         for each in arm.ranges:

@@ -5,15 +5,12 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from facerec.comparison.figures import arm_figure
-from facerec.comparison.harness import Results
-from facerec.comparison.significance import least_p
-from facerec.comparison.summary import HEADLINE, Summary, summarize
+from facerec.comparison.summary import HEADLINE, Summary, too_few_seeds
 from facerec.comparison.tables import (
     arm_table,
     difference_cell,
@@ -31,56 +28,49 @@ from facerec.report.figures import Drawings
 from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms, Text
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
-from facerec.report.words import counted, limits, number, p_value, setting
+from facerec.report.words import counted, limits, number, sentence, setting
 
-SCHEMA = "facerec.comparison.results/3"
-
-_SPOKEN = 5
-"""Pairs up to which each has a sentence."""
+SCHEMA = "facerec.comparison.results/4"
 
 _TERMS = {
     "P@1, R-Precision, MAP@R, Recall@K": "Of a test image with R others of its class: whether "
-    "the nearest image is of its class; the share of its class among the R nearest; the mean of "
-    "the precision at i over i = 1 … R, counted where the i-th is of its class; whether any of the "
-    "K nearest is. Means over queries.",
+    "the nearest is of its class; the share of its class among the R nearest; the mean of the "
+    "precision at i = 1 … R where the i-th is of its class; whether any of the K nearest is.",
     "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit embeddings "
     "of all folds' models side by side. Separated: the mean of the figures of each model alone.",
-    "Interval over seeds, over classes, over both": "Student's t over seeds: another training on "
-    "these test classes. Leaving out one test class at a time: other test classes with these "
-    "trainings. Over both: the two variances added. References are held fixed. Figures of a "
-    "k-means (NMI, F1) are no means over queries, so their intervals are over seeds alone.",
+    "Interval over seeds, over both": "Student's t over seeds: another training on these test "
+    "classes. Over both: the variance over seeds and that of leaving out one test class at a time, "
+    "added; figures of a k-means (NMI, F1) have none.",
 }
 
 
-def write_report(results: Results, folder: str | Path) -> dict[str, Path]:
+def write_comparison(summary: Summary, folder: str | Path) -> dict[str, Path]:
     """Write the page, its figure and tables into a folder, each whole or not at all.
 
     Args:
-        results: of a comparison.
+        summary: of a comparison.
         folder: may hold other files, which stay.
 
     Returns:
-        Path inside the folder → where it was written: ``report.html``, ``results.json``,
-        ``table.csv``, ``runs.csv``, ``trials.csv``, ``table.tex``, ``figures/arms.svg``
-        and ``figures/arms.png``.
+        Path inside the folder → where it was written, as in `report_files`.
 
     Raises:
         ComparisonError: a file cannot be written.
     """
     paths = {}
-    for name, content in render(summarize(results)).items():
+    for name, content in report_files(summary).items():
         paths[name] = Path(folder) / name
         with atomic_path(paths[name], ComparisonError) as temporary:
             temporary.write_bytes(content)
     return paths
 
 
-def render(summary: Summary) -> dict[str, bytes]:
+def report_files(summary: Summary) -> dict[str, bytes]:
     """Return the files of a report, path → contents; the page comes last."""
     drawings = Drawings()
     page = _page(summary, drawings)
     return {
-        "results.json": json_bytes(documents.plain(to_json(summary), infinities=False)),
+        "results.json": json_bytes(documents.plain(_document(summary), infinities=False)),
         "table.csv": to_csv(records(summary.figures.reset_index())),
         "runs.csv": to_csv(records(summary.runs)),
         "trials.csv": to_csv(records(summary.trials)),
@@ -90,10 +80,10 @@ def render(summary: Summary) -> dict[str, bytes]:
     }
 
 
-def to_json(summary: Summary) -> dict[str, Any]:
+def _document(summary: Summary) -> dict[str, Any]:
     """Return all figures as JSON types; what is unknown is null, with a reason beside it."""
     comparison = summary.comparison
-    names = ("name", "question", "confidence", "replicates", "repetitions", "declared")
+    names = ("name", "question", "confidence", "repetitions", "declared")
     return {
         "schema": SCHEMA,
         **{name: getattr(comparison, name) for name in names},
@@ -109,40 +99,31 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def _counts(summary: Summary) -> dict[str, int]:
-    results = summary.results
-    run = next((arm.runs[0] for arm in results.arms if arm.runs), results.untrained[0])
+    run = summary.results.untrained[0]
     labels = run.labels.tolist()
     return {"classes": len(set(labels)), "queries": len(labels), "dropped": run.dropped}
 
 
 def answers(summary: Summary) -> Iterator[FindingLine]:
-    """Yield what the comparison found: each pair or how many differ, what leads, and the gain."""
+    """Yield what the comparison found: which pairs differ, what leads, and the gain."""
     pairs = summary.pairs
-    for pair in pairs if len(pairs) <= _SPOKEN else ():
-        cell, row = difference_cell(summary, pair.Index, *HEADLINE), summary.headline(pair.Index)
-        seeds, family = counted(int(pair.seeds), "seed"), counted(int(pair.claim_pairs), "pair")
-        tested = ""
-        if pair.seeds > 1:
-            tested = f"; p = {p_value(row.p)}, adjusted for {family} {p_value(row.p_holm)}"
-        yield FindingLine(
-            f"{pair.Index} against {pair.against}",
-            f"{cell.text} points of concatenated MAP@R",
-            cell.small,
-            conclusion=pair.conclusion,
-            detail=pair.unpaired,
-            basis=f"n = {seeds}{tested}",
-        )
-    for claim in dict.fromkeys(pair.claim for pair in pairs if len(pairs) > _SPOKEN):
-        counts = Counter(pair.conclusion for pair in pairs if pair.claim == claim)
-        yield FindingLine(
-            f"Another {claim}, {counted(counts.total(), 'pair')}: concatenated MAP@R",
-            "; ".join(f"{said} in {many}" for said, many in counts.items()),
-        )
-    rows = {arm: row for arm in summary.arms.index if (row := summary.headline(arm)) is not None}
+    for claim in dict.fromkeys(pair.claim for pair in pairs):
+        said: dict[str, list[str]] = {}
+        for pair in pairs:
+            if pair.claim == claim:
+                cell = difference_cell(summary, pair.Index, *HEADLINE)
+                found = f"{pair.Index} − {pair.against} {cell.text} {cell.small}"
+                said.setdefault(pair.conclusion, []).append(found.rstrip())
+        for conclusion, names in said.items():
+            what = f"Another {claim}, {counted(len(names), 'pair')}: points of concatenated MAP@R"
+            yield FindingLine(what, "", conclusion=conclusion, detail="; ".join(names))
+    rows = {
+        str(arm): row for arm in summary.arms.index if (row := summary.headline(arm)) is not None
+    }
     if len(rows) > 1:
         first = max(rows, key=lambda arm: rows[arm]["mean"])
-        seeds = counted(int(rows[first].n), "seed")
         what = f"{first} {plus_minus(rows[first])} %"
+        seeds = counted(int(rows[first].n), "seed")
         yield FindingLine("Highest concatenated MAP@R", what, basis=f"n = {seeds}")
     rank = summary.gain
     if rank.value is not None and rank.interval is not None:
@@ -156,29 +137,23 @@ def answers(summary: Summary) -> Iterator[FindingLine]:
 
 def _notes(summary: Summary) -> list[str]:
     """Return what a reader must know before the figures."""
-    notes = []
-    for arm in summary.of_arms:
-        if lost := arm.missing or arm.failures:
-            notes.append(f"{arm.Index}: {arm.failed_runs} final runs failed: {lost}.")
-    pairs = summary.pairs
-    notes += [f"{each.Index} is not fair: {each.unfair}." for each in pairs if each.unfair]
+    notes = [f"{each.Index} is not fair: {each.unfair}" for each in summary.pairs if each.unfair]
     for result in summary.results.arms:
-        best = [fit.epoch for run in result.runs for fit in run.fits]
-        if untrained := best.count(0):
-            notes.append(
-                f"{result.arm.name}: in {untrained} of {counted(len(best), 'final training')} no "
-                "epoch scored higher in validation than the network before training, which was "
-                "kept; let training last longer, with more patience."
-            )
-    seeds = max((int(pair.seeds) for pair in pairs), default=0)
-    if seeds:
-        most = int(max(pair.claim_pairs for pair in pairs))
+        arm = summary.arms.loc[result.arm.name]
+        if lost := arm.missing or arm.failures:
+            notes.append(f"{result.arm.name}: {lost}")
+    epochs = {
+        result.arm.name: [fit.epoch for run in result.runs.values() for fit in run.fits]
+        for result in summary.results.arms
+    }
+    if kept := [f"{arm} {e.count(0)} of {len(e)}" for arm, e in epochs.items() if 0 in e]:
         notes.append(
-            f"With {counted(seeds, 'seed')} the sign-flip test cannot give a p below "
-            f"{p_value(least_p(seeds))}, adjusted for {counted(most, 'pair')} not below "
-            f"{p_value(min(1.0, least_p(seeds) * most))}."
+            "Final trainings in which no epoch scored higher in validation than the untrained "
+            f"network, which was kept: {', '.join(kept)}; let training last longer, with more "
+            "patience"
         )
-    return [*notes, *(f"{note}." for note in summary.results.manifest["notes"])]
+    few = too_few_seeds(summary.comparison)
+    return [*map(sentence, filter(None, [*notes, few, *summary.results.manifest["notes"]]))]
 
 
 def _page(summary: Summary, drawings: Drawings) -> Page:
@@ -190,21 +165,22 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         "Concatenated MAP@R of every arm on the test classes, and its difference from the arm that "
         "it is compared with.",
     )
-    lone = f" ({found['dropped']} images alone in their class are none)"
-    design = (
+    verdict = (
         f"{comparison.name}: {counted(len(summary.arms), 'arm')}, "
         f"{counted(int(summary.arms.trials.max()), 'trial')} each, best settings trained anew with "
         f"{counted(comparison.repetitions, 'fresh seed')}, scored once on "
         f"{counted(found['queries'], 'query', 'queries')} of "
-        f"{counted(found['classes'], 'test class', 'test classes')}"
+        f"{counted(found['classes'], 'test class', 'test classes')} ({found['dropped']} images are "
+        "alone in their class)."
     )
     manifest = summary.results.manifest
     origin = ("command", "versions", "device", "data", "comparison_sha256", "split_sha256", "seeds")
     facts = {**to_dict(comparison.protocol), **{name: manifest[name] for name in origin}}
     table = facts_table("Protocol and origin", {key: setting(fact) for key, fact in facts.items()})
+    everything = Text("Every figure is in table.csv and results.json beside this page.")
     return Page(
         title=comparison.question,
-        verdict=f"{design}{lone if found['dropped'] else ''}.",
+        verdict=verdict,
         lead="",
         opening=opening,
         findings=list(answers(summary)),
@@ -214,12 +190,6 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
             *([Section("Differences", [pair_table(summary)])] if summary.pairs else []),
             Section("Arms", [arm_table(summary)]),
             Section("Terms", [Terms(_TERMS)]),
-            Section(
-                "Origin",
-                [
-                    Folded(table.caption, [table]),
-                    Text("Every figure is in table.csv and results.json beside this page."),
-                ],
-            ),
+            Section("Origin", [Folded(table.caption, [table]), everything]),
         ],
     )

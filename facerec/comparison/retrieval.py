@@ -14,7 +14,6 @@ the first reference counts as the higher.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,9 +23,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from facerec.defaults import ClusterMetric
 from facerec.devices import exact_products
-from facerec.errors import MetricError, MissingExtraError
+from facerec.errors import MetricError
+from facerec.libraries import Library
 from facerec.statistics.identification import count_equal
+
+_CLUSTER = Library("sklearn.cluster", "'facerec[compare]'")
+_RATINGS = Library("sklearn.metrics", "'facerec[compare]'")
 
 _CELLS = 1 << 23
 """Scores that a thread holds at once."""
@@ -57,16 +61,6 @@ class Retrieval:
         names = ("precision_at_1", "r_precision", "map_at_r")
         recalls = {f"recall_at_{k}": float(each.mean()) for k, each in self.recall_at.items()}
         return {name: float(getattr(self, name).mean()) for name in names} | recalls
-
-
-@dataclass(frozen=True)
-class Clustering:
-    """How well k-means with as many clusters as classes finds the classes."""
-
-    nmi: float
-    """Mutual information of clusters and classes over the mean of their entropies."""
-    f1: float
-    """Harmonic mean of precision and recall over pairs of images that are put together."""
 
 
 def retrieve(
@@ -158,8 +152,8 @@ def retrieve(
     )
 
 
-def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clustering:
-    """Cluster the normalised embeddings by k-means and compare with the classes.
+def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[ClusterMetric, float]:
+    """Return how well k-means on the normalised embeddings finds the classes, as NMI and F1.
 
     k-means runs from one start, so that an unlucky seed gives lower figures. NMI divides by the
     arithmetic mean of the entropies, as scikit-learn and the Reality Check do; F1 is that over
@@ -175,32 +169,13 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clusterin
         MetricError: an embedding that is zero or not finite.
         MissingExtraError: scikit-learn is not installed.
     """
-    check_clustering()
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import normalized_mutual_info_score
-    from sklearn.metrics.cluster import pair_confusion_matrix
-
     unit = _unit(embeddings, "image").numpy()[: len(np.asarray(labels))]
     classes = len(np.unique(labels))
-    clusters = KMeans(classes, n_init=1, random_state=seed).fit_predict(unit)
-    (_, false), (missed, true) = pair_confusion_matrix(labels, clusters).tolist()
+    clusters = _CLUSTER.KMeans(classes, n_init=1, random_state=seed).fit_predict(unit)
+    (_, false), (missed, true) = _RATINGS.cluster.pair_confusion_matrix(labels, clusters).tolist()
     # Without a pair to be put together, or put together, nothing is wrong.
     f1 = 2 * true / (2 * true + false + missed) if true + false + missed else 1.0
-    return Clustering(float(normalized_mutual_info_score(labels, clusters)), f1)
-
-
-def check_clustering() -> None:
-    """Refuse to begin what will need `clustering` where it cannot be had.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-    """
-    try:
-        importlib.import_module("sklearn.cluster")
-    except ImportError as error:
-        raise MissingExtraError(
-            "clustering scores need scikit-learn; install it with: pip install 'facerec[compare]'"
-        ) from error
+    return {"nmi": float(_RATINGS.normalized_mutual_info_score(labels, clusters)), "f1": f1}
 
 
 def _unit(embeddings: ArrayLike, noun: str) -> Tensor:

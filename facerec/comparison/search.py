@@ -8,9 +8,10 @@ time, and so the trials do not depend on how many there are.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -30,12 +31,15 @@ from facerec.comparison.protocol import (
     digest,
     shared_ranges,
 )
-from facerec.errors import ComparisonError, MissingExtraError, message_line
+from facerec.errors import ComparisonError, message_line
 from facerec.files import open_regular
+from facerec.libraries import Library
 from facerec.recipe import from_dict, to_dict
 
 if TYPE_CHECKING:
     import optuna
+else:
+    optuna = Library("optuna", "'facerec[compare]'")
 
 FitFolds = Callable[[Arm, int], Iterator[Fit]]
 """Trains an arm, its setting written into it, on the folds from a number on, one by one."""
@@ -55,20 +59,10 @@ class Trial:
     failure: str | None
 
 
-def import_optuna() -> Any:
-    """Import optuna, quiet about every trial.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError(
-            "searching hyperparameters needs optuna; run: pip install 'facerec[compare]'"
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """Return the first trial with the highest validation score; None if all failed."""
+    scored = (trial for trial in trials if trial.score is not None)
+    return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 class Search:
@@ -89,7 +83,7 @@ class Search:
         url: str | None = None,
     ) -> None:
         self.comparison = comparison
-        self._optuna = import_optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
         own = digest([as_stored(comparison), data])[:16]
@@ -98,7 +92,7 @@ class Search:
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
             storage = self._open()
             self._studies: dict[str, optuna.Study] = {
-                arm.name: self._optuna.create_study(
+                arm.name: optuna.create_study(
                     study_name=f"{comparison.name}/{arm.name}/{own}",
                     storage=storage,
                     direction="maximize",
@@ -111,10 +105,8 @@ class Search:
 
     def finished(self, arm: Arm) -> list[optuna.trial.FrozenTrial]:
         """Return the trials that ended, those that failed among them, in order."""
-        state = self._optuna.trial.TrialState
-        return self._studies[arm.name].get_trials(
-            deepcopy=False, states=(state.COMPLETE, state.FAIL)
-        )
+        ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
+        return self._studies[arm.name].get_trials(deepcopy=False, states=ended)
 
     def budget(self, arm: Arm) -> int:
         """Return how many trials the arm gets: one where there is nothing to search."""
@@ -124,30 +116,20 @@ class Search:
         """Tell whether all trials of an arm have ended."""
         return len(self.finished(arm)) >= self.budget(arm)
 
-    def best(self, arm: Arm) -> optuna.trial.FrozenTrial | None:
-        """Return the trial with the highest validation score; None if all failed."""
-        state = self._optuna.trial.TrialState
-        complete = [t for t in self.finished(arm) if t.state == state.COMPLETE]
-        return max(complete, key=lambda t: (t.value, -t.number), default=None)
-
-    def setting(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> dict[str, float]:
-        """Return the values that a trial searched."""
-        return {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
+    def best(self, arm: Arm) -> Trial | None:
+        """Return the trial that `best_of` chooses."""
+        return best_of(self.trials(arm))
 
     def trials(self, arm: Arm) -> tuple[Trial, ...]:
         """Return the trials that ended, in order, for whoever knows nothing of storages."""
-        return tuple(self._trial(arm, trial) for trial in self.finished(arm))
-
-    def _trial(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> Trial:
-        fits = _stored_fits(trial)
-        return Trial(
-            number=trial.number,
-            setting=self.setting(arm, trial),
-            score=trial.value,
-            folds=tuple(fit.score for fit in fits),
-            seconds=sum(fit.seconds for fit in fits),
-            failure=trial.user_attrs.get("failure"),
-        )
+        found = []
+        for trial in self.finished(arm):
+            setting = {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
+            folds = _stored_fits(trial)
+            scores, seconds = tuple(fit.score for fit in folds), sum(fit.seconds for fit in folds)
+            failure = trial.user_attrs.get("failure")
+            found.append(Trial(trial.number, setting, trial.value, scores, seconds, failure))
+        return tuple(found)
 
     # ---------------------------------------------------------------- work
 
@@ -163,13 +145,13 @@ class Search:
                 trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
             if result.score is None:
                 trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
-                self._studies[arm.name].tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                self._studies[arm.name].tell(trial, state=optuna.trial.TrialState.FAIL)
                 return
             scores.append(result.score)
         self._studies[arm.name].tell(trial, float(np.mean(scores)))
 
     def _next(self, arm: Arm) -> optuna.Trial:
-        study, states = self._studies[arm.name], self._optuna.trial.TrialState
+        study, states = self._studies[arm.name], optuna.trial.TrialState
         self._enqueue(arm, study)
         trials = study.get_trials(deepcopy=False)
         open_ = (states.RUNNING, states.WAITING)
@@ -178,7 +160,7 @@ class Search:
         # A sampler of its own for each trial, or a resumed search would propose others.
         study.sampler = self._sampler(number)
         if first is not None and first.state == states.RUNNING:  # of a worker that was killed
-            return self._optuna.Trial(study, first._trial_id)
+            return optuna.Trial(study, first._trial_id)
         return study.ask()
 
     def _enqueue(self, arm: Arm, study: optuna.Study) -> None:
@@ -223,41 +205,37 @@ class Search:
         if paired is not None:
             # As many are given as in the other arm; all the others share what it proposed.
             return list(map(completed, self.first_settings(paired)))
-        settings = [defaults]
-        base = self.comparison.begun_by(arm)
-        if base is not None:
+        second: dict[str, float] | None
+        if base := self.comparison.begun_by(arm):
             best = self.best(base)
-            if best is not None:
-                settings.append(completed({**self.setting(base, best), WEIGHT: 0.0}))
+            second = {**best.setting, WEIGHT: 0.0} if best else None
         else:
-            published = {f"loss.{k}": v for k, v in arm.loss.published.items()}
+            second = {f"loss.{k}": v for k, v in arm.loss.published.items()}
             if arm.loss.entry.best_lr is not None:
-                published["loss_lr"] = arm.loss.entry.best_lr
-            known = published.keys() & defaults.keys()
-            settings.append(
-                completed(published) if known else {r.field: r.middle for r in arm.ranges}
-            )
-        limits = {r.field: r for r in arm.ranges}
+                second["loss_lr"] = arm.loss.entry.best_lr
+            if not second.keys() & defaults.keys():
+                second = {r.field: r.middle for r in arm.ranges}
         return [
-            {k: float(np.clip(v, limits[k].low, limits[k].high)) for k, v in setting.items()}
-            for setting in settings
+            {r.field: float(np.clip(setting[r.field], r.low, r.high)) for r in arm.ranges}
+            for setting in (defaults, *([] if second is None else [completed(second)]))
         ]
 
     def _sampler(self, number: int) -> Any:
         """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
         seed = derived_seed(self.comparison.seed, 2, number)
         startup = min(10, max(1, self.comparison.trials // 3))
-        return self._optuna.samplers.TPESampler(
+        return optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True
         )
 
     # ---------------------------------------------------------------- the storage
 
     def _open(self) -> Any:
-        storages = self._optuna.storages
+        storages = optuna.storages
         if self._url.startswith("journal:"):
             path = self._url.removeprefix("journal:")
-            return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+            backend = importlib.import_module("optuna.storages.journal").JournalFileBackend
+            return storages.JournalStorage(backend(path))
         return storages.RDBStorage(
             self._url,
             engine_kwargs={"connect_args": {"timeout": 100}}
@@ -270,7 +248,7 @@ class Search:
         """Word what storages raise."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        storage_error = self._optuna.exceptions.StorageInternalError
+        storage_error = optuna.exceptions.StorageInternalError
         try:
             yield
         except (storage_error, SQLAlchemyError, OSError, RuntimeError) as error:

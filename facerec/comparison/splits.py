@@ -45,10 +45,7 @@ class ClassSplit:
     def to_dict(self) -> dict[str, Any]:
         """Return the class numbers as JSON types, for the manifest and its hash."""
         return {
-            "folds": [
-                {"train": fold.train.tolist(), "validation": fold.validation.tolist()}
-                for fold in self.folds
-            ],
+            "folds": [{k: v.tolist() for k, v in vars(fold).items()} for fold in self.folds],
             "test": self.test.tolist(),
         }
 
@@ -78,41 +75,22 @@ def split_classes(
         where: the data, which begins the sentence of an error.
 
     Raises:
-        DatasetError: fewer than two folds, fewer classes for development than folds, or none for
-            the test.
+        DatasetError: fewer classes for development than folds, or none for the test.
     """
     size = num_classes // 2 if development is None else development
-    beginning = f"{where}: " if where else ""
-    if folds < 2:
-        raise DatasetError(f"cross-validation needs at least two folds, found {folds}")
-    if size < folds:
+    if not folds <= size < num_classes:
         raise DatasetError(
-            f"{beginning}{size:,} of {num_classes:,} classes are for cross-validation, fewer than "
-            f"the {folds} folds; take data with more classes or fewer folds"
+            f"{f'{where}: ' if where else ''}{size:,} of {num_classes:,} classes are for "
+            f"cross-validation in {folds} folds, and the others for the test; take data with more "
+            "classes, or fewer folds"
         )
-    if size >= num_classes:
-        raise DatasetError(
-            f"{beginning}all of {num_classes:,} classes are for cross-validation ({size:,} asked "
-            "for), which leaves none for the test; take fewer"
-        )
-    build = _kfold if numbering == "kfold" else _mlrc
-    return ClassSplit(build(size, folds), np.arange(size, num_classes))
-
-
-def _kfold(size: int, folds: int) -> tuple[Fold, ...]:
-    classes = np.arange(size)
-    return tuple(Fold(np.setdiff1d(classes, run), run) for run in np.array_split(classes, folds))
-
-
-def _mlrc(size: int, folds: int) -> tuple[Fold, ...]:
-    """Number as powerful-benchmarker's MLRCSplitManager; a run of one class is fine here."""
-    validation = size // folds
-    runs = []
-    for k in range(folds):
-        round_trip = (k * size // folds + np.arange(size)) % size
-        train, held_out = np.split(round_trip, [size - validation])
-        runs.append(Fold(np.sort(train), np.sort(held_out)))
-    return tuple(runs)
+    classes, length = np.arange(size), size // folds
+    if numbering == "kfold":
+        runs = np.array_split(classes, folds)
+    else:  # as powerful-benchmarker's MLRCSplitManager
+        runs = [(k * size // folds + np.arange(-length, 0)) % size for k in range(folds)]
+    of_folds = (Fold(np.setdiff1d(classes, run), np.sort(run)) for run in runs)
+    return ClassSplit(tuple(of_folds), np.arange(size, num_classes))
 
 
 def select_classes(

@@ -7,7 +7,6 @@ figures are shares. The page, the files, the terminal and LaTeX take all numbers
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,30 +17,27 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.comparison.finals import VIEWS, FinalRun
+from facerec.comparison.finals import MODELS, VIEWS, FinalRun
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.protocol import CLUSTER_METRICS, UNTRAINED, Arm, Comparison, is_within
 from facerec.comparison.significance import (
-    PairedDifference,
     SeedMean,
     adjust,
     compare_paired,
-    compare_steps,
     least_p,
     level_of,
     mean_over_seeds,
+    rank_correlation,
     smallest_difference,
-    spearman,
 )
-from facerec.errors import MetricError
 from facerec.recipe import differences, to_dict
 from facerec.report.estimate import Estimate
 from facerec.report.words import counted
 
 HEADLINE = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
-NORM_SPREAD = ("models", "norm_cv2")
+NORM_SPREAD = (MODELS, "norm_cv2")
 """Variance of the norms of raw test embeddings over their squared mean."""
 SHARES = (0.9, 0.95, 0.99)
 """Of the base's final validation score, at which speeds are compared."""
@@ -68,8 +64,8 @@ class Summary:
     test classes; ``models`` for norms of test embeddings; ``validation`` for ratios of steps;
     ``trials`` for the difference between trials of the same settings."""
     arms: pd.DataFrame
-    """By arm: its best setting, its costs, and where it is compared with another the claim, whether
-    the pair is fair, and what the test of the headline concludes."""
+    """By arm: its best setting, its costs, and where it is compared with another the claim, what
+    makes the pair unfair, and what the test of the headline concludes."""
     runs: pd.DataFrame
     """A row for each seed of each arm."""
     trials: pd.DataFrame
@@ -84,12 +80,7 @@ class Summary:
     @property
     def pairs(self) -> list[Any]:
         """The rows of ``arms`` that are compared with another."""
-        return [arm for arm in self.of_arms if isinstance(arm.against, str)]
-
-    @property
-    def of_arms(self) -> list[Any]:
-        """The rows of ``arms``."""
-        return list(self.arms.itertuples())
+        return [arm for arm in self.arms.itertuples() if isinstance(arm.against, str)]
 
     def row(self, arm: str, view: str, metric: str) -> Any:
         """Return a row of ``figures``; None where there is none."""
@@ -109,48 +100,47 @@ class Summary:
 def summarize(results: Results) -> Summary:
     """Compute all figures of a comparison."""
     comparison = results.comparison
-    resampling = {n: getattr(comparison, n) for n in ("confidence", "replicates", "seed")}
     by_name = {each.arm.name: each for each in results.arms}
     claims: dict[str, list[str]] = {}
     rows: dict[ArmKey, dict[str, Any]] = {}
-    compared: dict[ArmKey, PairedDifference] = {}
-    for name, runs in [(UNTRAINED, results.untrained), *((n, e.runs) for n, e in by_name.items())]:
+    compared: dict[ArmKey, SeedMean] = {}
+    for name, runs in _runs_by_name(results).items():
         for key in _known(comparison, runs):
-            mean = mean_over_seeds(*_values(runs, *key), confidence=comparison.confidence)
-            rows[(name, *key)] = {"n": mean.total, **_limits("mean", mean), "reason": mean.remark}
+            values = _values(list(runs.values()), *key)
+            mean = mean_over_seeds(*values, confidence=comparison.confidence)
+            rows[(name, *key)] = {**_limits("mean", mean), "reason": mean.remark}
     for name, each in by_name.items():
         if each.arm.against is not None:
             claims.setdefault(claim_of(comparison, each.arm), []).append(name)
             base = by_name[each.arm.against]
             rows |= {(name, *key): row for key, row in _speeds(comparison, each, base)}
-            for key, values in _paired(comparison, each, base):
-                compared[(name, *key)] = compare_paired(*values, confidence=comparison.confidence)
+            for key, both in _paired(comparison, each, base):
+                compared[(name, *key)] = compare_paired(*both, confidence=comparison.confidence)
     for key in dict.fromkeys((view, metric) for _, view, metric in compared):
         for names in claims.values():
             family = adjust([compared.get((name, *key)) for name in names])
             adjusted = zip(names, family, strict=True)
             compared |= {(name, *key): value for name, value in adjusted if value}
     for arm_key, value in compared.items():
-        row = rows.setdefault(arm_key, {"n": value.total})
-        row |= {**_limits("difference", value), "p": value.p, "p_holm": value.p_holm}
+        own = {**_limits("difference", value), "p": value.p, "p_holm": value.p_holm}
+        rows[arm_key] = {**rows.get(arm_key, {}), **own}
     index = pd.MultiIndex.from_tuples(list(rows), names=("arm", "view", "metric"))
     figures = pd.DataFrame(list(rows.values()), index).reindex(columns=_COLUMNS)
-    figures["against"] = index.get_level_values("arm").map(
-        {UNTRAINED: None, **{arm.name: arm.against for arm in comparison.arms}}
-    )
+    against = {arm.name: arm.against for arm in comparison.arms}
+    figures["against"] = index.get_level_values("arm").map({UNTRAINED: None, **against})
     kinds = {name: float for name in _COLUMNS if name not in ("against", "reason")}
-    arms = [
+    arms = pd.DataFrame(
         _arm(comparison, each, by_name, claims, compared.get((each.arm.name, *HEADLINE)))
         for each in results.arms
-    ]
-    floats = {"validation": float, "smallest": float}
+    ).set_index("arm")
+    floats = {"validation": float, **({"smallest": float} if claims else {})}
     return Summary(
         results,
         figures.astype({**kinds, "n": "Int64"}),
-        pd.DataFrame(arms).set_index("arm").astype({k: v for k, v in floats.items() if claims}),
+        arms.astype(floats),
         pd.DataFrame(_runs(results)),
         pd.DataFrame(_trials(results)),
-        _gain(comparison, compared, resampling),
+        _gain(comparison, compared),
     )
 
 
@@ -166,7 +156,7 @@ def claim_of(comparison: Comparison, arm: Arm) -> Claim:
 
 
 def too_few_seeds(comparison: Comparison) -> str:
-    """Return, before anything is trained, why some claim cannot be decided; empty where all can.
+    """Return why some claim cannot be decided, whatever is trained; empty where all can.
 
     Holm's adjustment multiplies the lowest of the p of m pairs by m: nothing can be declared where
     m times the lowest p that the seeds can give exceeds 1 − confidence.
@@ -196,25 +186,27 @@ _COLUMNS = [
 ]
 
 
-def _known(comparison: Comparison, runs: Sequence[FinalRun]) -> list[Key]:
+def _runs_by_name(results: Results) -> dict[str, Mapping[int, FinalRun]]:
+    return {UNTRAINED: results.untrained, **{each.arm.name: each.runs for each in results.arms}}
+
+
+def _known(comparison: Comparison, runs: Mapping[int, FinalRun]) -> list[Key]:
     """Return view and metric of what these runs have."""
     keys: list[Key] = [(view, metric) for view in VIEWS for metric in comparison.figures]
-    return [*keys, ("models", "norm_mean"), NORM_SPREAD] if runs else []
+    return [*keys, (MODELS, "norm_mean"), NORM_SPREAD] if runs else []
 
 
 def _values(
     runs: Sequence[FinalRun], view: str, metric: str
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Return a figure of each seed and query with the queries' classes, or of each seed alone."""
-    if view == "models":
-        return np.array([run.models[metric].mean() for run in runs]), None
-    if metric in CLUSTER_METRICS:
-        return np.array([run.scores[view, metric] for run in runs]), None  # type: ignore[index]
-    return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels  # type: ignore[index]
+    if view == MODELS or metric in CLUSTER_METRICS:
+        return np.array([run.mean(view, metric) for run in runs]), None
+    return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels
 
 
 def _limits(name: str, mean: SeedMean) -> dict[str, float | None]:
-    record: dict[str, float | None] = {name: mean.value}
+    record: dict[str, float | None] = {"n": mean.total, name: mean.value}
     for over in _OVER:
         interval = getattr(mean, over)
         record[f"{name}_{over}_low"] = interval.low if interval else None
@@ -229,10 +221,10 @@ def _paired(
     comparison: Comparison, arm: ArmResult, base: ArmResult
 ) -> Iterator[tuple[Key, tuple[Any, Any, Any]]]:
     """Yield the values of both arms, of the seeds that were scored in both, with the classes."""
-    own, other = _shared(arm, base)
-    for key in _known(comparison, own):
-        (first, labels), (second, _) = _values(own, *key), _values(other, *key)
-        yield key, (first, second, labels)
+    seeds = sorted(arm.runs.keys() & base.runs.keys())
+    for key in _known(comparison, arm.runs) if seeds else ():
+        first, labels = _values([arm.runs[seed] for seed in seeds], *key)
+        yield key, (first, _values([base.runs[seed] for seed in seeds], *key)[0], labels)
     if comparison.paired_with(arm.arm) == base.arm:
         of_base = {trial.number: trial.score for trial in base.trials}
         both = [(trial.score, of_base.get(trial.number)) for trial in arm.trials]
@@ -240,46 +232,44 @@ def _paired(
             yield ("trials", SELECTED_BY), (*np.array(known, np.float64).T, None)
 
 
-def _shared(arm: ArmResult, base: ArmResult) -> tuple[list[FinalRun], list[FinalRun]]:
-    """Return the runs of the seeds that were scored in both."""
-    own, other = (dict(zip(each.seeds, each.runs, strict=True)) for each in (arm, base))
-    seeds = sorted(own.keys() & other.keys())
-    return [own[seed] for seed in seeds], [other[seed] for seed in seeds]
-
-
 def _speeds(
     comparison: Comparison, arm: ArmResult, base: ArmResult
 ) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield ratios of steps, arm over base."""
-    curves: list[list[tuple[Any, Any]]] = []
-    for each, runs in zip((arm, base), _shared(arm, base), strict=True):
-        per_epoch = comparison.protocol_of(each.arm).steps_per_epoch
-        means = [kept_scores(run.fits).mean(axis=0)[1:] for run in runs]
-        curves.append([(per_epoch * np.arange(1, len(each) + 1), each) for each in means])
-    for share in SHARES if curves[0] else ():
-        # A base that never finds a neighbour has no final score.
-        with contextlib.suppress(MetricError):
-            ratio = compare_steps(curves[0], curves[1], share, comparison.confidence)
-            yield (
-                ("validation", f"steps_to_{100 * share:g}%"),
-                {
-                    "n": ratio.total,
-                    "mean": ratio.value,
-                    "mean_over_seeds_low": ratio.low,
-                    "mean_over_seeds_high": ratio.high,
-                    "reason": ratio.remark,
-                },
-            )
+    """Yield medians over seeds of the steps to a share of the base's final score, arm over base."""
+    seeds = sorted(arm.runs.keys() & base.runs.keys())
+    for share in SHARES if seeds else ():
+        ratios = []
+        for seed in seeds:
+            level = share * _kept_scores(base.runs[seed].fits)[-1]
+            steps = [
+                comparison.protocol_of(each.arm).steps_per_epoch
+                * _epochs_to(level, each.runs[seed].fits)
+                for each in (arm, base)
+            ]
+            ratios.append(steps[0] / steps[1])
+        ratios.sort()
+        low, high = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
+        # The geometric mean of two treats 2 and ½ alike.
+        median = low if low == high else math.sqrt(low * high)
+        never = sum(map(math.isinf, ratios))
+        reason = f"{never} of {len(ratios)} runs never came so far" if never else ""
+        row = {"n": len(ratios), "mean": median if median < math.inf else None, "reason": reason}
+        yield ("validation", f"steps_to_{100 * share:g}%"), row
 
 
-def kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
-    """Return validation scores of the weights kept so far, ``(fits, epochs + 1)``.
+def _kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:
+    """Return validation scores of the weights kept after each epoch, means over folds.
 
     Training that stopped early keeps its score, so that later epochs show no selection of runs.
     """
-    curves = [np.maximum.accumulate([point.score for point in fit.curve]) for fit in fits]
+    curves = [np.maximum.accumulate(fit.curve) for fit in fits]
     length = max(map(len, curves))
-    return np.stack([np.pad(curve, (0, length - len(curve)), "edge") for curve in curves])
+    return np.mean([np.pad(c, (0, length - len(c)), "edge") for c in curves], axis=0)[1:]
+
+
+def _epochs_to(level: float, fits: Sequence[Fit]) -> float:
+    reached = np.flatnonzero(_kept_scores(fits) >= level)
+    return float(reached[0] + 1) if reached.size else math.inf
 
 
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[str, str]:
@@ -289,17 +279,11 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[
     declared = [
         each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
-    counts = {
-        "trials": (len(arm.trials), len(base.trials)),
-        "first settings": (arm.first_settings, base.first_settings),
-    }
-    unfair = (f"{own} and {other} {noun}" for noun, (own, other) in counts.items() if own != other)
-    return ", ".join(declared), "; ".join(unfair)
+    own, other = len(arm.trials), len(base.trials)
+    return ", ".join(declared), "" if own == other else f"{own} and {other} trials"
 
 
-def _gain(
-    comparison: Comparison, compared: Mapping[ArmKey, PairedDifference], resampling: dict[str, Any]
-) -> Estimate:
+def _gain(comparison: Comparison, compared: Mapping[ArmKey, SeedMean]) -> Estimate:
     def family(name: str) -> str:
         """Return the arm at the end of the chain of those that an arm is compared with."""
         against = comparison.arm(name).against
@@ -310,7 +294,9 @@ def _gain(
         return Estimate(None, remark="no pair was scored")
     gains = [compared[(name, *HEADLINE)].value for name in names]
     reductions = [-compared[(name, *NORM_SPREAD)].value for name in names]
-    return spearman(gains, reductions, list(map(family, names)), **resampling)
+    families = list(map(family, names))
+    level, seed = comparison.confidence, comparison.seed
+    return rank_correlation(gains, reductions, families, confidence=level, seed=seed)
 
 
 # ---------------------------------------------------------------- arms, runs, trials
@@ -321,7 +307,7 @@ def _arm(
     result: ArmResult,
     by_name: Mapping[str, ArmResult],
     claims: Mapping[str, Sequence[str]],
-    headline: PairedDifference | None,
+    headline: SeedMean | None,
 ) -> dict[str, Any]:
     arm, best = result.arm, result.best
     row: dict[str, Any] = {
@@ -333,10 +319,8 @@ def _arm(
         "setting": None if best is None else dict(best.setting),
         "trials": len(result.trials),
         "failed_trials": sum(trial.score is None for trial in result.trials),
-        "first_settings": result.first_settings,
         "trial_seconds": math.fsum(trial.seconds for trial in result.trials),
-        "failed_runs": len(result.failures),
-        "final_seconds": math.fsum(fit.seconds for run in result.runs for fit in run.fits),
+        "final_seconds": math.fsum(f.seconds for run in result.runs.values() for f in run.fits),
     }
     if arm.against is None:
         return row
@@ -355,8 +339,7 @@ def _arm(
     return row | {
         "claim": claim,
         "claim_pairs": len(claims[claim]),
-        "seeds": len(headline.differences) if headline else 0,
-        "fair": not unfair,
+        "seeds": headline.total if headline else 0,
         "declared": declared,
         "unfair": unfair,
         "unpaired": "" if headline else "; ".join(lost) or "no seed was scored in both",
@@ -367,20 +350,18 @@ def _arm(
 
 def _missing(result: ArmResult) -> str:
     """Say why an arm has no scores."""
+    failures = [trial.failure for trial in result.trials if trial.failure]
     if result.runs:
         return ""
     if result.failures:
         return f"all {len(result.failures)} final runs failed; {result.failures[0]}"
-    failures = [trial.failure for trial in result.trials if trial.failure]
-    last = f"; trial {result.trials[-1].number}, {failures[-1]}" if failures else ""
-    return f"all {len(result.trials)} trials failed{last}"
+    return f"all {len(result.trials)} trials failed; the last: {failures[-1]}"
 
 
 def _runs(results: Results) -> Iterator[dict[str, Any]]:
     generators = results.manifest["seeds"]["final_runs"]
-    untrained = (UNTRAINED, range(len(results.untrained)), results.untrained)
-    for name, seeds, runs in [untrained, *((r.arm.name, r.seeds, r.runs) for r in results.arms)]:
-        for seed, run in zip(seeds, runs, strict=True):
+    for name, runs in _runs_by_name(results).items():
+        for seed, run in runs.items():
             keys = [(view, metric) for view in VIEWS for metric in results.comparison.figures]
             yield {
                 "arm": name,
@@ -389,8 +370,7 @@ def _runs(results: Results) -> Iterator[dict[str, Any]]:
                 **{f"{view}_{metric}": run.mean(view, metric) for view, metric in keys},
                 "validation_map_at_r": " ".join(str(fit.score) for fit in run.fits),
                 "best_epochs": " ".join(str(fit.epoch) for fit in run.fits),
-                "norm_mean": float(run.models["norm_mean"].mean()),
-                "norm_cv2": float(run.models["norm_cv2"].mean()),
+                **{name: run.mean(MODELS, name) for name in ("norm_mean", "norm_cv2")},
                 "tied": run.tied,
                 "seconds": math.fsum(fit.seconds for fit in run.fits),
             }

@@ -12,6 +12,7 @@ from facerec.comparison.protocol import FIGURES, UNTRAINED, figure_title
 from facerec.comparison.summary import HEADLINE, Summary
 from facerec.report import words
 from facerec.report.table import Cell, Table, text_table
+from facerec.statistics.intervals import Interval
 
 COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 """Of the headline table, in the Reality Check's order."""
@@ -19,15 +20,13 @@ COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 Texts = Sequence[Cell | str]
 
 
-def headline_table(summary: Summary) -> Table[Texts]:
+def headline_table(summary: Summary) -> Table:
     """Return the retrieval figures of all arms."""
     asked = [name for name in summary.comparison.figures if name not in FIGURES]
-    keys = [("concatenated", metric) for metric in (*COLUMNS, *asked)]
-    keys += [("separated", metric) for metric in (*COLUMNS, *asked)]
-    titles = {key: figure_title(key[1]) for key in keys}
-    titles |= {
-        key: f"{key[0]} {title}" for key, title in titles.items() if key[0] != "concatenated"
-    }
+    metrics = (*COLUMNS, *asked)
+    keys = [(view, metric) for view in ("concatenated", "separated") for metric in metrics]
+    titles = [figure_title(metric) for metric in metrics]
+    separated = [f"separated {title}" for title in titles]
 
     def cell(arm: str, view: str, metric: str) -> Cell:
         row = summary.row(arm, view, metric)
@@ -37,44 +36,41 @@ def headline_table(summary: Summary) -> Table[Texts]:
         return Cell(plus_minus(row), ends(row, "mean_joint", 100, ".2f"), strong=strong)
 
     def name(arm: str) -> Cell:
+        if arm == UNTRAINED:
+            return Cell(arm)
         row = summary.headline(arm)
-        few = row is not None and row.n != summary.comparison.repetitions
-        why = "" if arm == UNTRAINED else summary.arms.missing[arm]
-        return Cell(arm, f"n={row.n}" if few and arm != UNTRAINED else why)
+        return Cell(arm, summary.arms.missing[arm] if row is None else f"n={row.n}")
 
     return text_table(
         "Retrieval on the test classes",
-        ("arm", *titles.values()),
+        ("arm", *titles, *separated),
         [
             [name(arm), *(cell(arm, *key) for key in keys)]
             for arm in [UNTRAINED, *summary.arms.index]
         ],
-        page_only=[title for (view, _), title in titles.items() if view == "separated"],
+        page_only=separated,
         remarks=[
-            f"Percent: mean ± half the {percent(summary)} interval over seeds, in the Reality "
-            "Check's form; below it the interval over seeds and test classes. Bold: the adjusted "
-            "test declares the arm different in this figure from the one it is compared with. "
-            "Arms share test classes, so their differences are known better than each of them."
+            f"Percent: mean ± half the {_level(summary)} interval over n seeds; below it the "
+            "interval over seeds and test classes. Bold: the adjusted test declares a difference "
+            "from the base. Arms share test classes: differences are known better than each arm."
         ],
     )
 
 
-def pair_table(summary: Summary) -> Table[Texts]:
+def pair_table(summary: Summary) -> Table:
     """Return the headline differences with their tests."""
 
     def cells(pair: Any) -> list[Cell | str]:
         row = summary.headline(pair.Index)
-        tested = ("p", "p_holm") if not pair.unpaired else ()
-        p = [words.p_value(None if math.isnan(row[name]) else row[name]) for name in tested]
-        why = "; ".join(filter(None, [pair.unfair, pair.declared and f"declared: {pair.declared}"]))
+        p = [math.nan] * 2 if pair.unpaired else [row["p"], row["p_holm"]]
         return [
             f"{pair.Index} − {pair.against}",
             str(int(pair.seeds)),
             difference_cell(summary, pair.Index, *HEADLINE, pair.unpaired),
-            *(p or [words.NOTHING] * 2),
+            *(words.p_value(None if math.isnan(each) else each) for each in p),
             _hundredfold(pair.smallest),
             difference_cell(summary, pair.Index, "trials", HEADLINE[1]),
-            Cell("fair" if pair.fair else "not fair", why),
+            Cell("not fair" if pair.unfair else "fair", pair.unfair or pair.declared),
         ]
 
     return text_table(
@@ -84,31 +80,26 @@ def pair_table(summary: Summary) -> Table[Texts]:
         words=("fair",),
         page_only=("found at 80 %", "same trials"),
         remarks=[
-            "Points of percent, paired by seed. The interval below the difference is the "
-            f"{percent(summary)} one over seeds and test classes, not adjusted. p: two-sided "
-            "sign-flip test over seeds; Holm: adjusted for the pairs that differ in the same way, "
-            "in loss, penalty, protocol or search. Bold: adjusted p ≤ "
-            f"{1 - summary.comparison.confidence:.2g}. Found at 80 %: the smallest true difference "
-            "that as many seeds with this spread find four times in five, after the adjustment. "
-            "Same trials: difference in validation of trials of the same settings, which the "
-            "base's search proposed. Fair: equal protocols, or different in declared fields alone, "
-            "and equally many trials and first settings."
+            f"Points of percent, paired by seed; {_level(summary)} interval over seeds and test "
+            "classes, not adjusted. p: two-sided sign-flip test over seeds; Holm: adjusted for the "
+            "pairs that differ in the same way, in loss, penalty, protocol or search. Found at "
+            "80 %: the smallest true difference that as many seeds with this spread find, after "
+            "the adjustment. Same trials: difference in validation at the same settings. Fair: "
+            "protocols differ in declared fields at most, and trials are equally many."
         ],
     )
 
 
-def arm_table(summary: Summary) -> Table[Texts]:
+def arm_table(summary: Summary) -> Table:
     """Return norms of test embeddings, how many steps an arm takes, its best setting and costs."""
     others = ("models", "validation")
     keys = dict.fromkeys(key[1:] for key in summary.figures.index if key[1] in others)
 
     def cell(arm: str, view: str, metric: str) -> Cell:
         row = summary.row(arm, view, metric)
-        if row is None:
-            return missing()
-        bound = "≥ " if "lower bound" in str(row.reason) else ""
-        limits = ends(row, "mean_over_seeds", 1, "#.3g") or ("n=1" if row.n == 1 else "")
-        return Cell(bound + words.number(row["mean"], "#.3g"), limits)
+        if row is None or math.isnan(row["mean"]):
+            return missing("" if row is None else row.reason)
+        return Cell(words.number(row["mean"], "#.3g"), ends(row, "mean_over_seeds", 1, "#.3g"))
 
     def cells(arm: Any) -> list[Cell | str]:
         searched = "; ".join(f"{name} = {value:.4g}" for name, value in (arm.setting or {}).items())
@@ -117,7 +108,7 @@ def arm_table(summary: Summary) -> Table[Texts]:
             *(cell(arm.Index, *key) for key in keys),
             _hundredfold(arm.validation),
             Cell(searched or words.NOTHING, arm.missing),
-            Cell(str(arm.trials), f"{arm.failed_trials} failed, {arm.first_settings} given"),
+            Cell(str(arm.trials), f"{arm.failed_trials} failed"),
             f"{arm.trial_seconds:,.0f} + {arm.final_seconds:,.0f}",
         ]
 
@@ -126,15 +117,13 @@ def arm_table(summary: Summary) -> Table[Texts]:
     return text_table(
         "Norms, speed, settings and costs",
         ("arm", *figures, *last),
-        map(cells, summary.of_arms),
+        map(cells, summary.arms.itertuples()),
         words=("searched values",),
         remarks=[
-            "Norms are those of raw test embeddings in evaluation mode, means over the folds' "
-            "models, with intervals over seeds; norm cv2 is their variance over their squared "
-            "mean. Steps to 90 %: those of the arm over those of its base until validation MAP@R "
-            "comes to that share of the base's final one, median over seeds; below 1 the arm is "
-            "quicker. Settings are chosen by the mean validation MAP@R over the folds, never by "
-            "test classes."
+            "Norms of raw test embeddings, with intervals over seeds; norm cv2 is their variance "
+            "over their squared mean. Steps to 90 %: those of the arm over those of its base to "
+            "that share of the base's final validation MAP@R, median over seeds. Settings are "
+            "chosen by the mean validation MAP@R over the folds, never by test classes."
         ],
     )
 
@@ -143,8 +132,8 @@ def to_latex(summary: Summary) -> str:
     """Return the headline table for LaTeX with the package booktabs."""
     table = headline_table(summary)
     rows = [[cell.text for cell in cells] for cells in table.cells]
-    frame = pd.DataFrame(rows, columns=[column.heading for column in table.columns])
-    style = "l" + "c" * (len(table.columns) - 1)
+    frame = pd.DataFrame(rows, columns=list(table.headings))
+    style = "l" + "c" * (len(table.headings) - 1)
     return frame.to_latex(index=False, escape=True, column_format=style)
 
 
@@ -158,10 +147,8 @@ def missing(reason: str = "") -> Cell:
 
 def ends(row: Any, name: str, scale: float, form: str) -> str:
     """Return an interval of a row as ``[low, high]``; empty if there is none."""
-    if math.isnan(row[f"{name}_low"]):
-        return ""
-    low, high = (words.number(scale * row[f"{name}_{end}"], form) for end in ("low", "high"))
-    return f"[{low},\N{NO-BREAK SPACE}{high}]"
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return "" if math.isnan(low) else words.limits(Interval(low, high), scale, form)
 
 
 def difference_cell(summary: Summary, arm: str, view: str, metric: str, reason: str = "") -> Cell:
@@ -173,20 +160,18 @@ def difference_cell(summary: Summary, arm: str, view: str, metric: str, reason: 
     text = words.number(100 * row.difference, "+.2f")
     if not text.strip("+−0."):
         text = text.lstrip("+−")  # a zero has no sign
-    small = ends(row, f"difference_{over}", 100, "+.2f") or ("n=1" if row.n == 1 else "")
-    return Cell(text, small, strong=summary.declared(arm, view, metric))
+    limits = ends(row, f"difference_{over}", 100, "+.2f")
+    return Cell(text, limits, strong=summary.declared(arm, view, metric))
 
 
 def plus_minus(row: Any) -> str:
-    """Return percent with half the interval over seeds: ``26.70 ± 0.23``; one run is marked."""
-    text, half = f"{100 * row['mean']:.2f}", row.mean_over_seeds_high - row.mean_over_seeds_low
-    if math.isnan(half):
-        return f"{text} (n=1)" if row.n == 1 else text
-    return f"{text}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{50 * half:.2f}"
+    """Return percent with half the interval over seeds: ``26.70 ± 0.23``."""
+    half = 50 * (row.mean_over_seeds_high - row.mean_over_seeds_low)
+    after = "" if math.isnan(half) else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.2f}"
+    return f"{100 * row['mean']:.2f}{after}"
 
 
-def percent(summary: Summary) -> str:
-    """Return the confidence of the intervals."""
+def _level(summary: Summary) -> str:
     return f"{100 * summary.comparison.confidence:g} %"
 
 

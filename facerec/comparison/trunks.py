@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrizations
 
-from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
+from facerec.backbones import Backbone, TimmBackbone, create_backbone
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
@@ -69,21 +68,19 @@ class Trunk(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.name == FEATURES and (self.weights or self.freeze_bn or self.width != 1):
-            raise RecipeError(
-                f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, width "
-                "and freeze_bn out"
-            )
-        if self.name.startswith(TIMM):
-            if self.width != 1:
-                raise RecipeError(f"width must be 1 for {self.name}, found {self.width:g}")
-        elif self.name not in (FEATURES, SMALL_CNN) and self.image_size != FACE_SIZE:
-            raise RecipeError(
-                f"image_size must be {FACE_SIZE} for {self.name}, found {self.image_size}"
-            )
+        on_features, of_timm = self.name == FEATURES, self.name.startswith(TIMM)
+        any_size = on_features or of_timm or self.name == SMALL_CNN
+        for name, wrong in (
+            ("width", self.width != 1 and (on_features or of_timm)),
+            ("weights", self.weights is not None and on_features),
+            ("freeze_bn", self.freeze_bn and on_features),
+            ("image_size", self.image_size != FACE_SIZE and not any_size),
+        ):
+            if wrong:
+                raise RecipeError(f"{name}: the trunk {self.name} takes none; leave it out")
 
 
-class Embedder(nn.Module):
+class TrunkEmbedder(nn.Module):
     """A trunk and its last layers; made by `create_trunk`.
 
     Args:
@@ -93,16 +90,12 @@ class Embedder(nn.Module):
 
     Attributes:
         embedding_size: D.
-        image_size: height and width of the images in pixels.
     """
 
     def __init__(self, trunk: nn.Module, head: nn.Module | None, config: Trunk) -> None:
         super().__init__()
-        self.trunk = trunk
-        self.head = head
-        self.last_layer = config.last_layer
-        self.embedding_size = config.embedding_size
-        self.image_size = config.image_size
+        self.trunk, self.head = trunk, head
+        self.last_layer, self.embedding_size = config.last_layer, config.embedding_size
         # The one after the last linear layer is what a study may be about: it always learns.
         last = getattr(trunk, "embedding_norm", None)
         self._frozen = [
@@ -126,7 +119,7 @@ class Embedder(nn.Module):
                 return functional.layer_norm(x, x.shape[1:])
             return x
 
-    def train(self, mode: bool = True) -> Embedder:
+    def train(self, mode: bool = True) -> TrunkEmbedder:
         """Switch to training mode, or out of it; frozen batch norms stay in evaluation mode."""
         super().train(mode)
         for norm in self._frozen:
@@ -134,59 +127,7 @@ class Embedder(nn.Module):
         return self
 
 
-class SmallCNN(nn.Module):
-    """Three strided convolutions, for quick studies of generated faces.
-
-    155,000 parameters at width 1, 128 dimensions and 28×28 pixels. Far below a real backbone in
-    accuracy, and many times as fast as the smallest of them.
-
-    Args:
-        config: embedding size, width and last batch norm.
-        image_size: height and width of the images in pixels.
-    """
-
-    def __init__(self, config: Backbone, image_size: int) -> None:
-        super().__init__()
-        self.embedding_size = config.embedding_size
-        channels = [3, *(scaled(c, config.width) for c in (16, 32, 64))]
-        layers: list[nn.Module] = []
-        for inputs, outputs in itertools.pairwise(channels):
-            convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-            layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
-        self.layers = nn.Sequential(*layers)
-        side = math.ceil(image_size / 2 ** len(layers[::3]))
-        self.fc = nn.Linear(channels[-1] * side**2, config.embedding_size)
-        self.embedding_norm = embedding_batch_norm(config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
-        x = self.layers(x).flatten(1)
-        with full_precision(x):
-            x = self.fc(x.float())
-            return x if self.embedding_norm is None else self.embedding_norm(x)
-
-
-class FeatureEmbedder(nn.Module):
-    """What learns on features of a frozen network: a linear layer.
-
-    Args:
-        config: embedding size and last batch norm.
-        inputs: features of an image, K.
-    """
-
-    def __init__(self, config: Backbone, inputs: int) -> None:
-        super().__init__()
-        self.fc = nn.Linear(inputs, config.embedding_size)
-        self.embedding_norm = embedding_batch_norm(config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map features ``(B, K)`` to raw embeddings ``(B, D)``, float32."""
-        with full_precision(x):
-            x = self.fc(x.float())
-            return x if self.embedding_norm is None else self.embedding_norm(x)
-
-
-def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embedder:
+def create_trunk(config: Trunk, seed: int, features: int | None = None) -> TrunkEmbedder:
     """Build the network in training mode, with weights from the file if there is one.
 
     timm's models are asked for pooled features (``num_classes=0``), which a new linear layer maps
@@ -204,15 +145,6 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
         ModelError: weights missing, damaged, or of another architecture; a model of timm that
             takes no such images.
     """
-    embedder = _create(config, seed, features)
-    if config.weight_norm:
-        own = embedder.trunk if embedder.head is None else embedder.head
-        *_, last = (layer for layer in own.modules() if isinstance(layer, nn.Linear))
-        parametrizations.weight_norm(last)
-    return embedder
-
-
-def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     backbone = Backbone(
         config.name, config.embedding_size, config.width, embedding_bn=config.embedding_bn
     )
@@ -221,24 +153,48 @@ def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
             f"trunk.name: the trunk {FEATURES} takes features and all others images; give the "
             f"features of a frozen network with --features, or another trunk than {config.name}"
         )
-    if features is not None:
-        return Embedder(_seeded(lambda: FeatureEmbedder(backbone, features), seed), None, config)
-    if config.name.startswith(TIMM):
-        network = _seeded(lambda: TimmBackbone(backbone, config.image_size), seed)
-        trunk, head = network.trunk, network.head
-    elif config.name == SMALL_CNN:
-        trunk, head = _seeded(lambda: SmallCNN(backbone, config.image_size), seed), None
-    elif is_backbone(config.name):
-        trunk, head = create_backbone(backbone, seed=seed), None
-    else:
-        raise RecipeError(
-            f"trunk.name: no trunk is called {config.name!r}; known are "
-            f"{', '.join(list_backbones())}, {SMALL_CNN}, "
-            f"{FEATURES} and {TIMM}NAME"
-        )
+    trunk, head = cast(nn.Module, nn.Identity()), cast(nn.Module | None, None)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # Not torch.manual_seed, which would also reseed the accelerators' generators.
+        torch.default_generator.manual_seed(seed)
+        if features is not None:
+            head = _linear(features, backbone)
+        elif config.name.startswith(TIMM):
+            network = TimmBackbone(backbone, config.image_size)
+            trunk, head = network.trunk, network.head
+        elif config.name == SMALL_CNN:
+            trunk, head = _small_cnn(backbone, config.image_size)
+        else:
+            trunk = create_backbone(backbone, seed=seed)
     if config.weights is not None:
         _load(trunk, config.weights, config.name)
-    return Embedder(trunk, head, config)
+    if config.weight_norm:
+        own = trunk if head is None else head
+        *_, last = (layer for layer in own.modules() if isinstance(layer, nn.Linear))
+        parametrizations.weight_norm(last)
+    return TrunkEmbedder(trunk, head, config)
+
+
+def _linear(inputs: int, config: Backbone) -> nn.Module:
+    """Return what maps features ``(B, K)`` to raw embeddings ``(B, D)``."""
+    norm = embedding_batch_norm(config)
+    layer = nn.Linear(inputs, config.embedding_size)
+    return nn.Sequential(layer) if norm is None else nn.Sequential(layer, norm)
+
+
+def _small_cnn(config: Backbone, image_size: int) -> tuple[nn.Module, nn.Module]:
+    """Return three strided convolutions, for quick studies of generated faces, and their head.
+
+    155,000 parameters at width 1, 128 dimensions and 28×28 pixels. Far below a real backbone in
+    accuracy, and many times as fast as the smallest of them.
+    """
+    channels = [3, *(scaled(c, config.width) for c in (16, 32, 64))]
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(channels):
+        convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    side = math.ceil(image_size / 8)
+    return nn.Sequential(*layers, nn.Flatten()), _linear(channels[-1] * side**2, config)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -250,38 +206,25 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return {} if own_note(path) is None else load_model(path).recipe
 
 
-def _seeded(build: Callable[[], Any], seed: int) -> Any:
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed, which would also reseed the accelerators' generators.
-        torch.default_generator.manual_seed(seed)
-        return build()
-
-
-def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:
-    """Leave out the tensors of the classifier, which published weights have and the trunk not."""
-    classifier = getattr(trunk, "pretrained_cfg", {}).get("classifier") or ()
-    names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    prefixes = tuple(f"{name}." for name in names)
-    return {name: t for name, t in tensors.items() if not name.startswith(prefixes)}
-
-
 def _load(trunk: nn.Module, path: Path, name: str) -> None:
     """Load weights strictly: all names and shapes must be those of the trunk."""
-    if own_note(path) is None and is_backbone(name) and not name.startswith(TIMM):
+    own = trunk.state_dict()
+    if own_note(path) is not None:
+        tensors = cast(TorchModel, load_model(path)).backbone.state_dict()
+    elif name.startswith(TIMM):
+        tensors, _ = own_names(path, read_state_dict(path), own)
+        # Published weights have a classifier, which the trunk has not.
+        classifier = getattr(trunk, "pretrained_cfg", {}).get("classifier") or ()
+        named = (classifier,) if isinstance(classifier, str) else classifier
+        shapes = [tensor.shape for tensor in tensors.values()][: len(own)]
+        if not own.keys() & tensors.keys() and shapes == [each.shape for each in own.values()]:
+            tensors = dict(zip(own, tensors.values(), strict=False))  # the classifier comes last
+        prefixes = tuple(f"{each}." for each in named)
+        tensors = {n: tensor for n, tensor in tensors.items() if not n.startswith(prefixes)}
+        tensors = {n: torch.zeros_like(t) for n, t in own.items() if n.endswith(COUNTER)} | tensors
+    else:
         load_state_dict_file(trunk, path)
         return
-    own = trunk.state_dict()
-    if own_note(path) is None:
-        inside, _ = own_names(path, read_state_dict(path), own)
-    else:
-        model = load_model(path)
-        assert isinstance(model, TorchModel)
-        inside = model.backbone.state_dict()
-    counters = {n: torch.zeros_like(t) for n, t in own.items() if n.endswith(COUNTER)}
-    tensors = {**counters, **_without_classifier(inside, trunk)}
-    shapes = [tensor.shape for tensor in inside.values()][: len(own)]
-    if not own.keys() & inside.keys() and shapes == [tensor.shape for tensor in own.values()]:
-        tensors = dict(zip(own, inside.values(), strict=False))  # the classifier comes last
     try:
         trunk.load_state_dict(tensors)
     except RuntimeError as error:
@@ -289,6 +232,3 @@ def _load(trunk: nn.Module, path: Path, name: str) -> None:
             f"{path}: the weights are not those of {name} "
             f"({' '.join(str(error).split()[:40])}); they belong to another architecture"
         ) from error
-    for tensor_name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise ModelError(f"{path}: tensor {tensor_name!r} holds NaN or infinity")

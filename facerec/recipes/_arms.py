@@ -14,7 +14,7 @@ from typing import Any
 
 from facerec.comparison import (
     Arm,
-    Batch,
+    ClassBatch,
     Comparison,
     CropTransform,
     FaceTransform,
@@ -31,13 +31,13 @@ from facerec.records import Augmentation
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Adam, RMSprop
 
-faces = SyntheticSet(identities=160, images_per_identity=12, pairs_per_fold=4)
+faces = SyntheticSet(subjects=160, images_per_subject=12, pairs_per_fold=4)
 
 small = Protocol(
     trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),
     transform=FaceTransform(size=28, shrink=4, augmentation=Augmentation(flip=0.5)),
     optimizer=Adam(lr=1e-3),
-    batch=Batch(classes=8, per_class=4),
+    batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=20,
     epochs=8,
     patience=3,
@@ -51,7 +51,7 @@ reality_check = Protocol(
     trunk=Trunk("features", embedding_size=128),
     transform=None,
     optimizer=RMSprop(lr=3e-4),
-    batch=Batch(classes=8, per_class=4),
+    batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=25,
     epochs=40,
     patience=5,
@@ -59,7 +59,7 @@ reality_check = Protocol(
 )
 """For embedding losses."""
 
-classes_alone = replace(reality_check, batch=Batch(classes=32, per_class=1))
+classes_alone = replace(reality_check, batch=ClassBatch(classes=32, per_class=1))
 """For classification losses: one image of each of 32 classes in a batch."""
 
 lite0 = Trunk(

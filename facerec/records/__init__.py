@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from facerec.records.augment import Augmentation, sample_generator
-    from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset, Skipped
+    from facerec.records.augment import Augmentation
+    from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
     from facerec.records.decode import decode_image, image_size
     from facerec.records.images import LabelledImages, SubjectFolders
     from facerec.records.layout import RecordImages, write_image_records
     from facerec.records.make import export_folder, make_records
     from facerec.records.packs import Pack, read_pack, write_pack
-    from facerec.records.recordio import RecordFile, read_index
+    from facerec.records.recordio import RecordFile
     from facerec.records.tar_shards import TarImages
     from facerec.records.training_set import Data, Part, open_dataset
 else:
@@ -30,7 +30,6 @@ __all__ = [
     "Part",
     "RecordFile",
     "RecordImages",
-    "Skipped",
     "SubjectFolders",
     "TarImages",
     "decode_image",
@@ -38,9 +37,7 @@ __all__ = [
     "image_size",
     "make_records",
     "open_dataset",
-    "read_index",
     "read_pack",
-    "sample_generator",
     "write_image_records",
     "write_pack",
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -62,11 +61,6 @@ class Augmentation(Checked):
     photometric: Probability = 0.0
     """Probability of changing brightness, contrast and saturation by 0.5 to 1.5 (AdaFace: 0.2)."""
 
-    form: Literal["facerec", "adaface"] = "facerec"
-    """How crops, small sides and the order of photometric changes are drawn. adaface: as AdaFace's
-    published code, which draws again where a box does not fit, and takes brightness, contrast and
-    saturation in random order. facerec: cut the box to the image, and keep that order."""
-
     affine: Probability = 0.0
     """Probability of turning the image by up to 10°, scaling it by 0.9 to 1.1 and shifting it by up
     to 5 % of its sides, before all but the mirroring; edges are mirrored. Aligned faces gain from
@@ -116,7 +110,6 @@ class BatchAugmentation:
         self._decisions = decisions
         self._indices = indices
         self._seed, self._epoch = seed, epoch
-        self._published = a.form == "adaface"
 
     @property
     def mirrored(self) -> np.ndarray:
@@ -141,13 +134,13 @@ class BatchAugmentation:
         if affine:
             image = _affine(image, generator)
         if crop:
-            image = _crop(image, generator, self._published)
+            image = _crop(image, generator)
         if low_resolution:
-            image = _low_resolution(image, generator, self._published)
+            image = _low_resolution(image, generator)
         if blur:
             image = cv2.GaussianBlur(image, (0, 0), generator.uniform(*BLUR_SIGMA))
         if photometric:
-            image = _photometric(image, generator, self._published)
+            image = _photometric(image, generator)
         return image
 
 
@@ -164,10 +157,16 @@ def _affine(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REFLECT_101)
 
 
-def _crop(image: np.ndarray, generator: np.random.Generator, published: bool) -> np.ndarray:
-    """Keep a random box where it is and blacken the rest, as a face half out of the picture."""
+def _crop(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Keep a random box where it is and blacken the rest, as a face half out of the picture.
+
+    A box that does not fit is cut to the image.
+    """
     height, width = image.shape[:2]
-    box_height, box_width = _fitting_box(height, width, generator, 10 if published else 1)
+    area = generator.uniform(*CROP_AREA) * height * width
+    ratio = math.exp(generator.uniform(math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])))
+    box_height = min(height, max(1, round(math.sqrt(area / ratio))))
+    box_width = min(width, max(1, round(math.sqrt(area * ratio))))
     top = int(generator.integers(height - box_height + 1))
     left = int(generator.integers(width - box_width + 1))
     box = slice(top, top + box_height), slice(left, left + box_width)
@@ -176,51 +175,23 @@ def _crop(image: np.ndarray, generator: np.random.Generator, published: bool) ->
     return cropped
 
 
-def _fitting_box(
-    height: int, width: int, generator: np.random.Generator, attempts: int
-) -> tuple[int, int]:
-    """Draw height and width of a box; after so many that do not fit, cut one to the image.
-
-    With ten attempts this is torchvision's ``RandomResizedCrop``, which then cuts the largest box
-    of allowed shape; with one, the box that was drawn.
-    """
-    for _ in range(attempts):
-        area = generator.uniform(*CROP_AREA) * height * width
-        ratio = math.exp(generator.uniform(math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])))
-        box_height, box_width = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
-        if 0 < box_height <= height and 0 < box_width <= width:
-            return box_height, box_width
-    if attempts > 1:
-        box_height, box_width = round(width / CROP_RATIO[0]), round(height * CROP_RATIO[1])
-    return min(height, max(1, box_height)), min(width, max(1, box_width))
-
-
-def _low_resolution(
-    image: np.ndarray, generator: np.random.Generator, published: bool
-) -> np.ndarray:
+def _low_resolution(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Scale down and up again, each by a random interpolation."""
     height, width = image.shape[:2]
     scale = generator.uniform(*LOW_RESOLUTION_SCALE)
     chosen = generator.integers(len(_INTERPOLATIONS), size=2)
     down, up = (getattr(cv2, _INTERPOLATIONS[i]) for i in chosen)
     small = (max(1, round(width * scale)), max(1, round(height * scale)))
-    if published:  # a square, whose side is rounded down
-        small = (max(1, int(height * scale)),) * 2
     return cv2.resize(
         cv2.resize(image, small, interpolation=down), (width, height), interpolation=up
     )
 
 
-def _photometric(image: np.ndarray, generator: np.random.Generator, published: bool) -> np.ndarray:
-    """Change brightness, contrast about the mean grey, and saturation about grey.
-
-    AdaFace's code gives the images of record files to these functions as BGR, so that its greys
-    weigh red as blue; here they are greys of RGB.
-    """
+def _photometric(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Change brightness, contrast about the mean grey, and saturation about grey."""
     factors = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
-    order = generator.permutation(3) if published else range(3)
-    for i in order:
-        image = _PHOTOMETRIC[i](image, factors[i])
+    for change, factor in zip((_brightness, _contrast, _saturation), factors, strict=True):
+        image = change(image, factor)
     return image
 
 
@@ -237,9 +208,6 @@ def _contrast(image: np.ndarray, factor: float) -> np.ndarray:
 def _saturation(image: np.ndarray, factor: float) -> np.ndarray:
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return cv2.addWeighted(image, factor, grey, 1.0 - factor, 0.0)
-
-
-_PHOTOMETRIC = (_brightness, _contrast, _saturation)
 
 
 def sample_generator(seed: int, epoch: int, index: int, stream: int = 0) -> np.random.Generator:

@@ -91,10 +91,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; ``DataLoader`` calls this when asked to pin."""
-        tensors = {
-            name: value for name, value in vars(self).items() if hasattr(value, "pin_memory")
-        }
-        return replace(self, **{name: value.pin_memory() for name, value in tensors.items()})
+        held = {n: v.pin_memory() for n, v in vars(self).items() if hasattr(v, "pin_memory")}
+        return replace(self, **held)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -164,37 +162,34 @@ class FaceDataset(LabelledImages):
         self.sources = list(sources)
         self.starts = [0, *itertools.accumulate(map(len, sources))]
         self.augmentation = Augmentation(flip=0.0) if augmentation is None else augmentation
-        self.on_error = on_error
-        self.seed = seed
-        self.image_size = image_size
+        self.on_error, self.seed, self.image_size = on_error, seed, image_size
         count = len(sources)
         self._weights = weights or [1.0] * count
         self._labelled = labelled or [True] * count
         self.has_unlabelled = not all(self._labelled)
         shared = shared_classes or [True] + [False] * (count - 1)
+        parts = list(zip(sources, shared, self._labelled, strict=True))
         # Of sources with the same people, one may know more of them than the first.
-        alike = [
-            s
-            for s, same, known in zip(sources, shared, self._labelled, strict=True)
-            if same and known
-        ]
-        blocks = [max(alike, key=lambda source: source.num_classes)]
+        alike = [source for source, same, known in parts if same and known]
+        largest = max(alike, key=lambda source: source.num_classes)
+        names = [largest.class_names]
         self.offsets: list[int] = []
-        self.num_classes = blocks[0].num_classes
-        for source, same, known in zip(sources, shared, self._labelled, strict=True):
-            self.offsets.append(0 if same or not known else self.num_classes)
-            if known and same:
-                _compare_names(source, blocks[0])
-            elif known:
+        self.num_classes = largest.num_classes
+        for source, same, known in parts:
+            own = known and not same
+            self.offsets.append(self.num_classes if own else 0)
+            if own:
                 self.num_classes += source.num_classes
-                blocks.append(source)
-        names = [block.class_names for block in blocks]
+                names.append(source.class_names)
+            elif known:
+                _compare_names(source, largest)
         if None not in names:
             self.class_names = [name for block in names for name in block or ()]
+        self.notes = [note for source in sources for note in source.notes]
         # Of each source the class here of each of its classes, and at the end of the class -1.
         self._classes = [
             np.append(offset + np.arange(source.num_classes), -1) if known else np.array([-1])
-            for source, offset, known in zip(sources, self.offsets, self._labelled, strict=True)
+            for (source, _, known), offset in zip(parts, self.offsets, strict=True)
         ]
         self._rows: NDArray[np.int64] | None = None  # of all samples, those that are in it
 
@@ -227,11 +222,6 @@ class FaceDataset(LabelledImages):
         if self.class_names is not None:
             subset.class_names = [self.class_names[number] for number in kept]
         return subset
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found on opening that a user should know, one sentence each."""
-        return [note for source in self.sources for note in source.notes]
 
     def __len__(self) -> int:
         return self.starts[-1] if self._rows is None else len(self._rows)
@@ -290,7 +280,7 @@ class FaceDataset(LabelledImages):
         return np.lexsort((places, numbers))
 
     @property
-    def identities(self) -> int | None:
+    def num_subjects(self) -> int | None:
         """How many classes have images; None if a pass over a large file would have to tell."""
         if self._labels is None and len(self) > _COUNTED:
             return None
@@ -345,21 +335,22 @@ class FaceDataset(LabelledImages):
         order = self.best_order(indices)
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
             image = rows[row]
+            # A replacement, too, is augmented with the numbers of the sample that was asked for; a
+            # view is that of its own sample.
+            change, place = augment, row
             try:
                 labels[row] = self._decode(index, image)
             except FacerecError as error:
                 if self.on_error == "error":
                     raise
                 skipped.append(Skipped(index, self.where(index), str(error)))
-                indices[row], labels[row] = self._replacement(index, request.epoch, image)
-                if self.views:  # a view is that of its own sample
+                index, labels[row] = self._replacement(index, request.epoch, image)
+                indices[row] = index
+                if self.views:
                     view = slice(row, row + 1)
-                    self._blend(int(indices[row]), int(again[row]), image)
-                    self._augmentation(request.epoch, indices[view], again[view])(0, image)
-                    continue
+                    change, place = self._augmentation(0, indices[view], again[view]), 0
             self._blend(index, int(again[row]), image)
-            # A replacement, too, is augmented with the numbers of the sample that was asked for.
-            augment(row, image)
+            change(place, image)
         skipped.sort(key=lambda item: item.index)
         return Batch(
             images,
@@ -447,7 +438,7 @@ class BatchLoader:
         self._loader: DataLoader[Any] = DataLoader(
             _Guarded(dataset),  # type: ignore[arg-type]
             batch_sampler=requests,  # type: ignore[arg-type]
-            collate_fn=_identity,
+            collate_fn=_unchanged,
             num_workers=workers,
             pin_memory=pin_memory,
             prefetch_factor=prefetch if workers else None,
@@ -476,9 +467,6 @@ class _Guarded:
     def __init__(self, dataset: BatchSource) -> None:
         self.dataset = dataset
 
-    def __getitem__(self, request: BatchRequest) -> Batch:
-        return self.dataset.__getitems__(request)
-
     def __getitems__(self, request: BatchRequest) -> Batch | FacerecError:
         try:
             return self.dataset.__getitems__(request)
@@ -486,7 +474,7 @@ class _Guarded:
             return error
 
 
-def _identity(item: Any) -> Any:
+def _unchanged(item: Any) -> Any:
     return item
 
 
@@ -531,6 +519,6 @@ def _compare_names(source: LabelledImages, largest: LabelledImages) -> None:
         if name != other:
             raise DatasetError(
                 f"{source.where(0)}: class {number} of its set is {name!r}, but {other!r} in the "
-                f"set of {largest.where(0)}; sets with shared_classes need the same identities "
+                f"set of {largest.where(0)}; sets with shared_classes need the same subjects "
                 "under the same numbers"
             )

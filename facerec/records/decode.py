@@ -129,10 +129,7 @@ def decode_image(
 def _decode_jpeg(data: bytes, size: tuple[int, int], where: str) -> np.ndarray:
     scans = _scans(data)
     if scans > min(MAX_SCANS, MAX_SCANNED_PIXELS // (size[0] * size[1])):
-        raise ImageError(
-            f"{where}: the JPEG of {size[0]:,}×{size[1]:,} pixels has {scans:,} scans, more than "
-            "encoders write; save it anew as a plain JPEG or leave it out"
-        )
+        raise _damaged(data, where, f"it has {scans:,} scans, more than encoders write")
     # Where a turn is asked for it is made by us, alike for all formats and versions of OpenCV.
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -227,7 +224,7 @@ def _opened(data: bytes, where: str) -> Image:
         pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
     except pillow.DecompressionBombError as problem:
         raise ImageError(
-            f"{where}: the header claims more than the limit of {MAX_PIXELS:,} pixels; scale the "
+            f"{where}: the header claims more pixels than the limit of {MAX_PIXELS:,}; scale the "
             "image down or leave it out"
         ) from problem
     except Exception as problem:  # Pillow promises no particular one

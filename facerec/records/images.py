@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import hashlib
 import os
 import re
-import stat
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -23,7 +21,7 @@ from facerec.errors import DatasetError, FacerecError, ImageError, PackError, pr
 from facerec.files import read_file
 from facerec.names import same_name, same_names
 from facerec.progress import Progress
-from facerec.records.decode import image_kind, orientation
+from facerec.records.decode import orientation
 from facerec.records.packs import Pack
 from facerec.tables import Table
 
@@ -44,8 +42,7 @@ OTHER_PHOTOS = (".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".dng", ".cr2
 _METADATA = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin")
 """What systems and their file managers leave beside images, in lower case."""
 
-_EMPTY, _NO_SUFFIX = "empty folder", "without suffix"
-_NOUNS = (_EMPTY, "pipe", "socket", "device", "link", "linked folder")
+_COUNTABLE = ("empty folder", "linked folder", "link", "link to elsewhere", "special file")
 _SHOWN = 10
 """People named, and kinds counted, in a note."""
 
@@ -70,12 +67,8 @@ class ImageSource(ABC):
     upright: ClassVar[bool] = False
     """Whether the images are files as people keep them, which are turned as their EXIF data asks
     even if nobody aligns them; packs and records hold crops, whose pixels stay as stored."""
-    _notes: Sequence[str] = ()
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What was found on opening that a user should know, one sentence each."""
-        return self._notes
+    notes: Sequence[str] = ()
+    """What was found on opening that a user should know, one sentence each."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -145,10 +138,6 @@ class LabelledImages(ImageSource):
         """Return a hash of the names of all images, None where other files tell them."""
         return None
 
-    def add_notes(self, notes: Sequence[str]) -> None:
-        """Add to `notes`."""
-        self._notes = [*self._notes, *notes]
-
     @functools.cached_property
     def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
         """The names of all images, text ``(N,)``; made on first use."""
@@ -209,21 +198,12 @@ class PackImages(ImageSource):
         self.pack = pack
         self.first, self.entries = pack.distinct()
         self.subjects: NDArray[np.str_] | None = None
+        self.ids = self.first.astype(np.str_)
+        self.notes = turned_note(self, str(pack.path or pack.name))
         path = None if pack.path is None else names_file(pack.path)
         self.named = path is not None
-        if path is None:
-            self.ids = self.first.astype(np.str_)
-            return
-        names, subjects = _read_names(path, pack)
-        self.ids = names[self.first]
-        check_unique(self.ids, str(path))
-        if subjects is not None:
-            self.subjects = subjects[self.first]
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Say whether there are turned images."""
-        return turned_note(self, str(self.pack.path or self.pack.name))
+        if path is not None:
+            self.ids, self.subjects = _read_names(path, pack, self.first)
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded image ``i``."""
@@ -259,7 +239,7 @@ class FolderImages(ImageSource):
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
         if ids is None:
-            walk, self._notes = _walked(self.root, "check the path")
+            walk, self.notes = walk_images(self.root, "check the path")
             ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
         self.ids = text_array(ids, str(self.root))
         check_unique(self.ids, str(self.root))
@@ -304,35 +284,31 @@ class SubjectFolders(LabelledImages):
         root: the folder, with symbolic links resolved.
 
     Raises:
-        DatasetError: no such folder, no image of a subject in it, folders with images inside a
-            subject's, or a symbolic link that leads out of the folder.
+        DatasetError: no such folder, no image of a subject in it, or folders with images inside a
+            subject's.
     """
 
     def __init__(self, path: str | Path) -> None:
-        form = f"images are expected as {path}/identity/image.jpg"
+        form = f"images are expected as {path}/subject/image.jpg"
         if not Path(path).is_dir():
             raise DatasetError(f"{path}: there is no such folder; {form}")
         self.root = Path(path).resolve()
-        walk, self._notes = _walked(Path(path), form)
-        self._folders: list[str] = []
-        files: list[bytes] = []
-        starts = [0]
-        for inside, names in walk:
-            if inside.count("/") > 1:
-                raise DatasetError(f"{Path(path) / inside}: a folder inside a person's; {form}")
-            if not inside:
-                self.add_notes([f"{path}: {len(names):,} images beside the folders are left out"])
-                continue
-            self._folders.append(inside[:-1])
-            files += map(os.fsencode, names)
-            starts.append(len(files))
-        if not files:
-            raise DatasetError(f"{path}: has no identity folders with images; {form}")
+        walk, self.notes = walk_images(Path(path), form)
+        deep = next((inside for inside, _ in walk if inside.count("/") > 1), None)
+        folders = [(inside[:-1], names) for inside, names in walk if inside]
+        if deep is not None or not folders:
+            where = path if deep is None else Path(path) / deep
+            raise DatasetError(f"{where}: the images are not in folders of subjects; {form}")
+        if not walk[0][0]:
+            count = len(walk[0][1])
+            self.notes = [*self.notes, f"{path}: {count:,} images beside the folders are left out"]
         # One array of bytes: millions of strings would be copied by every forked worker.
-        self._starts, self._files = np.array(starts, np.int64), np.array(files)
-        self.class_names = [same_name(folder) for folder in self._folders]
-        check_unique(np.array(self.class_names), str(path), "identity folders")
-        self.num_classes = len(self.class_names)
+        files = [os.fsencode(f"{folder}/{name}") for folder, names in folders for name in names]
+        self._files = np.array(files)
+        self._classes = np.repeat(np.arange(len(folders)), [len(names) for _, names in folders])
+        self.class_names = [same_name(folder) for folder, _ in folders]
+        check_unique(np.array(self.class_names), str(path), "folders of subjects")
+        self.num_classes = len(folders)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -340,7 +316,7 @@ class SubjectFolders(LabelledImages):
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `LabelledImages.sample`."""
         try:
-            return read_file(self.where(i)), self._label(i)
+            return read_file(self.where(i)), self._classes.item(i)
         except OSError as problem:
             raise DatasetError(
                 f"{self.where(i)}: cannot be read ({problem.strerror}); check that it is there"
@@ -348,28 +324,19 @@ class SubjectFolders(LabelledImages):
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""
-        return f"{self.root}/{self._path(i)}"
+        return f"{self.root}/{os.fsdecode(bytes(self._files[i]))}"
 
     def name(self, i: int) -> str:
         """Return ``subject/image.jpg``."""
-        return same_name(self._path(i))
-
-    def _path(self, i: int) -> str:
-        return f"{self._folders[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
-
-    def _label(self, i: int) -> int:
-        return bisect.bisect_right(self._starts, i) - 1
+        return same_name(os.fsdecode(bytes(self._files[i])))
 
     def names_sha256(self) -> str:
-        """Return a hash of the names of subjects and images, in their order."""
-        digest = hashlib.sha256("\0".join(self._folders).encode(errors="surrogateescape"))
-        for values in (self._starts, self._files):
-            digest.update(values.tobytes())
-        return digest.hexdigest()
+        """Return a hash of the paths of all images, in their order."""
+        return hashlib.sha256(self._files.view(np.uint8).data).hexdigest()
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
         """See `LabelledImages.read_labels`; nothing needs to be read."""
-        return np.repeat(np.arange(self.num_classes), np.diff(self._starts))
+        return self._classes
 
 
 def find_file(root: Path, name: str) -> Path:
@@ -410,54 +377,44 @@ class Account:
     """What a walk over a folder or an archive passed over, so that nobody is lost without a word.
 
     Attributes:
-        passed: how many entries of a kind: a suffix such as ``.heic``, or a word.
-        metadata: the same of what holds no image, such as hidden files and empty folders.
+        passed: how many entries of a kind: a suffix such as ``.heic``, or words.
         people: by first folder, or label, whether there is an image.
     """
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()
-        self.metadata: Counter[str] = Counter()
         self.people: dict[str, bool] = {}
 
-    def __str__(self) -> str:
-        """Return all that is to be told in one sentence, which may be empty."""
-        return "; ".join(self.sentences())
+    def add(self, passed: dict[str, int], people: list[str]) -> None:
+        """Count what another walk passed over, and people without an image."""
+        self.passed.update({str(kind): int(count) for kind, count in passed.items()})
+        self.people.update(dict.fromkeys(map(str, people), False))
 
-    def notes(self, where: str) -> list[str]:
-        """Return what to tell of a folder or archive, one sentence each."""
-        return [f"{where}: {sentence}" for sentence in self.sentences()]
-
-    def sentences(self) -> Iterator[str]:
-        """Yield what is to be told."""
-        if self.passed:
-            text = f"{_counts(self.passed)} passed over"
-            lost = [printable(name) for name, there in self.people.items() if not there]
-            if lost:
-                whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
-                more = ", …" if len(lost) > _SHOWN else ""
-                text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
-            photos = [kind for kind in self.passed if kind in OTHER_PHOTOS]
-            if photos:
-                text += f"; convert {' and '.join(photos)} to JPEG"
-            yield text
-        if self.metadata:
-            yield f"metadata passed over: {_counts(self.metadata)}"
-
-
-def _counts(kinds: Counter[str]) -> str:
-    texts = [
-        f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _NOUNS else ''}"
-        for kind, count in kinds.most_common(_SHOWN)
-    ]
-    if others := kinds.total() - sum(count for _, count in kinds.most_common(_SHOWN)):
-        texts.append(f"{others:,} others")
-    return ", ".join(texts)
+    def notes(self, where: object) -> list[str]:
+        """Return what is to be told of a folder or an archive: one sentence, or none."""
+        if not self.passed:
+            return []
+        shown = self.passed.most_common(_SHOWN)
+        texts = [
+            f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _COUNTABLE else ''}"
+            for kind, count in shown
+        ]
+        if others := self.passed.total() - sum(count for _, count in shown):
+            texts.append(f"{others:,} others")
+        text = f"{where}: {', '.join(texts)} passed over"
+        lost = [printable(name) for name, there in self.people.items() if not there]
+        if lost:
+            whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
+            more = ", …" if len(lost) > _SHOWN else ""
+            text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
+        if photos := [kind for kind in self.passed if kind in OTHER_PHOTOS]:
+            text += f"; convert {' and '.join(photos)} to JPEG"
+        return [text]
 
 
 def suffix_kind(name: str) -> str:
     """Return the suffix of a file's name in lower case, or in words that it has none."""
-    return os.path.splitext(name)[1].lower() or _NO_SUFFIX  # noqa: PTH122, millions
+    return os.path.splitext(name)[1].lower() or "without suffix"  # noqa: PTH122, millions
 
 
 def metadata_kind(name: str) -> str | None:
@@ -467,99 +424,72 @@ def metadata_kind(name: str) -> str | None:
     return "hidden" if name.startswith(".") else None
 
 
-def _walked(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], list[str]]:
-    """Return the images of each folder below ``root``, see `walk_images`, and notes.
+def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], list[str]]:
+    """Return each folder below ``root`` with images, as ``"a/b/"``, and their names, all sorted.
+
+    Images are the plain files with one of `SUFFIXES`. Links inside ``root`` are followed, those to
+    folders in the first level alone. Whatever else there is, is counted and not opened.
+
+    Returns:
+        The folders, and notes on what was passed over.
 
     Raises:
-        DatasetError: there are none, or a folder cannot be read.
+        DatasetError: a folder cannot be read, or there are no images; it ends with ``advice``.
     """
-    account = Account()
-    found = list(walk_images(root, account))
-    if not found:
-        raise DatasetError(
-            f"{root}: it holds no images ({', '.join(SUFFIXES)}): {str(account) or 'it is empty'}; "
-            f"{advice}"
-        )
-    return found, account.notes(str(root))
-
-
-def walk_images(root: Path, account: Account) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder below ``root`` with images, as ``"a/b/"``, and their names, all sorted.
-
-    Images are the files with one of `SUFFIXES`, and those without any suffix that begin as images
-    do. Whatever else there is, is counted in the account when the walk has ended: nothing is opened
-    that is no plain file. Links to files are followed, those to folders in the first level alone.
-
-    Raises:
-        DatasetError: a folder cannot be read; a link leads out of ``root`` or in a circle.
-    """
-    home = root.resolve()
+    account, home = Account(), root.resolve()
+    found: list[tuple[str, list[str]]] = []
     waiting = [""]
     while waiting:
         inside = waiting.pop()
         person = inside.split("/", 1)[0]
         images, folders, visible = [], [], False
-        for entry in _entries(root / inside):
+        try:
+            with os.scandir(root / inside) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as problem:
+            raise DatasetError(
+                f"{root / inside}: the folder cannot be read ({problem.strerror or problem}); "
+                "check its rights"
+            ) from problem
+        for entry in entries:
             metadata = metadata_kind(entry.name)
-            if metadata is not None:
-                account.metadata[metadata] += 1
-                continue
-            visible = True
-            kind = _entry_kind(entry, home)
-            if kind == "linked folder" and not inside:
-                kind = "folder"
+            visible |= metadata is None
+            kind = metadata or _entry_kind(entry, home, top=not inside)
             if kind == "folder":
                 folders.append(f"{inside}{entry.name}/")
-            elif kind in SUFFIXES or (kind == _NO_SUFFIX and _begins_as_image(entry.path)):
+            elif kind in SUFFIXES:
                 images.append(entry.name)
             else:
                 account.passed[kind] += 1
-                if person:
+                if person and metadata is None:
                     account.people.setdefault(person, False)
         if not visible and inside:
-            account.metadata[_EMPTY] += 1
+            account.passed["empty folder"] += 1
         waiting += reversed(folders)
         if images:
-            if person:
-                account.people[person] = True
-            yield inside, images
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as problem:
+            account.people[person] = True
+            found.append((inside, images))
+    notes = account.notes(root)
+    if not found:
         raise DatasetError(
-            f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
-        ) from problem
-
-
-def _entry_kind(entry: os.DirEntry[str], home: Path) -> str:
-    """Return "folder", the suffix of a file, or what else an entry is counted as."""
-    if entry.is_file(follow_symlinks=False):  # nearly all, and the listing knows it
-        return suffix_kind(entry.name)
-    if entry.is_dir(follow_symlinks=False):
-        return "folder"
-    try:
-        mode = entry.stat().st_mode
-    except OSError:
-        return "link"  # to nothing, or in a circle
-    if not Path(entry.path).resolve().is_relative_to(home):
-        raise DatasetError(
-            f"{entry.path}: a symbolic link that leads out of {home}; copy its target there"
+            f"{root}: it holds no images ({', '.join(SUFFIXES)}); {'; '.join([*notes, advice])}"
         )
-    if stat.S_ISREG(mode):
+    return found, notes
+
+
+def _entry_kind(entry: os.DirEntry[str], home: Path, top: bool) -> str:
+    """Return "folder", the suffix of a file, or what else an entry is counted as."""
+    path = Path(entry.path)
+    if entry.is_symlink():
+        if not Path(os.path.realpath(path)).is_relative_to(home):
+            return "link to elsewhere"
+        if not path.exists():  # to nothing, or in a circle
+            return "link"
+        if path.is_dir() and not top:
+            return "linked folder"
+    if entry.is_file():  # nearly all, and the listing knows it
         return suffix_kind(entry.name)
-    if stat.S_ISDIR(mode):
-        return "linked folder"
-    return "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-
-
-def _begins_as_image(path: str) -> bool:
-    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
-        return image_kind(file.read(16)) is not None
-    return False
+    return "folder" if entry.is_dir() else "special file"
 
 
 def turned_note(images: ImageSource, where: str) -> list[str]:
@@ -659,8 +589,10 @@ def names_file(pack: Path) -> Path | None:
     return None
 
 
-def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
-    """Read the ids of all entries, ``(2n,)``, and the subjects if there is a column."""
+def _read_names(
+    path: Path, pack: Pack, first: NDArray[np.int64]
+) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
+    """Read the ids of some entries, and the subjects on them if there is a column."""
     table = Table(path, PackError)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]
@@ -670,8 +602,6 @@ def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.st
             f"{2 * len(pack) - 1} as the images of the pack do; make it again for {pack.path} or "
             "take it away"
         )
-    names, *subjects = (
-        text_array([fields[place] for fields in rows], str(path))
-        for place in range(1, len(columns))
-    )
+    _, names, *subjects = (text_array(texts, str(path))[first] for texts in zip(*rows, strict=True))
+    check_unique(names, str(path))
     return names, subjects[0] if subjects else None

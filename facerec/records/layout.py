@@ -1,7 +1,8 @@
 """Training packs: the two layouts of record files, the files beside a ``.rec``, and its images.
 
 Layout "insightface" (MS1M, Glint360K): record 0 holds no image but two labels ``(s, e)``; images
-are keys 1 … s-1, and keys s … e-1 are identity records, whose labels are a range of image keys.
+are keys 1 … s-1, and keys s … e-1 are range records, one a subject, whose labels are a range of
+image keys.
 Layout "im2rec": every record is an image. Written and read elsewhere by ``deepinsight/insightface:
 recognition/arcface_mxnet/{image_iter.py, common/rec_builder.py}`` and
 ``recognition/arcface_torch/dataset.py``.
@@ -12,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,35 +56,27 @@ _BLOCK = 1 << 16
 _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
-class Property(NamedTuple):
-    """The side file ``property``: number of classes, image size in pixels."""
-
-    num_classes: int
-    height: int
-    width: int
-
-
-def read_property(path: Path) -> Property:
-    """Read the first line of a ``property`` file: ``num_classes,height,width``.
+def read_property(path: Path) -> tuple[int, tuple[int, int]]:
+    """Return number of classes, and height and width in pixels: the first line of ``property``.
 
     Raises:
         RecordError: it has another form.
     """
     try:
         with open_file(path, "r", encoding="utf-8-sig") as file:
-            found = Property(*map(int, file.readline(200).split(",")))
-        if min(found) < 1 or found.num_classes > CLASS_LIMIT:
-            raise ValueError(f"found {tuple(found)}, of at most {CLASS_LIMIT:,} classes")
-    except (OSError, ValueError, TypeError) as problem:
+            classes, height, width = map(int, file.readline(200).split(","))
+        if min(classes, height, width) < 1 or classes > CLASS_LIMIT:
+            raise ValueError(f"found {classes, height, width}, of at most {CLASS_LIMIT:,} classes")
+    except (OSError, ValueError) as problem:
         raise RecordError(
             f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
             f"({str(problem)[:100]}); write the line anew"
         ) from problem
-    return found
+    return classes, (height, width)
 
 
 class RecordImages(LabelledImages):
-    """The images of one training pack, ordered by key; header and identity records are none.
+    """The images of one training pack, ordered by key; header and range records are none.
 
     The file is mapped on first use in each process; objects may be pickled.
 
@@ -122,33 +115,13 @@ class RecordImages(LabelledImages):
         self.file = RecordFile(_find_record_file(Path(path)))
         self.path = self.file.path
         self.label_index, self.on_error = label_index, on_error
-        self._notes: list[str] = []
-        if self.path.suffix == ".bin" and bytes(self.file.content[:4]) != MAGIC:
-            raise RecordError(
-                f"{self.path}: this is a verification pack, and training images are needed; give "
-                "a record file (.rec), its folder, or a folder of identity/image.jpg, and score "
-                "packs with facerec verify"
-            )
-        index = _load_index(self.file, self._notes)
-        header = _header_record(self.file, index) if len(index.keys) else None
-        self.layout: Layout = "im2rec" if header is None else "insightface"
-        if header is None and _misses_records(self.file, index):
-            listed, index = len(index.keys), rebuild_index(self.path)
-            self._notes.append(
-                f"{self.path.with_suffix('.idx')}: lists {listed:,} of {len(index.keys):,} "
-                "records; rebuilt in memory, keys in file order"
-            )
-        elif header is not None:
-            index = _images_of_insightface(self.file, index, header)
+        index, self.layout, self.notes = _find_images(self.file)
         self.keys, self.offsets = index
         if not len(self.keys):
             raise DatasetError(f"{self.path}: has no images; check the path")
         side = self.path.with_name("property")
-        self.image_size: tuple[int, int] | None = None
-        self._limit: int | None = None
-        if side.is_file():
-            self._limit, *sides = read_property(side)
-            self.image_size = sides[0], sides[1]
+        known: tuple[int | None, tuple[int, int] | None] = (None, None)
+        self._limit, self.image_size = read_property(side) if side.is_file() else known
         self.num_classes = self._limit or int(self.load_labels(progress).max()) + 1
         if self.num_classes < 1:
             raise DatasetError(f"{self.path}: not one image has a usable label")
@@ -190,7 +163,7 @@ class RecordImages(LabelledImages):
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
         """Read the classes of all images, int64 ``(N,)``, by one pass over their headers.
 
-        The class comes from the image's own label, not from the identity records. Under
+        The class comes from the image's own label, not from the range records. Under
         ``on_error="skip"`` damaged records and wrong labels have the class -1.
 
         Args:
@@ -227,7 +200,7 @@ class RecordImages(LabelledImages):
         try:
             paths = read_list(path) if path.is_file() else {}
         except DatasetError as problem:
-            self._notes.append(f"{problem} (images are named by their keys)")
+            self.notes = [*self.notes, f"{problem} (images are named by their keys)"]
             return self.ids
         names = ["/".join(paths.get(key, ())) for key in self.keys.tolist()]
         if "" in names or len({*names, *self.ids.tolist()}) < 2 * len(names):
@@ -235,20 +208,16 @@ class RecordImages(LabelledImages):
         return text_array(names, str(path))
 
 
-class _Headers(NamedTuple):
-    """Header fields of many records, from the mapped file.
+def _read_headers(
+    file: RecordFile, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return header fields of many records, from the mapped file.
 
-    ``plain`` marks the rows that can be trusted: one sound chunk that holds header and labels.
-    The other rows are to be read one by one, which also words their errors.
+    Returns:
+        Which rows can be trusted, being one sound chunk that holds header and labels; flags, first
+        labels, and bytes of the images. The other rows are to be read one by one, which also words
+        their errors.
     """
-
-    plain: np.ndarray
-    flag: np.ndarray
-    label: np.ndarray
-    image_bytes: np.ndarray
-
-
-def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
     words = file.words()
 
     def word(i: int) -> np.ndarray:
@@ -261,15 +230,13 @@ def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
     plain = (word(0) == _MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
     plain &= offsets + 8 + length <= file.size
     label = np.where(flag == 0, word(3).view(np.float32), word(8).view(np.float32))
-    return _Headers(plain, flag, label, image_bytes)
+    return plain, flag, label, image_bytes
 
 
 def _find_record_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    if (path / "train.rec").is_file():
-        return path / "train.rec"
-    files = sorted(path.glob("*.rec"))
+    files = [path / "train.rec"] if (path / "train.rec").is_file() else sorted(path.glob("*.rec"))
     if len(files) != 1:
         raise RecordError(
             f"{path}: the folder has {len(files)} record files and none is train.rec; name the file"
@@ -277,31 +244,37 @@ def _find_record_file(path: Path) -> Path:
     return files[0]
 
 
-def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
-    """Read the index and order it by key, or rebuild it for a file that has none."""
-    path = file.path.with_suffix(".idx")
+def _find_images(file: RecordFile) -> tuple[RecordIndex, Layout, list[str]]:
+    """Return the index of the images, ordered by key, the layout, and notes.
+
+    Where the index is missing or lists not all records it is rebuilt in memory, unless the layout
+    needs the keys.
+    """
+    path, count, header = file.path.with_suffix(".idx"), 0, None
     if path.exists():
         index = read_index(path, file.size)
-        if not len(index.keys):
+        if not (count := len(index.keys)):
             raise RecordError(f"{path}: the index is empty; remove it to have it rebuilt")
-        if (index.keys[1:] > index.keys[:-1]).all():
-            return index
-        order = np.argsort(index.keys)
-        return RecordIndex(index.keys[order], index.offsets[order])
+        if (index.keys[1:] < index.keys[:-1]).any():
+            order = np.argsort(index.keys)
+            index = RecordIndex(index.keys[order], index.offsets[order])
+        header = _header_record(file, index)
+        if header is not None:
+            return _images_of_insightface(file, index, header), "insightface", []
+        if not _misses_records(file, index):
+            return index, "im2rec", []
     index = rebuild_index(file.path)
-    for start in range(0, len(index.keys), _BLOCK):
-        headers = _read_headers(file, index.offsets[start : start + _BLOCK])
-        if (headers.plain & (headers.flag > 0) & (headers.image_bytes == 0)).any():
+    for start in range(0, 0 if count else len(index.keys), _BLOCK):
+        plain, flag, _, size = _read_headers(file, index.offsets[start : start + _BLOCK])
+        if (plain & (flag > 0) & (size == 0)).any():
             raise RecordError(
                 f"{path}: missing, and {file.path.name} has a record without an image, as in the "
                 "insightface layout, whose keys must come from an index; restore it, or write one "
                 f"from the ids in the records with {REPAIR}"
             )
-    notes.append(
-        f"{path}: missing; rebuilt in memory from {file.path.name}: {len(index.keys):,} records, "
-        "keys in file order"
-    )
-    return index
+    found = f"lists {count:,} of {len(index.keys):,}" if count else f"missing; {len(index.keys):,}"
+    note = f"{path}: {found} records; rebuilt in memory, keys in file order"
+    return index, "im2rec", [note]
 
 
 def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] | None:
@@ -315,7 +288,7 @@ def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] 
     s, e = (float(value) for value in np.asarray(record.label))
     if not (1 <= s <= e < 2.0**53 and s.is_integer() and e.is_integer()):
         raise RecordError(
-            f"{where}: a header record without an image announces identity records from key "
+            f"{where}: a header record without an image announces range records from key "
             f"{s:g} to {e:g}, which is no range; restore the file"
         )
     return s, e
@@ -323,10 +296,9 @@ def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] 
 
 def _misses_records(file: RecordFile, index: RecordIndex) -> bool:
     # Counting all records would touch the whole file, so only its two ends are looked at.
-    if not len(index.keys) or index.offsets.min() != 0:
-        return bool(len(index.keys))
+    first, last = int(index.offsets.min()), int(index.offsets.max())
     try:
-        return file.record_end(int(index.offsets.max())) != file.size
+        return first != 0 or file.record_end(last) != file.size
     except RecordError:  # to be told when that record is read
         return False
 
@@ -334,12 +306,18 @@ def _misses_records(file: RecordFile, index: RecordIndex) -> bool:
 def _images_of_insightface(
     file: RecordFile, index: RecordIndex, header: tuple[float, float]
 ) -> RecordIndex:
-    """Return the index of the images alone."""
-    s, e = header
-    last = int(index.keys[-1])
-    tolerance = int(np.spacing(np.float32(e))) if e >= EXACT_KEYS else 0
-    count = len(index.keys)
-    if count != last + 1 or abs(count - e) > tolerance or _misses_records(file, index):
+    """Return the index of the images alone.
+
+    Up to key 2**24 they end where the header record announces. Beyond, float32 has rounded that
+    number, and the first key without an image decides, which must lie within the rounding.
+
+    Raises:
+        RecordError: the index is not that of the file, or the records contradict the header.
+    """
+    announced, e = int(header[0]), header[1]
+    count, last = len(index.keys), int(index.keys[-1])
+    spacing = int(np.spacing(np.float32(e))) if e >= EXACT_KEYS else 0
+    if count != last + 1 or abs(count - e) > spacing or _misses_records(file, index):
         raise RecordError(
             f"{file.path.with_suffix('.idx')}: lists {count:,} records, the last key {last}, "
             f"where the header record of {file.path.name} announces {e:,.0f}, or not all of the "
@@ -352,33 +330,15 @@ def _images_of_insightface(
         where = f"{file.path}, key {key}, offset {index.offsets[key]}"
         return len(unpack(file.read(int(index.offsets[key]), key), where).image) > 0
 
-    end = end_of_images(s, has_image, str(file.path))
-    return RecordIndex(index.keys[1:end], index.offsets[1:end])
-
-
-def end_of_images(announced: float, has_image: Callable[[int], bool], where: str) -> int:
-    """Return the first key after the images of an insightface pack.
-
-    Up to 2**24 that is what the header record announces. Beyond, float32 has rounded that number,
-    and the first key without an image decides, which must lie within the rounding.
-
-    Args:
-        announced: ``s`` of the header record.
-        has_image: whether a key exists and its record holds an image.
-        where: names the file in error messages.
-
-    Raises:
-        RecordError: the records near ``announced`` contradict it.
-    """
-    key = int(announced)
-    spacing = int(np.spacing(np.float32(announced))) if key >= EXACT_KEYS else 0
-    if not spacing or has_image(key - spacing):
-        for candidate in range(key - spacing + bool(spacing), key + spacing + 1):
-            if not has_image(candidate):
-                return candidate
+    spacing = int(np.spacing(np.float32(announced))) if announced >= EXACT_KEYS else 0
+    first = announced - spacing
+    if not spacing or has_image(first):
+        for end in range(first + bool(spacing), announced + spacing + 1):
+            if not has_image(end):
+                return RecordIndex(index.keys[1:end], index.offsets[1:end])
     raise RecordError(
-        f"{where}, key {key}: the header record announces that the images end here within "
-        f"{spacing} keys, but the records do not, or there holds an image; restore the file"
+        f"{file.path}, key {announced}: the header record announces that the images end here "
+        f"within {spacing} keys, but the records do not, or there holds an image; restore the file"
     )
 
 
@@ -398,8 +358,7 @@ def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
 def read_list(path: Path) -> dict[int, tuple[str, ...]]:
     """Read the list of a record file; return the components of each key's path.
 
-    Its lines are im2rec's, ``key TAB label … TAB path``, or those of InsightFace's ``dir2lst``,
-    ``aligned TAB path TAB class …``, of which the first that is taken has the key 1.
+    Its lines are im2rec's, ``key TAB label … TAB path``.
 
     Raises:
         DatasetError: a line has another form, a key occurs twice, or a path is absolute or climbs
@@ -410,20 +369,15 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
         fields = [field.strip(" \r") for field in line.split("\t")]
         if not any(fields):
             continue
-        first, name = fields[0], fields[-1]
-        key = int(first) if first.isascii() and first.isdigit() and len(first) < 20 else -1
-        if key in (0, 1) and len(fields) > 2 and any(sign in fields[1] for sign in "/\\"):
-            if key == 0 and len(fields) <= 16:  # face2rec2 passes it over
-                continue
-            key, name = len(paths) + 1, fields[1]
-        if len(fields) < 3 or key < 0 or key in paths:
+        key, name = fields[0], fields[-1]
+        if len(fields) < 3 or not (key.isascii() and key.isdigit()) or int(key[:20]) in paths:
             raise DatasetError(
                 f"{path}, line {number}: expected key TAB label TAB path, each key once, found "
                 f"{line[:60].strip()!r}; mend the list, or move it away to have images named by "
                 "their keys"
             )
         check_relative(name, f"{path}, line {number}")
-        paths[key] = PurePosixPath(name).parts
+        paths[int(key[:20])] = PurePosixPath(name).parts
     return paths
 
 
@@ -442,13 +396,6 @@ def read_text(path: Path) -> str:
         ) from problem
 
 
-class Written(NamedTuple):
-    """What `write_image_records` wrote."""
-
-    images: int
-    layout: Layout
-
-
 def write_image_records(
     prefix: Path,
     items: Iterable[tuple[int, str, bytes]],
@@ -456,7 +403,7 @@ def write_image_records(
     num_classes: int | None = None,
     image_size: tuple[int, int] = (112, 112),
     layout: Layout = "insightface",
-) -> Written:
+) -> int:
     """Write a training pack: ``prefix.rec``, ``.idx``, ``.lst``, and ``property`` beside them.
 
     Images get the keys 1, 2, … (0, 1, … in the im2rec layout) in the order of the stream. All
@@ -468,6 +415,9 @@ def write_image_records(
         num_classes: for ``property``; by default one more than the largest class.
         image_size: (height, width) in pixels, for ``property``.
         layout: becomes "im2rec" where float32 does not hold all keys.
+
+    Returns:
+        How many images were written.
 
     Raises:
         RecordError: a class or name that the files cannot hold, an empty image, a stream that is
@@ -501,13 +451,11 @@ def write_image_records(
             raise RecordError(f"{path}: there are no images to write; check the source")
         # The header record also holds the number after the last key, which must be exact as well.
         if first_key and key + len(groups) <= EXACT_KEYS:
-            _write_identities(writer, groups, key)
-        else:
-            layout = "im2rec"
+            _write_ranges(writer, groups, key)
         height, width = image_size
         # Without a second line, at which InsightFace's `load_property` for mxnet would stop.
         side.write(f"{limit if num_classes else largest + 1},{height},{width}\n".encode())
-    return Written(key - first_key, layout)
+    return key - first_key
 
 
 def _check_item(path: Path, label: int, name: str, image: bytes, limit: int) -> None:
@@ -520,8 +468,8 @@ def _check_item(path: Path, label: int, name: str, image: bytes, limit: int) -> 
         )
 
 
-def _write_identities(writer: RecordWriter, groups: dict[int, int], end: int) -> None:
-    """Write the identity records and, physically last as InsightFace has it, the header record."""
+def _write_ranges(writer: RecordWriter, groups: dict[int, int], end: int) -> None:
+    """Write the range records and, physically last as InsightFace has it, the header record."""
     starts = list(groups.values())
     ranges = [*zip(starts, [*starts[1:], end], strict=True), (end, end + len(starts))]
     keys = [*range(end, end + len(starts)), 0]

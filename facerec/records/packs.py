@@ -78,16 +78,11 @@ class Pack:
             int64 ``(m,)``: the first index of each distinct image, ascending; and int64 ``(2n,)``:
             for every image, its place among these.
         """
+        images = np.split(self.data, self.offsets[1:-1])
+        digests = [hashlib.sha256(image.data).digest() for image in images]
         numbers: dict[bytes, int] = {}
-        first: list[int] = []
-        inverse = np.empty(2 * len(self), dtype=np.int64)
-        for i in range(2 * len(self)):
-            digest = hashlib.sha256(self.data[self.offsets[i] : self.offsets[i + 1]].data).digest()
-            number = numbers.setdefault(digest, len(first))
-            if number == len(first):
-                first.append(i)
-            inverse[i] = number
-        return np.array(first, dtype=np.int64), inverse
+        inverse = np.array([numbers.setdefault(digest, len(numbers)) for digest in digests])
+        return np.unique(inverse, return_index=True)[1], inverse
 
 
 def read_pack(path: str | Path) -> Pack:
@@ -137,44 +132,42 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
 
 
 def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> Pack:
-    """Check lengths, signatures and labels, and lay the images out in one array."""
-    if len(images) != 2 * len(issame) or not len(issame):
-        raise PackError(
-            f"{path}: {len(images):,} images for {len(issame):,} labels; a pack has two images "
-            "for each label, make it again"
-        )
-    for i, image in enumerate(images):
-        if not isinstance(image, (bytes, bytearray)):
-            raise PackError(
-                f"{path}, image {i}: found {_shown(image)} instead of encoded bytes; make "
-                "the pack again"
-            )
-        _check_image(path, i, image[:8], len(image))
-    for i, label in enumerate(issame):
-        if not isinstance(label, (bool, int, np.bool_, np.integer)) or label not in (0, 1):
-            raise PackError(f"{path}, pair {i}: its label is {_shown(label)}, not 0 or 1")
+    """Lay encoded images out in one array."""
+    if not all(isinstance(image, (bytes, bytearray)) for image in images) or not all(
+        isinstance(label, (bool, int, np.bool_, np.integer)) and label in (0, 1) for label in issame
+    ):
+        raise PackError(f"{path}: an image is no bytes, or a label not 0 or 1; make the pack again")
     lengths = [len(image) for image in images]
-    total = sum(lengths)
     # A pickle may name one image many times over, so that the sum exceeds the file.
     held = sum({id(image): len(image) for image in images}.values())
-    limit = min(MAX_PACK_BYTES, max(_REPEATED_BYTES, 10 * held))
-    if total > limit:
+    if sum(lengths) > min(MAX_PACK_BYTES, max(_REPEATED_BYTES, 10 * held)):
         raise PackError(
-            f"{path}: its images unfold to {total:,} bytes, and those that differ have {held:,}; "
-            "check that this is the right file"
+            f"{path}: its images unfold to {sum(lengths):,} bytes, and those that differ have "
+            f"{held:,}; check that this is the right file"
         )
     data = np.frombuffer(b"".join(images), dtype=np.uint8)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return Pack(path, path.stem, data, offsets, np.array(issame, dtype=bool))
+    return _checked(Pack(path, path.stem, data, offsets, np.array(issame, dtype=bool)))
 
 
-def _check_image(path: Path, i: int, beginning: bytes | bytearray, length: int) -> None:
-    if not bytes(beginning).startswith(_SIGNATURES) or length > MAX_IMAGE_BYTES:
+def _checked(pack: Pack) -> Pack:
+    """Return a pack in which two images of a kind that is read stand for each label."""
+    n, offsets = len(pack), pack.offsets
+    if not n or len(offsets) != 2 * n + 1:
         raise PackError(
-            f"{path}, image {i}: {length:,} bytes that begin with {bytes(beginning)!a} are neither "
-            f"JPEG nor PNG, or more than {MAX_IMAGE_BYTES:,}; make the pack again with encoded "
-            "images"
+            f"{pack.path}: {len(offsets) - 1:,} images for {n:,} labels; a pack has two images for "
+            "each label, make it again"
         )
+    lengths = np.diff(offsets)
+    for i in range(2 * n):
+        beginning = pack.data[offsets[i] : offsets[i] + min(8, lengths[i])].tobytes()
+        if not beginning.startswith(_SIGNATURES) or lengths[i] > MAX_IMAGE_BYTES:
+            raise PackError(
+                f"{pack.path}, image {i}: {lengths[i]:,} bytes that begin with {beginning!a} are "
+                f"neither JPEG nor PNG, or more than {MAX_IMAGE_BYTES:,}; make the pack again with "
+                "encoded images"
+            )
+    return pack
 
 
 def _read_npz(path: Path, content: bytes) -> Pack:
@@ -183,34 +176,27 @@ def _read_npz(path: Path, content: bytes) -> Pack:
         arrays, _ = read_arrays(io.BytesIO(content), len(content), names, MAX_PACK_BYTES)
         data, offsets, issame = (arrays[name] for name in names)
     except (ArchiveError, KeyError) as problem:
-        why = f"{problem} is missing" if isinstance(problem, KeyError) else problem
         raise PackError(
-            f"{path}: this is no pack with the arrays data, offsets and issame ({why})"
+            f"{path}: this is no pack with the arrays data, offsets and issame ({problem})"
         ) from problem
-    n = len(issame) if issame.ndim == 1 else 0
-    dtypes = [array.dtype.str for array in (data, offsets, issame)]
+    kinds = [(array.dtype.str, array.ndim) for array in (data, offsets, issame)]
     if (
-        dtypes != ["|u1", "<i8", "|b1"]
-        or n < 1
-        or data.ndim != 1
-        or offsets.shape != (2 * n + 1,)
-        or (offsets[0], offsets[-1]) != (0, len(data))
+        kinds != [("|u1", 1), ("<i8", 1), ("|b1", 1)]
+        or (*offsets[:1], *offsets[-1:]) != (0, len(data))
         or (offsets[1:] <= offsets[:-1]).any()
     ):
         raise PackError(
-            f"{path}: its arrays, of the types {', '.join(dtypes)}, are no bytes of two images a "
-            "label with offsets that ascend; make the pack again"
+            f"{path}: its arrays, {kinds}, are no bytes of images, offsets that ascend and labels; "
+            "make the pack again"
         )
-    for i in range(2 * n):
-        beginning = data[offsets[i] : min(offsets[i] + 8, offsets[i + 1])].tobytes()
-        _check_image(path, i, beginning, int(offsets[i + 1] - offsets[i]))
-    return Pack(path, path.stem, data, offsets, issame)
+    return _checked(Pack(path, path.stem, data, offsets, issame))
 
 
 def _read_pickle(path: Path, content: bytes) -> Pack:
     try:
         _check_opcodes(content)
-        images, issame = _Unpickler(content).load_pack()
+        images, issame = map(_raw, _Unpickler(content).load())
+        images, issame = [_raw(image) for image in images], list(issame)
     # Damaged pickles end in many kinds of error (see the documentation of pickle).
     except Exception as problem:
         raise PackError(
@@ -218,14 +204,6 @@ def _read_pickle(path: Path, content: bytes) -> Pack:
             f"{str(problem)[:200]}); nothing of the file was executed, get or make the pack again"
         ) from problem
     return _make_pack(path, images, issame)
-
-
-def _shown(value: object) -> str:
-    """Describe a value from a file in a few characters, whatever its size or nesting."""
-    if isinstance(value, (str, bytes)):
-        return ascii(value[:60])
-    small = isinstance(value, (int, float)) and -1e9 < value < 1e9
-    return str(value) if small else type(value).__name__.lstrip("_")
 
 
 def _check_opcodes(content: bytes) -> None:
@@ -239,31 +217,27 @@ def _check_opcodes(content: bytes) -> None:
         far = "PUT" in opcode.name and not 0 <= (argument or 0) < count + 256
         if count > MAX_OPCODES or opcode.name not in _OPCODES or far:
             raise pickle.UnpicklingError(
-                f"refused at byte {at}, no pack needs pickle's {opcode.name} ({_shown(argument)})"
+                f"refused at byte {at}, no pack needs pickle's {opcode.name} "
+                f"({str(argument)[:60]!a})"
             )
 
 
-class _Dtype:
-    """Stands in for a ``numpy.dtype`` of one byte, the only kind that there is."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: object) -> None:
-        """Take the byte order and flags, which say nothing for one-byte types."""
-
-
 class _Array:
-    """Stands in for a ``numpy.ndarray`` of one-byte numbers: its bytes."""
+    """Stands in for a ``numpy.ndarray``, of one-byte numbers: its bytes; and for its dtype."""
 
     __slots__ = ("raw",)
-
-    def __init__(self) -> None:
-        self.raw = b""
+    raw: bytes
 
     def __setstate__(self, state: Any) -> None:
-        _, _, dtype, _, self.raw = state
-        if not isinstance(dtype, _Dtype) or not isinstance(self.raw, bytes):
-            raise pickle.UnpicklingError("refused, an array of something else than bytes")
+        """Take the bytes; the state of a dtype says nothing for one-byte types."""
+        if len(state) == 5:
+            _, _, dtype, _, self.raw = state
+            if not isinstance(dtype, _Array) or not isinstance(self.raw, bytes):
+                raise pickle.UnpicklingError("refused, an array of something else than bytes")
+
+
+def _raw(value: Any) -> Any:
+    return value.raw if isinstance(value, _Array) else value
 
 
 class _Unpickler(pickle.Unpickler):
@@ -285,13 +259,6 @@ class _Unpickler(pickle.Unpickler):
             self._globals[f"{core}.multiarray", "scalar"] = self._scalar
             self._globals[f"{core}.numeric", "_frombuffer"] = self._frombuffer
 
-    def load_pack(self) -> tuple[list[Any], list[Any]]:
-        """Unpickle and return images and labels, each a list of entries not checked further."""
-        images, issame = (
-            entries.raw if isinstance(entries, _Array) else entries for entries in self.load()
-        )
-        return [each.raw if isinstance(each, _Array) else each for each in images], list(issame)
-
     def find_class(self, module: str, name: str) -> Any:
         """Look up an allowed global."""
         if (module, name) not in self._globals:
@@ -304,30 +271,26 @@ class _Unpickler(pickle.Unpickler):
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise pickle.UnpicklingError("refused, it unfolds to more bytes than the file has")
-        return data
+        return bytes(data)
 
     def _encode(self, text: str, encoding: object = None) -> bytes:
         if encoding not in ("latin1", b"latin1"):
-            raise pickle.UnpicklingError(f"refused, _codecs.encode to {_shown(encoding)}")
+            raise pickle.UnpicklingError(f"refused, _codecs.encode to {str(encoding)[:60]!a}")
         return self._copied(text.encode("latin1"))
 
-    def _dtype(self, name: object, *_: object) -> _Dtype:
-        if _plain(name) not in ("u1", "uint8", "b1", "bool", "?"):
-            raise pickle.UnpicklingError(f"refused, arrays of type {_shown(name)}")
-        return _Dtype()
+    def _dtype(self, name: object, *_: object) -> _Array:
+        text = name.decode("latin1") if isinstance(name, bytes) else str(name)
+        if text.lstrip("|") not in ("u1", "uint8", "b1", "bool", "?"):
+            raise pickle.UnpicklingError(f"refused, arrays of type {text[:60]!a}")
+        return _Array()
 
-    def _scalar(self, dtype: _Dtype, raw: bytes) -> int:
+    def _scalar(self, dtype: _Array, raw: bytes) -> int:
         return raw[0]
 
     def _array(self, *_: object) -> _Array:
         return _Array()
 
-    def _frombuffer(self, raw: Any, dtype: object, *_: object) -> _Array:
+    def _frombuffer(self, raw: bytes, dtype: object, *_: object) -> _Array:
         array = _Array()
-        array.__setstate__((1, (), dtype, False, self._copied(bytes(raw))))
+        array.__setstate__((1, (), dtype, False, self._copied(raw)))
         return array
-
-
-def _plain(name: object) -> str:
-    text = name.decode("latin1") if isinstance(name, bytes) else str(name)[:60]
-    return text.lstrip("|")

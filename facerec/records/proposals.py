@@ -8,8 +8,8 @@ is ``no`` has no effect.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -51,42 +51,6 @@ class Proposal:
     score: float
     accept: bool = True
 
-    def cells(self) -> list[str]:
-        """Return the row of the file, in the order of `COLUMNS`."""
-        return [
-            self.kind,
-            self.image_id,
-            self.label,
-            self.proposed_label,
-            self.other_id,
-            f"{self.score:.4f}",
-            "yes" if self.accept else "no",
-        ]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What accepted proposals do to a set, by the names of images and labels.
-
-    Attributes:
-        dropped: images that go.
-        relabelled: image → its label.
-        merged: label → the label whose name its images get in the end.
-        refused: how many proposals were not accepted.
-    """
-
-    dropped: frozenset[str]
-    relabelled: dict[str, str]
-    merged: dict[str, str]
-    refused: int
-
-    def label_of(self, image: str, label: str) -> str | None:
-        """Return the new label of an image, None if it goes."""
-        if image in self.dropped:
-            return None
-        label = self.relabelled.get(image, label)
-        return self.merged.get(label, label)
-
 
 def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
     """Write a table of proposals, whole or not at all; no cell is a formula for a spreadsheet.
@@ -100,8 +64,9 @@ def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
     ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for item in proposals:
-            writer.writerow(f"'{cell}" if _steers(cell) else cell for cell in item.cells())
+        for *texts, score, accept in map(astuple, proposals):
+            cells = [*texts, f"{score:.4f}", "yes" if accept else "no"]
+            writer.writerow(f"'{cell}" if _steers(cell) else cell for cell in cells)
 
 
 def read_proposals(path: Path) -> list[Proposal]:
@@ -128,15 +93,7 @@ def _proposal(fields: Sequence[str], where: str) -> Proposal:
             f"{', '.join(get_args(Kind))}, yes or no, the label, and an image or the label to get"
         )
     accepted = accept.lower() in _YES
-    return Proposal(
-        kind,  # type: ignore[arg-type]
-        image,
-        label,
-        proposed,
-        other,
-        value,
-        accepted,
-    )
+    return Proposal(kind, image, label, proposed, other, value, accepted)  # type: ignore[arg-type]
 
 
 def _steers(text: str) -> bool:
@@ -149,21 +106,28 @@ def _plain(text: str) -> str:
     return text[1:] if text.startswith("'") and _steers(text) else text
 
 
-def combine(proposals: Sequence[Proposal]) -> Changes:
+def combine(
+    proposals: Sequence[Proposal], labels: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return what the accepted ones of some proposals do together.
 
     An image that one of them drops is gone, whatever else is proposed; a wrong label counts before
     a mixture. Labels that are merged in a chain or in a ring all get the name of one of them, the
     end of the chain.
+
+    Args:
+        proposals: of a set.
+        labels: image → its label.
+
+    Returns:
+        Image → its label, empty if it goes; and label → the label whose name its images get in
+        the end, for those that are merged.
     """
     accepted = [item for item in proposals if item.accept]
-    dropped = frozenset(
-        item.image_id for item in accepted if item.image_id and not item.proposed_label
-    )
-    relabelled: dict[str, str] = {}
-    for item in sorted(accepted, key=lambda item: item.kind == "wrong_label"):
-        if item.image_id and item.proposed_label:
-            relabelled[item.image_id] = item.proposed_label
+    after = dict(labels)
+    for item in sorted(accepted, key=lambda it: (not it.proposed_label, it.kind == "wrong_label")):
+        if item.image_id:
+            after[item.image_id] = item.proposed_label
     target: dict[str, str] = {}
 
     def end(label: str) -> str:
@@ -172,9 +136,7 @@ def combine(proposals: Sequence[Proposal]) -> Changes:
         return label
 
     for item in accepted:
-        if not item.image_id:
-            first, last = end(item.label), end(item.proposed_label)
-            if first != last:
-                target[first] = last
-    merged = {label: end(label) for label in target}
-    return Changes(dropped, relabelled, merged, len(proposals) - len(accepted))
+        first, last = end(item.label), end(item.proposed_label)
+        if not item.image_id and first != last:
+            target[first] = last
+    return after, {label: end(label) for label in target}

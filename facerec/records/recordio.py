@@ -41,14 +41,6 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Damage(NamedTuple):
-    """A stretch of bytes that a salvaging scan passed over."""
-
-    start: int
-    stop: int
-    reason: str
-
-
 class RecordFile:
     """The records of one ``.rec`` file, memory-mapped and read by offset or in file order.
 
@@ -58,7 +50,7 @@ class RecordFile:
     Attributes:
         path: the file.
         size: its length in bytes.
-        damages: what the last scan with ``salvage=True`` passed over.
+        damages: what the last scan with ``salvage=True`` passed over: start, stop and reason.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -74,7 +66,7 @@ class RecordFile:
             name = self.path.with_suffix(".rec").name
             raise RecordError(f"{self.path}: an index; name the record file, {name}")
         self.size = self.path.stat().st_size
-        self.damages: list[Damage] = []
+        self.damages: list[tuple[int, int, str]] = []
         self._map: mmap.mmap | bytes | None = None
         self._pid = -1
 
@@ -112,17 +104,8 @@ class RecordFile:
         Raises:
             RecordError: the file is damaged (without ``salvage``).
         """
-        for offset, ranges in self._spans(salvage):
+        for offset, ranges in self.spans(salvage):
             yield offset, self._join(ranges)
-
-    def scan_offsets(self) -> Iterator[int]:
-        """Yield the offsets of all records in file order, without reading their data.
-
-        Raises:
-            RecordError: the file is damaged.
-        """
-        for offset, _ in self._spans(salvage=False):
-            yield offset
 
     def words(self) -> np.ndarray:
         """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
@@ -156,7 +139,8 @@ class RecordFile:
             f"{self.size:,} bytes to {size:,}; restore it and begin again"
         )
 
-    def _spans(self, salvage: bool) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    def spans(self, salvage: bool = False) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield offset and data ranges of all records, as `scan` does, without reading data."""
         self.damages = []
         position = 0
         while position < self.size:
@@ -167,9 +151,9 @@ class RecordFile:
                     raise
                 end = self._next_beginning(position + 4)
                 start, reason = position, str(problem)
-                if self.damages and self.damages[-1].stop == position:
+                if self.damages and self.damages[-1][1] == position:
                     start, _, reason = self.damages.pop()
-                self.damages.append(Damage(start, end, reason))
+                self.damages.append((start, end, reason))
             else:
                 yield position, ranges
             position = end
@@ -212,15 +196,13 @@ class RecordFile:
 
     def _join(self, ranges: list[tuple[int, int]]) -> bytes:
         data = self.content
-        if len(ranges) == 1:
-            return data[slice(*ranges[0])]
-        return MAGIC.join(data[a:b] for a, b in ranges)
+        return MAGIC.join([data[a:b] for a, b in ranges])  # of one part no copy is made
 
     def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
         keyed = "" if key is None else f", key {key}"
         return RecordError(
-            f"{self.path}{keyed}, offset {offset}: {problem}; restore the file, or save what is "
-            f"whole with {REPAIR}"
+            f"{self.path}{keyed}, offset {offset}: {problem}; give a record file (.rec), restore "
+            f"it, or save what is whole with {REPAIR}"
         )
 
 
@@ -242,8 +224,7 @@ def encode_record(payload: bytes) -> bytes:
     pieces: list[bytes] = []
     starts, stops = [0, *(cut + 4 for cut in cuts)], [*cuts, len(payload)]
     for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        first, last = index == 0, index == len(cuts)
-        flag = (0 if last else 1) if first else (3 if last else 2)
+        flag = 0 if not cuts else 1 if index == 0 else 3 if index == len(cuts) else 2
         pieces += (_CHUNK.pack(MAGIC, flag << 29 | stop - start), payload[start:stop])
     pieces.append(bytes(-len(payload) % 4))
     return b"".join(pieces)
@@ -257,7 +238,7 @@ class ImageRecord(NamedTuple):
         label: the scalar, or float32 ``(flag,)``.
         id: usually the key of the record.
         id2: 0, or a mark of the program that wrote the file.
-        image: the encoded image, JPEG or PNG; empty in header and identity records.
+        image: the encoded image, JPEG or PNG; empty in header and range records.
     """
 
     flag: int
@@ -406,7 +387,7 @@ def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
     Raises:
         RecordError: the file is missing or damaged.
     """
-    offsets = np.fromiter(RecordFile(path).scan_offsets(), dtype=np.int64)
+    offsets = np.fromiter((offset for offset, _ in RecordFile(path).spans()), dtype=np.int64)
     return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
 
 
@@ -417,14 +398,7 @@ def write_index(path: str | os.PathLike[str], index: RecordIndex) -> None:
         RecordError: the file cannot be written.
     """
     with atomic_file(Path(path)) as file:
-        _write_lines(file, index)
-
-
-def _write_lines(file: BinaryIO, index: RecordIndex) -> None:
-    for start in range(0, len(index.keys), 1 << 16):
-        block = (values[start : start + (1 << 16)].tolist() for values in index)
-        lines = (f"{key}\t{offset}\n" for key, offset in zip(*block, strict=True))
-        file.write("".join(lines).encode())
+        np.savetxt(file, np.transpose(index), "%d", "\t")
 
 
 @contextlib.contextmanager
@@ -444,30 +418,24 @@ class RecordWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._size = 0
-        self._keys, self._offsets = array("q"), array("q")
+        self.keys, self.offsets = array("q"), array("q")
 
-    def write(self, payload: bytes, key: int | None = None) -> int:
+    def write(self, payload: bytes, key: int) -> int:
         """Append one record and return its offset.
 
         Args:
             payload: at most 2**29 - 1 bytes.
-            key: its key in the index; by default one more than the last one, from 0.
+            key: its key in the index.
 
         Raises:
             RecordError: the payload is too long.
         """
-        if key is None:
-            key = self._keys[-1] + 1 if self._keys else 0
         record, offset = encode_record(payload), self._size
         self._file.write(record)
         self._size += len(record)
-        self._keys.append(key)
-        self._offsets.append(offset)
+        self.keys.append(key)
+        self.offsets.append(offset)
         return offset
-
-    def index(self) -> RecordIndex:
-        """Return the index of what was written."""
-        return RecordIndex(np.array(self._keys), np.array(self._offsets))
 
 
 @contextlib.contextmanager
@@ -480,7 +448,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
     with atomic_file(path.with_suffix(".idx")) as lines, atomic_file(path) as file:
         writer = RecordWriter(file)
         yield writer
-        index = writer.index()
+        index = RecordIndex(np.array(writer.keys), np.array(writer.offsets))
         if (twice := first_duplicate(index.keys)) is not None:
             raise RecordError(f"{path}: two records have the key {twice}; nothing was written")
-        _write_lines(lines, index)
+        np.savetxt(lines, np.transpose(index), "%d", "\t")

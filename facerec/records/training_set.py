@@ -26,7 +26,7 @@ class Part(Checked):
     """A further set of training images, read with the layout, label and policy of the first."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    """A record file (.rec), the folder that holds it, a folder of subject/image.jpg, or WebDataset
     shards (.tar)."""
 
     weight: Annotated[float, Limits(0.0, 1000.0, above=True)] = 1.0
@@ -34,14 +34,14 @@ class Part(Checked):
     visits one half, the next the other."""
 
     shared_classes: bool = False
-    """Its class numbers mean the same identities as those of the first set; by default they mean
+    """Its class numbers mean the same subjects as those of the first set; by default they mean
     others, and follow those of the sets before."""
 
-    identities: Path | None = None
-    """Text file of the identities to keep, a class name or number a line; by default all."""
+    subjects: Path | None = None
+    """Text file of the subjects to keep, a class name or number a line; by default all."""
 
     exclude: Path | None = None
-    """CSV of the identities and images to leave out, as `facerec overlap --csv` writes it."""
+    """CSV of the subjects and images to leave out, as `facerec overlap --csv` writes it."""
 
     labelled: bool = True
     """Whether its classes say who is who. Images without such take part in distillation and in norm
@@ -53,7 +53,7 @@ class Data(Checked):
     """Where the training images are and how they are read."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    """A record file (.rec), the folder that holds it, a folder of subject/image.jpg, or WebDataset
     shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'."""
 
     layout: Literal["auto", "records", "folder", "webdataset"] = "auto"
@@ -69,20 +69,20 @@ class Data(Checked):
     label_index: CountOrNone | None = None
     """Which label is the class in records that carry several; by default the first of two."""
 
-    identities: Path | None = None
-    """Text file of the identities to keep, a class name or number a line; by default all."""
+    subjects: Path | None = None
+    """Text file of the subjects to keep, a class name or number a line; by default all."""
 
     exclude: Path | None = None
-    """CSV of the identities and images to leave out, as `facerec overlap --csv` writes it: a column
+    """CSV of the subjects and images to leave out, as `facerec overlap --csv` writes it: a column
     subject_id (class names or numbers), image_id (keys of records or their paths in the .lst, or
-    identity/image.jpg), or both; a line with both leaves out the image alone."""
+    subject/image.jpg), or both; a line with both leaves out the image alone."""
 
     also: tuple[Part, ...] = ()
-    """Further sets, joined to this one; identities and exclude above are those of this one.
+    """Further sets, joined to this one; subjects and exclude above are those of this one.
     `--data.also None` on a command line does without those of the recipe."""
 
     min_images: Count = 1
-    """Leave out identities with fewer images than this, in all sets together."""
+    """Leave out subjects with fewer images than this, in all sets together."""
 
 
 def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> FaceDataset:
@@ -94,21 +94,14 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         progress: called with the images done where all labels must be read.
 
     Raises:
-        FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.
+        FacerecError: the data is missing, damaged or empty, or a subject to keep is unknown.
     """
     parts: list[Data | Part] = [data, *data.also]
     labelled = [not isinstance(part, Part) or part.labelled for part in parts]
-    sources = []
-    for number, part in enumerate(parts):
-        name = f"data.also[{number - 1}].path" if number else "data.path"
-        sources.append(open_images(part.path, data, name, progress))
-        if labelled[number]:
-            _check_labelled(sources[-1], part.path)
-    if data.label_index is not None and not any(isinstance(s, RecordImages) for s in sources):
-        raise DatasetError(
-            f"{data.path}: data.label_index {data.label_index} chooses among labels of a record, "
-            "and this is no record file; leave label_index out"
-        )
+    sources = [open_images(part.path, data, progress) for part in parts]
+    for source, known in zip(sources, labelled, strict=True):
+        if known and isinstance(source, TarImages):
+            _check_labelled(source)
     dataset = FaceDataset(
         *sources,
         weights=[1.0, *(part.weight for part in data.also)],
@@ -118,29 +111,24 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         on_error=data.on_error,
         seed=seed,
     )
-    if any(part.identities or part.exclude for part in parts):
+    if any(part.subjects or part.exclude for part in parts):
         rows, classes = [], []
         for number, (source, part) in enumerate(zip(sources, parts, strict=True)):
-            kept, known = _kept(source, part, progress)
+            kept, known_classes = _kept(source, part, progress)
             rows.append(dataset.starts[number] + kept)
             if labelled[number]:
-                classes.append(dataset.offsets[number] + known)
+                classes.append(dataset.offsets[number] + known_classes)
         dataset.load_labels(progress)
         dataset = dataset.subset(np.concatenate(rows), np.concatenate(classes))
-    if data.min_images > 1:
-        dataset = _without_rare(dataset, data, progress)
-    return dataset
+    return _without_rare(dataset, data, progress) if data.min_images > 1 else dataset
 
 
-def open_images(
-    path: Path, data: Data, field: str = "the path", progress: Progress | None = None
-) -> LabelledImages:
+def open_images(path: Path, data: Data, progress: Progress | None = None) -> LabelledImages:
     """Open one set of images, whatever form it has; a note says if there are turned ones.
 
     Args:
         path: the set.
         data: how it is read.
-        field: what names the path, for messages.
         progress: called with the images or shards done.
 
     Raises:
@@ -150,7 +138,7 @@ def open_images(
     if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
         images = TarImages(path, progress)
     elif not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
+        raise DatasetError(f"{path}: there is no such file or folder; check the path")
     elif data.layout == "records" or (
         data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
     ):
@@ -160,19 +148,18 @@ def open_images(
     else:
         images = SubjectFolders(path)
     images.on_error = data.on_error
-    images.add_notes(turned_note(images, str(path)))
+    images.notes = [*images.notes, *turned_note(images, str(path))]
     return images
 
 
-def _check_labelled(images: LabelledImages, path: Path) -> None:
+def _check_labelled(images: TarImages) -> None:
     """Refuse shards whose images lack labels, or under ``on_error="skip"`` note how many do."""
-    if not isinstance(images, TarImages) or not (images.labels < 0).any():
-        return
     missing = np.flatnonzero(images.labels < 0)
-    found = f"{len(missing):,} of {len(images):,} samples have no label"
-    if images.on_error == "error" or len(missing) == len(images):
-        images.refuse_unlabelled(int(missing[0]), f" ({found})")
-    images.add_notes([f"{path}: {found}"])
+    if len(missing) and (images.on_error == "error" or len(missing) == len(images)):
+        images.sample(int(missing[0]))  # raises
+    if len(missing):
+        where, found = images.shards[0].parent, f"{len(missing):,} of {len(images):,}"
+        images.notes = [*images.notes, f"{where}: {found} samples have no label"]
 
 
 def _kept(
@@ -184,22 +171,20 @@ def _kept(
         DatasetError: a list is damaged or names whom the set does not have, or nothing is left.
     """
     rows, classes = np.arange(len(images)), np.arange(images.num_classes)
-    if part.identities is None and part.exclude is None:
+    if part.subjects is None and part.exclude is None:
         return rows, classes
     labels = images.load_labels(progress)
-    if part.identities is not None:
-        classes = np.array(read_identities(part.identities, images))
+    if part.subjects is not None:
+        classes = np.array(read_subjects(part.subjects, images))
         rows = np.flatnonzero(np.isin(labels, classes))
     if part.exclude is not None:
-        people, single = read_exclusions(part.exclude, images)
-        gone = np.isin(labels, list(people))
-        gone[list(single)] = True
+        gone = read_exclusions(part.exclude, images)
         rows = rows[~gone[rows]]
-        if people or single:
+        if gone.any():
             classes = np.unique(labels[rows][labels[rows] >= 0])
     if not len(rows):
         raise DatasetError(
-            f"{part.exclude or part.identities}: leaves out every image of {images.where(0)}; "
+            f"{part.exclude or part.subjects}: leaves out every image of {images.where(0)}; "
             "change the list"
         )
     return rows, classes
@@ -221,23 +206,18 @@ def _without_rare(dataset: FaceDataset, data: Data, progress: Progress | None) -
     return dataset.subset(rows, np.flatnonzero(frequent))
 
 
-def read_exclusions(path: Path, images: LabelledImages) -> tuple[set[int], set[int]]:
-    """Read a list of identities and images to leave out; further columns are passed over.
+def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
+    """Return which images of a set a list leaves out, ``(N,)``.
 
     Args:
         path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
-        images: the set that the names are of.
-
-    Returns:
-        Its classes, and its samples, that are to be left out.
+            Further columns are passed over.
+        images: the set that the names are of, whose labels have been read.
 
     Raises:
         DatasetError: the file cannot be read, has neither column, or names somebody or something
             that is not in the set.
     """
-    classes: set[int] = set()
-    samples: set[int] = set()
-    identities, index_of = _classes_of(images), dict[str, int]()
     table = Table(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
     if not columns:
@@ -245,45 +225,44 @@ def read_exclusions(path: Path, images: LabelledImages) -> tuple[set[int], set[i
             f"{path}: its first line names neither the column subject_id nor image_id; write it "
             "with facerec overlap --csv"
         )
+    classes, image_of = _classes_of(images), images.by_name() if "image_id" in columns else {}
+    gone = np.zeros(len(images), bool)
+    people: set[int] = set()
     for line, fields in table.rows(columns):
         row = dict(zip(columns, fields, strict=True))
         subject, image = row.get("subject_id", ""), row.get("image_id", "")
-        if image and not index_of:
-            index_of = images.by_name()
-        if image in index_of:
-            samples.add(index_of[image])
-        elif not image and subject in identities:
-            classes.update(identities[subject])
+        if image in image_of:
+            gone[image_of[image]] = True
+        elif not image and subject in classes:
+            people.update(classes[subject])
         else:
             raise DatasetError(
-                f"{table.where(line)}: the data set has no {'image' if image else 'identity'} "
+                f"{table.where(line)}: the data set has no {'image' if image else 'subject'} "
                 f"{(image or subject)[:60]!r}; give the list that was made for this set"
             )
-    return classes, samples
+    return gone | np.isin(images.labels, list(people))
 
 
-def read_identities(path: Path, images: LabelledImages) -> list[int]:
-    """Read a list of identities, one a line; return their classes.
+def read_subjects(path: Path, images: LabelledImages) -> list[int]:
+    """Return the classes of the subjects that a list names, one a line.
 
     A line is a class name where the set knows its names, otherwise a class number. Blank lines are
     ignored.
 
     Raises:
-        DatasetError: the file cannot be read, names no identity, an unknown one, or one twice.
+        DatasetError: the file cannot be read, names no subject, an unknown one, or one twice.
     """
-    identities = _classes_of(images)
-    classes: list[int] = []
+    unnamed, classes = _classes_of(images), list[int]()
     for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not (name := line.strip()):
-            continue
-        if name not in identities:
+        name = line.strip()
+        if name and name not in unnamed:
             raise DatasetError(
-                f"{path}, line {number}: the data set has no identity {name[:60]!r}, or a line "
+                f"{path}, line {number}: the data set has no subject {name[:60]!r}, or a line "
                 f"above has it already; write some of its {images.num_classes:,} classes, each once"
             )
-        classes += identities.pop(name)
+        classes += unnamed.pop(name, [])
     if not classes:
-        raise DatasetError(f"{path}: names no identity; write one a line")
+        raise DatasetError(f"{path}: names no subject; write one a line")
     return classes
 
 

@@ -1,30 +1,25 @@
 """What learns: the network, the terms of its loss and the optimizer of a recipe, step by step.
 
 A batch of uint8 images is normalized on the device, becomes raw embeddings, and ends in the terms
-of `facerec.training.terms`, whose sum goes backward. Nothing here knows of files;
-`facerec.training.trainer` makes a run of the steps.
+of `facerec.training.terms`, whose sum goes backward (`facerec.training.step`). Nothing here knows
+of files; `facerec.training.trainer` makes a run of the steps.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError
 from facerec.heads.classifier import MarginClassifier
-from facerec.heads.norm_regularizer import global_moments
-from facerec.heads.output import LossOutput
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
 from facerec.training.data_parallel import data_parallel
@@ -40,19 +35,14 @@ from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
-from facerec.training.terms import MarginTerm, MicroBatch, Step, create_terms
+from facerec.training.step import Stepper
+from facerec.training.terms import MarginTerm, create_terms
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-
-class Learner:
+class Learner(Stepper):
     """The network, losses and optimizer of a recipe, as one of the processes of `Processes`.
 
     Attributes:
-        terms: the losses that are added up.
-        step: how many it has done.
-        phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
-            and ``optimizer``; by default these are ranges for torch's profiler.
         start: what the weights were read from, if `initialize` did so.
         lr: learning rate of the last step, before the factors of parameter groups.
         average: moving average of the backbone's weights, if the recipe asks for one.
@@ -73,20 +63,14 @@ class Learner:
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.device = processes.device
+        micro_batch = recipe.micro_batch(processes.world_size)
         self.precision = recipe.precision
         if self.precision == "auto":
             fast = processes.broadcast_object(has_fast_bf16(self.device))
             self.precision = "bf16" if fast else "fp32"
-        self.step = 0
         self.warnings: list[str] = []
-        if self.precision == "bf16" and not has_fast_bf16(self.device):
-            self.warnings.append(
-                f"the recipe asks for bf16, which this {self.device.type} only emulates, many "
-                "times slower; use precision auto or fp32"
-            )
         self.start: Start | None = None
         self.lr = 0.0
-        self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
 
         set_numerics(self.device, recipe.deterministic, recipe.tf32)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
@@ -113,26 +97,27 @@ class Learner:
             )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
-        micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
         self.compiled = recipe.compile is True or (
             recipe.compile == "auto" and self.device.type == "cuda" and not recipe.recompute
         )
-        self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
-        self.model: nn.Module = self._plain_model
-        if self.compiled:
-            self.model = cast(nn.Module, torch.compile(self.model))
+        network = FromPixels(self.backbone, recipe.preprocessing)
+        model = cast(nn.Module, torch.compile(network) if self.compiled else network)
         # torch refuses to average the gradients of what is frozen for good.
         if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
-            self.model = data_parallel(self.model, recipe.data_parallel)
+            model = data_parallel(model, recipe.data_parallel)
         groups = parameter_groups(
             [self.backbone, *(term.module for term in self.terms)],
             recipe.optimizer,
             plain=[parameter for term in self.terms for parameter in term.plain],
             factors=rate_factors(self.backbone, recipe.finetune),
         )
-        self.optimizer = recipe.optimizer.create(groups)
+        self.sampler = self.sampler_from(0)
+        self.steps_per_epoch = self.sampler.steps_per_epoch
+        optimizer = recipe.optimizer.create(groups)
+        super().__init__(network, self.terms, optimizer, self.sampler.total_steps, model)
+        self.accumulation, self.clip_norm = recipe.accumulation, recipe.clip_norm
         self.scaler = self._create_scaler()
         # A step that may be called off needs all gradients, or half of it would be taken.
         if self._margin is not None:
@@ -149,9 +134,6 @@ class Learner:
             self.centers,
             processes,
         )
-        self.sampler = self.sampler_from(0)
-        self.total_steps = self.sampler.total_steps
-        self.steps_per_epoch = self.sampler.steps_per_epoch
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self.state.create_optimizer_state()
@@ -199,90 +181,22 @@ class Learner:
             self.average.restart()
 
     def train_step(self, batch: Batch) -> Figures:
-        """Do one optimizer step on this rank's share of a global batch.
-
-        With ``accumulation`` k the share is cut into k micro-batches whose gradients add up to
-        those of the whole: losses are averaged, and a penalty whose centre depends on the batch
-        gets that centre from a pass without gradients over the whole batch first.
-        """
+        """Do one optimizer step on this rank's share of a global batch, and return its figures."""
         recipe = self.recipe
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)
         self.freezing.begin(self.step)
+        self.frozen = bool(self.freezing.whole)
         images = batch.images.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         targets = None
         if batch.targets is not None:
             targets = batch.targets.to(self.device, non_blocking=True)
-        count = recipe.accumulation
-        taught = [None] * count if targets is None else targets.chunk(count)
-        micro = list(zip(images.chunk(count), labels.chunk(count), taught, strict=True))
-        whole = None
-        if count > 1 and any([term.couples_samples for term in self.terms]):
-            whole = self._whole_batch([x for x, _, _ in micro])
-        step = Step(
-            number=self.step,
-            progress=self.step / max(self.total_steps, 1),
-            labels=labels,
-            embeddings=whole,
-            targets=targets,
-        )
-        for term in self.terms:
-            term.begin(step)
-        self.optimizer.zero_grad(set_to_none=True)
-        micro_figures: list[Figures] = []
-        for position, (x, y, target) in enumerate(micro):
-            last = position == count - 1
-            with self._no_sync() if not last else contextlib.nullcontext():
-                learning = torch.set_grad_enabled(not self.freezing.whole)
-                with self.phase("forward"), self._autocast(), learning:
-                    embeddings = self.model(x)
-                with self.phase("head"):
-                    part = MicroBatch(embeddings, y, target, first=position == 0, last=last)
-                    outputs = [term.forward(part) for term in self.terms]
-                    loss = functools.reduce(torch.add, [output.loss for output in outputs])
-                with self.phase("backward"):
-                    self.scaler.scale(loss / count).backward()
-            micro_figures.append(_figures(embeddings, outputs))
-
-        figures = _average(micro_figures)
-        with self.phase("optimizer"):
-            self.scaler.unscale_(self.optimizer)
-            if recipe.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            for term in self.terms:
-                term.end()
-        self.step += 1
+        figures = self.take(images, labels, targets)
         if self.average is not None:
             self.average.update(self.step)
         return figures
-
-    @torch.no_grad()
-    def _whole_batch(self, micro: list[torch.Tensor]) -> torch.Tensor:
-        """Return the embeddings of all micro-batches, for losses that couple the samples.
-
-        This pass leaves no trace in the backbone: dropout draws the same masks again in the pass
-        with gradients, and the running statistics of the batch-norms are put back.
-        """
-        buffers = {name: value.clone() for name, value in self.backbone.named_buffers()}
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), self._autocast():
-            embeddings = torch.cat([self._plain_model(x) for x in micro])
-        for name, value in self.backbone.named_buffers():
-            value.copy_(buffers[name])
-        return embeddings
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = AUTOCAST.get(self.precision)
-        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
-
-    def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        if isinstance(self.model, DistributedDataParallel):
-            return self.model.no_sync()
-        return contextlib.nullcontext()
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {
@@ -302,7 +216,6 @@ class Learner:
         return GlobalBatchSampler(
             len(self.dataset),
             self.recipe.batch_size,
-            accumulation=self.recipe.accumulation,
             epochs=self.recipe.epochs,
             seed=self.recipe.seed,
             rank=self.processes.rank,
@@ -311,17 +224,6 @@ class Learner:
             labels=self.dataset.labels if self.recipe.sampling == "balanced" else None,
             weights=self.dataset.weights,
         )
-
-
-@torch.no_grad()
-def _figures(embeddings: torch.Tensor, outputs: list[LossOutput]) -> Figures:
-    moments = global_moments(embeddings)
-    figures = {
-        "norm_mean": moments.mean,
-        "norm_variance": moments.variance,
-        "norm_min": moments.smallest,
-    }
-    return functools.reduce(dict.__or__, [output.figures for output in outputs], figures)
 
 
 @contextlib.contextmanager
@@ -333,24 +235,8 @@ def _explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]
         # A CPU's allocator has no error of its own.
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
             raise
-        centers = dataset.num_classes * recipe.head.centers_per_class
-        centers *= recipe.backbone.embedding_size * 4
         raise RecipeError(
-            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
-            f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
-            "fit into memory; facerec plan computes what a step needs"
+            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes and a "
+            f"backbone of width {recipe.backbone.width:g} do not fit into memory; facerec plan "
+            "computes what a step needs"
         ) from error
-
-
-def _average(micro_figures: list[Figures]) -> Figures:
-    """Combine the figures of micro-batches of equal size."""
-    if len(micro_figures) == 1:
-        return micro_figures[0]
-    stacked = {
-        name: torch.stack([figures[name] for figures in micro_figures]) for name in micro_figures[0]
-    }
-    result = {name: values.mean() for name, values in stacked.items()}
-    result["norm_min"] = stacked["norm_min"].min()
-    # The spread inside the micro-batches and that between them.
-    result["norm_variance"] += stacked["norm_mean"].var(correction=0)
-    return result

@@ -35,7 +35,7 @@ class Head(Checked):
     sample_rate: Share = 1.0
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
-    do not decay. 0.1 to 0.3 are published for a million identities and more."""
+    do not decay. 0.1 to 0.3 are published for a million subjects and more."""
     kernel: Literal["auto", "torch", "triton"] = "auto"
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
@@ -79,7 +79,7 @@ class Recipe(Checked):
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     """shuffle visits every image once in an epoch, or as often as the weight of its set says;
-    balanced takes identities in turn, however many images each has, and the images of each in
+    balanced takes subjects in turn, however many images each has, and the images of each in
     turn."""
     backbone: Backbone = field(default_factory=Backbone)
     margin: Margin | None = field(default_factory=ArcFace)
@@ -148,30 +148,32 @@ class Recipe(Checked):
                 "distillation.mixup blends two people into one image, which a margin takes for one "
                 "of them; set margin to None, or mixup to 0"
             )
-        if self.margin is None and self.init.head == "class_means":
+        resting = self.finetune.freeze_steps != 0
+        if self.margin is None and (resting or self.init.head == "class_means"):
             raise RecipeError(
-                "init.head is class_means, but without a margin there are no class centres; leave "
-                "it out"
+                "init.head class_means and finetune.freeze_steps are about class centres, and "
+                "without a margin there are none; leave them out"
             )
-        if self.margin is None and self.finetune.freeze_steps != 0:
+        strangers = not all(further.labelled for further in self.data.also)
+        if strangers and (self.distillation is None or self.sampling == "balanced"):
             raise RecipeError(
-                "finetune.freeze_steps lets class centres alone learn, and without a margin there "
-                "are none; leave it out"
+                "images of data.also without a label teach nothing without a teacher, and are not "
+                "seen where subjects take turns; give a distillation and sampling shuffle"
             )
-        if not all(further.labelled for further in self.data.also):
-            if self.distillation is None:
-                raise RecipeError(
-                    "images of data.also that are not labelled teach nothing without a teacher; "
-                    "give a distillation, or leave them out"
-                )
-            if self.sampling == "balanced":
-                raise RecipeError(
-                    "sampling balanced goes from identity to identity, so images of data.also "
-                    "without a label would not be seen; choose shuffle"
-                )
         if self.recompute and self.compile is True:
             raise RecipeError("recompute and compile do not go together; choose one of them")
-        if self.batch_size % self.accumulation:
+        self.micro_batch(1)
+
+    def micro_batch(self, ranks: int) -> int:
+        """Return how many images of a rank go through the backbone together.
+
+        Raises:
+            RecipeError: the batch does not divide among so many ranks and the micro-batches.
+        """
+        share, rest = divmod(self.batch_size, ranks * self.accumulation)
+        if rest:
             raise RecipeError(
-                f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"
+                f"batch_size {self.batch_size} does not divide among {ranks} ranks × accumulation "
+                f"{self.accumulation}; change one of the three"
             )
+        return share

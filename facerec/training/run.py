@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -29,7 +30,6 @@ from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.initialization import Start
-from facerec.training.lock import locked
 from facerec.training.recipe import Recipe
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
@@ -132,9 +132,12 @@ def remember_launches(folder: Path, launches: Collection[str]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files that a process which was killed left in a run's folder."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    """Delete what a process that was killed had not written, or not deleted, in a run's folder."""
+    for path in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _launches(folder: Path) -> set[str]:
@@ -149,12 +152,9 @@ def _resumable(candidates: list[Path], first: Path) -> Path:
     begun = [path for path in candidates if (path / "recipe.json").is_file()]
     if learned or begun:
         return (learned or begun)[-1]
-    taken = ""
-    if first.exists():
-        with locked(first):  # else another process has just begun it
-            taken = " and another --name, or delete this folder"
     raise CheckpointError(
-        f"{first}: no checkpoint to resume from; start the run without --resume{taken}"
+        f"{first}: no checkpoint to resume from; start the run without --resume, under another "
+        "--name if that folder is there"
     )
 
 
@@ -222,28 +222,24 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     The data may have moved, but its number of images decides the order of all of them. Only record
     files and their indexes are compared, not what else lies in their folder.
     """
-    for name in ("images", "classes"):
-        if stored[name] != present[name]:
-            return f"{present['path']}: has {present[name]} {name}, not {stored[name]}"
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
-        for name in ("names", "identities", "exclude"):
+        for name in ("images", "classes", "names", "subjects", "exclude"):
             if before.get(name) != now.get(name):
-                return f"{now['path']}: its {name} are others than they were"
-        old, new = (_record_files(entry["files"]) for entry in (before, now))
+                return f"{now['path']}: its {name} are {now.get(name)} and were {before.get(name)}"
+        old, new = (
+            {
+                (Path(name).suffix, *facts.values())
+                for name, facts in entry["files"].items()
+                if Path(name).suffix in (".rec", ".idx")
+            }
+            for entry in (before, now)
+        )
         # A run may be started on a folder and resumed on the one of its files that was read.
         if bool(old) != bool(new) or not (old <= new or new <= old):
             return f"{now['path']}: record file or index are others than they were"
     return None
-
-
-def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str]]:
-    return {
-        (Path(name).suffix, facts["bytes"], facts.get("sha256", ""))
-        for name, facts in files.items()
-        if Path(name).suffix in (".rec", ".idx")
-    }
 
 
 def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -252,15 +248,10 @@ def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     Of lists it counts whether there are any; what is in them is compared with the manifest.
     """
     first, *also = (
-        entry | {name: entry.get(name) is not None for name in ("identities", "exclude")}
+        entry | {name: entry.get(name) is not None for name in ("subjects", "exclude")}
         for entry in (recipe["data"], *({**part, "path": None} for part in recipe["data"]["also"]))
     )
     return {**recipe, "data": {**first, "also": also}}
-
-
-def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the resolved recipe to ``recipe.json``."""
-    write_json(folder / "recipe.json", recipes.to_dict(recipe))
 
 
 def write_manifest(
@@ -272,17 +263,18 @@ def write_manifest(
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:
-    """Write ``manifest.json``: everything besides the recipe that a repetition needs.
+    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs.
 
     Args:
         folder: of the run.
-        recipe: the whole configuration.
+        recipe: the resolved configuration.
         dataset: the training images.
         processes: this rank among its peers.
         chosen: what fields of the recipe came to mean that are ``auto``, by their names.
         teacher: SHA-256 of the teacher's file; None without one.
         start: the weights that training starts from, if not from a seed.
     """
+    write_json(folder / "recipe.json", recipes.to_dict(recipe))
     packages = ("numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
@@ -311,7 +303,7 @@ def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     first, *also = (
         fingerprint(config.path)
         | ({"names": names} if (names := source.names_sha256()) else {})
-        | ({"identities": sha256(config.identities)} if config.identities else {})
+        | ({"subjects": sha256(config.subjects)} if config.subjects else {})
         | ({"exclude": sha256(config.exclude)} if config.exclude else {})
         for config, source in zip(configs, dataset.sources, strict=True)
     )

@@ -24,26 +24,24 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
     number of ranks.
 
     The order of an epoch takes 8 bytes per image and is made when the epoch begins. In that moment
-    all takes 17 bytes per image, 31 with weights, and 26 to 37 by identity, of which 8 are kept in
+    all takes 17 bytes per image, 31 with weights, and 26 to 37 by subject, of which 8 are kept in
     the latter two; labels and weights take 8 each besides.
 
     Args:
         length: number of training images.
-        batch_size: images per optimizer step over all ranks.
-        accumulation: micro-batches that each rank's share is cut into later.
+        batch_size: images per optimizer step over all ranks, among which they divide.
         epochs: passes over the data.
         seed: the recipe's seed.
         rank: this process.
         world_size: number of processes.
         start: optimizer steps already done.
-        labels: int64 ``(length,)``, to visit every identity equally often (see `_Balanced`); images
+        labels: int64 ``(length,)``, to visit every subject equally often (see `_Balanced`); images
             of class −1 are left out. None visits every image once, or as ``weights`` say.
         weights: float ``(length,)``, visits of each image in an epoch; None means 1.
 
     Raises:
         DatasetError: fewer images than one batch needs.
-        RecipeError: the batch does not divide among ranks and micro-batches, or there are both
-            labels and weights.
+        RecipeError: there are both labels and weights.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         length: int,
         batch_size: int,
         *,
-        accumulation: int = 1,
         epochs: int = 1,
         seed: int = 0,
         rank: int = 0,
@@ -60,18 +57,9 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         labels: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
-        micro_batches = world_size * accumulation
-        if batch_size % micro_batches:
-            below = batch_size // micro_batches * micro_batches
-            fitting = sorted({below or micro_batches, below + micro_batches})
-            raise RecipeError(
-                f"batch_size {batch_size} does not divide among {world_size} processes × "
-                f"{accumulation} micro-batches; the nearest that does is "
-                f"{' or '.join(map(str, fitting))}"
-            )
         if labels is not None and weights is not None:
             raise RecipeError(
-                "sampling balanced visits all identities alike, so that sets cannot have a weight; "
+                "sampling balanced visits all subjects alike, so that sets cannot have a weight; "
                 "leave the weights of data.also at 1, or choose shuffle"
             )
         self._order: _Balanced | _Shuffled = (
@@ -154,7 +142,7 @@ class _Shuffled:
 
 
 class _Balanced:
-    """Every identity equally often, dealt from one shuffled deck after the other.
+    """Every subject equally often, dealt from one shuffled deck after the other.
 
     The images of each take turns too, so that none comes again before all others have come. An
     epoch has as many images as the data.
@@ -171,7 +159,7 @@ class _Balanced:
 
     @cached_property
     def _circles(self) -> np.ndarray:
-        """The images of one identity after another, each in an order that lasts for the run."""
+        """The images of one subject after another, each in an order that lasts for the run."""
         shuffled = _generator(self._seed, 0, _CIRCLE).permutation(len(self._labels))
         shuffled = shuffled[self._labels[shuffled] >= 0]
         # Label and place in one number: sorted three times as fast as a stable argsort of labels.
@@ -190,7 +178,7 @@ class _Balanced:
         for deck in range(first // size, -(-last // size)):
             cards = _generator(self._seed, deck, _DECK).permutation(size)
             cards = cards[max(first - deck * size, 0) : last - deck * size]
-            # A closed form for the images an identity has shown before: no state to restore.
+            # A closed form for the images a subject has shown before: no state to restore.
             again, position = np.divmod(deck, self._counts[cards])
             images = self._circles[self._starts[cards] + position]
             visits.append(images + again * len(self._labels))

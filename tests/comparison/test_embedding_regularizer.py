@@ -14,13 +14,9 @@ losses = pytest.importorskip("pytorch_metric_learning.losses")
 
 LOSSES: dict[str, Any] = {
     "ArcFace": lambda **more: losses.ArcFaceLoss(4, 16, **more),
-    "CosFace": lambda **more: losses.CosFaceLoss(4, 16, **more),
-    "SphereFace": lambda **more: losses.SphereFaceLoss(4, 16, **more),
     "Triplet": losses.TripletMarginLoss,
     "MultiSimilarity": losses.MultiSimilarityLoss,
     "NTXent": losses.NTXentLoss,
-    "SupCon": losses.SupConLoss,
-    "Margin": losses.MarginLoss,
     "Contrastive": losses.ContrastiveLoss,
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from facerec.comparison import FeatureData
-from facerec.comparison.features import FeatureReader, open_features
+from facerec.comparison.features import open_features
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
@@ -90,7 +90,7 @@ def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
     assert found.second_views is not None and np.array_equal(found.second_views, other)
     # Where a batch holds an image again, it is the second view.
     batch = np.array([4, 7, 4, 9, 7])
-    read = FeatureReader(found).train(batch, seed=0, epoch=0).numpy()
+    read = found.train(batch, seed=0, epoch=0).numpy()
     expected = [found.features[4], found.features[7], other[4], found.features[9], other[7]]
     assert np.array_equal(read, expected)
 
@@ -100,7 +100,7 @@ def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
     [
         ("a.npz", {"labels": None}, "names no classes"),
         ("lfw.npz", {}, "verification bench"),
-        ("a.npz", {"features": np.zeros((96, 3))}, "none of its 96 images"),
+        ("a.npz", {"features": np.zeros((96, 3))}, "0 of 0 classes"),
         ("a.npz", {"labels": np.arange(96)}, "two images or more"),
     ],
 )

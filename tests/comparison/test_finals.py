@@ -12,13 +12,14 @@ from torch import nn
 
 from facerec.comparison import ImageData
 from facerec.comparison.finals import (
+    MODELS,
     RECALLS,
     read_final,
     score_models,
     scored_positions,
     write_final,
 )
-from facerec.comparison.fit import Trainer
+from facerec.comparison.fit import ArmTrainer
 from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.protocol import METRICS
 from facerec.comparison.retrieval import clustering, retrieve
@@ -29,9 +30,9 @@ SPLIT = split_classes(16)
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> ArmTrainer:
     folder = write_images(tmp_path_factory.mktemp("images"))
-    return Trainer(open_image_set(ImageData(folder)), torch.device("cpu"))
+    return ArmTrainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def models() -> list[nn.Module]:
     return [create_trunk(protocol().trunk, seed=seed).eval() for seed in range(4)]
 
 
-def test_query_against_gallery(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_against_gallery(trainer: ArmTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     part = np.where(np.arange(96) % 6 < 2, "query", "gallery")
     monkeypatch.setattr(trainer.images, "partition", part)
     sides = scored_positions(trainer.images, SPLIT)
@@ -53,7 +54,7 @@ def test_query_against_gallery(trainer: Trainer, monkeypatch: pytest.MonkeyPatch
     assert run.mean("concatenated", "map_at_r") == found.map_at_r.mean()
 
 
-def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
+def test_together_and_apart(trainer: ArmTrainer, models: list[nn.Module]) -> None:
     (queries,) = scored_positions(trainer.images, SPLIT)
     run = score_models(trainer, protocol(), models, [queries])
     labels = trainer.labels[queries]
@@ -73,12 +74,12 @@ def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
         values = [getattr(found, name).mean() for found in apart]
         assert run.mean("separated", name) == pytest.approx(np.mean(values))
     norms = np.linalg.norm(raw[2].astype(np.float64), axis=1)
-    assert run.models["norm_mean"][2] == pytest.approx(norms.mean())
-    assert run.models["norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
+    assert run.scores[MODELS, "norm_mean"][2] == pytest.approx(norms.mean())
+    assert run.scores[MODELS, "norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
 
 
 def test_clusterings_where_asked_for(
-    trainer: Trainer, models: list[nn.Module], tmp_path: Path
+    trainer: ArmTrainer, models: list[nn.Module], tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
     (queries,) = scored_positions(trainer.images, SPLIT)
@@ -86,24 +87,24 @@ def test_clusterings_where_asked_for(
     labels = trainer.labels[queries]
     raw = [trainer.embed(model, queries, protocol()) for model in models[:2]]
     apart = [clustering(each, labels, seed=0) for each in raw]
-    assert run.mean("separated", "nmi") == pytest.approx(np.mean([each.nmi for each in apart]))
-    assert run.mean("separated", "f1") == pytest.approx(np.mean([each.f1 for each in apart]))
+    assert run.mean("separated", "nmi") == pytest.approx(np.mean([each["nmi"] for each in apart]))
+    assert run.mean("separated", "f1") == pytest.approx(np.mean([each["f1"] for each in apart]))
     unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in raw]
     together = clustering(np.concatenate(unit, axis=1), labels, seed=0)
-    assert run.mean("concatenated", "nmi") == together.nmi
+    assert run.mean("concatenated", "nmi") == together["nmi"]
     write_final(tmp_path / "x.npz", run, {})
     again, note = read_final(tmp_path / "x.npz")
-    assert again.mean("concatenated", "nmi") == together.nmi and note == {}
+    assert again.mean("concatenated", "nmi") == together["nmi"] and note == {}
 
 
-def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
+def test_there_and_back(trainer: ArmTrainer, tmp_path: Path) -> None:
     fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
     run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit])
     write_final(tmp_path / "x.npz", run, {"arm": "a", "seed": 3})
     again, note = read_final(tmp_path / "x.npz")
     assert note == {"arm": "a", "seed": 3}
     assert again.fits == (fit,) and again.tied == run.tied and again.dropped == run.dropped
-    assert again.scores.keys() == run.scores.keys() and again.models.keys() == run.models.keys()
+    assert again.scores.keys() == run.scores.keys()
     for key, values in run.scores.items():
         assert np.array_equal(again.scores[key], values)
     assert np.array_equal(again.labels, run.labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,10 @@ import torch
 from helpers.tiny_comparison import BASE, WITH_SEC, protocol, write_images
 
 from facerec.comparison import ImageData
-from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.losses import MetricLoss
-from facerec.comparison.protocol import Arm, Batch, Protocol
+from facerec.comparison.protocol import Arm, ClassBatch, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes, split_classes
 from facerec.heads import SEC, RingLoss
@@ -25,12 +24,12 @@ FOLD = split_classes(16).folds[0]
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> ArmTrainer:
     folder = write_images(tmp_path_factory.mktemp("images"))
-    return Trainer(open_image_set(ImageData(folder)), torch.device("cpu"))
+    return ArmTrainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
-def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
+def fitted(trainer: ArmTrainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
     return trainer.fit(arm, protocol(**changes), FOLD, seed)[0]
 
 
@@ -38,40 +37,34 @@ def same(first: Fit, second: Fit) -> bool:
     return replace(first, seconds=0.0) == replace(second, seconds=0.0)
 
 
-def test_the_same_seed_gives_the_same_training(trainer: Trainer) -> None:
+def test_the_same_seed_gives_the_same_training(trainer: ArmTrainer) -> None:
     torch.manual_seed(5)
     first = fitted(trainer)
     torch.manual_seed(6)
     state = torch.get_rng_state()
     assert same(first, fitted(trainer)) and not same(first, fitted(trainer, seed=2))
     assert torch.equal(state, torch.get_rng_state())
-    assert first.score is not None and first.score == first.curve[first.epoch].map_at_r
-    assert [point.epoch for point in first.curve] == list(range(len(first.curve)))
+    assert first.score is not None and first.score == first.curve[first.epoch]
 
 
-def test_a_penalty_of_weight_zero_changes_nothing(trainer: Trainer) -> None:
+def test_a_penalty_of_weight_zero_changes_nothing(trainer: ArmTrainer) -> None:
     """So the arm with SEC contains the arm without, and pairs of arms see the same data."""
     without = fitted(trainer)
     zero = fitted(trainer, replace(WITH_SEC, regularizer=SEC(weight=0.0)))
-
-    def figures(fit: Fit) -> list[tuple[float, ...]]:
-        return [(p.map_at_r, p.norm_mean, p.norm_cv2) for p in fit.curve]
-
-    assert figures(zero) == figures(without)
+    assert same(zero, without)
 
 
-def test_the_best_epoch_is_returned(trainer: Trainer) -> None:
+def test_the_best_epoch_is_returned(trainer: ArmTrainer) -> None:
     setup = protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8)
     fit, trunk = trainer.fit(BASE, setup, FOLD, seed=3)
-    scores = [point.map_at_r for point in fit.curve]
-    assert fit.score == max(scores) and fit.epoch == scores.index(max(scores))
+    assert fit.score == max(fit.curve) and fit.epoch == fit.curve.index(max(fit.curve))
     positions, _ = select_classes(trainer.labels, FOLD.validation)
     found = retrieve(trainer.embed(trunk, positions, protocol()), trainer.labels[positions])
     assert found.map_at_r.mean() == fit.score
     assert not trunk.training
 
 
-def test_training_uses_its_classes_alone(trainer: Trainer) -> None:
+def test_training_uses_its_classes_alone(trainer: ArmTrainer) -> None:
     """Other pixels in validation and test classes change no weight."""
     seen: list[np.ndarray] = []
     reader = trainer._reader(protocol())
@@ -91,7 +84,7 @@ def test_training_uses_its_classes_alone(trainer: Trainer) -> None:
     assert classes.isdisjoint(FOLD.validation.tolist())
 
 
-def naive_step(trainer: Trainer, setup: Protocol, fold: Fold) -> torch.Tensor:
+def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor:
     """One plain step of triplets and SEC, written out."""
     from facerec.comparison.batches import class_batches
     from facerec.comparison.trunks import create_trunk
@@ -100,13 +93,7 @@ def naive_step(trainer: Trainer, setup: Protocol, fold: Fold) -> torch.Tensor:
     trunk = create_trunk(setup.trunk, seed=4)
     optimizer = torch.optim.SGD(trunk.parameters(), lr=0.1)
     places = class_batches(targets, 4, 2, 4, 1, 1)[0]
-    pixels = np.stack([trainer.images.read(i) for i in positions[places]])
     augmented = trainer._reader(setup).train(positions[places], 4, 0).numpy()
-    mirrored = pixels[:, :, ::-1]
-    assert all(
-        np.array_equal(a, p) or np.array_equal(a, m)
-        for a, p, m in zip(augmented, pixels, mirrored, strict=True)
-    )
     x = (torch.from_numpy(augmented).permute(0, 3, 1, 2).float() - 127.5) / 127.5
     f = trunk(x)
     unit = f / f.norm(dim=1, keepdim=True)
@@ -123,10 +110,10 @@ def naive_step(trainer: Trainer, setup: Protocol, fold: Fold) -> torch.Tensor:
     loss = torch.stack(losses).mean() + 0.5 * (norms - norms.mean().detach()).square().mean()
     loss.backward()
     optimizer.step()
-    return trunk.trunk.fc.weight.detach()
+    return trunk.head[0].weight.detach()
 
 
-def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
+def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
     setup = protocol(
         optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0), steps_per_epoch=1, epochs=1
     )
@@ -135,7 +122,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
     original = trainer._validate
 
     def watched(trunk: Any, *args: Any) -> Any:
-        seen.append(trunk.trunk.fc.weight.detach().clone())
+        seen.append(trunk.head[0].weight.detach().clone())
         return original(trunk, *args)
 
     trainer._validate = watched  # type: ignore[method-assign]
@@ -150,7 +137,7 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
 @pytest.mark.parametrize(
     ("arm", "changes"),
     [
-        (Arm("a", MetricLoss("NTXent", views=2)), {"batch": Batch(6, 1)}),
+        (Arm("a", MetricLoss("NTXent", views=2)), {"batch": ClassBatch(6, 1)}),
         (Arm("a", MetricLoss("SupCon", views=2)), {}),
         (
             Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)),
@@ -159,13 +146,12 @@ def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
         (Arm("a", MetricLoss("NormalizedSoftmax"), loss_lr=1.0), {}),
     ],
 )
-def test_options_train_and_repeat(trainer: Trainer, arm: Arm, changes: dict[str, Any]) -> None:
+def test_options_train_and_repeat(trainer: ArmTrainer, arm: Arm, changes: dict[str, Any]) -> None:
     first, second = (fitted(trainer, arm, **changes) for _ in range(2))
     assert same(first, second) and first.failure is None
-    assert first.curve[1].loss is not None and math.isfinite(first.curve[1].loss)
 
 
-def test_training_that_diverges_ends_without_a_score(trainer: Trainer) -> None:
+def test_training_that_diverges_ends_without_a_score(trainer: ArmTrainer) -> None:
     setup = protocol(optimizer=SGD(lr=1e12))
     fit, _ = trainer.fit(Arm("wild", MetricLoss("Contrastive")), setup, FOLD, seed=1)
     assert fit.score is None and fit.failure is not None and "epoch" in fit.failure

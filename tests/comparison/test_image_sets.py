@@ -75,12 +75,10 @@ def test_a_list(listed: Path) -> None:
     ("before", "after", "words"),
     [
         ("path,", "file,", r"images\.csv: it needs the columns path and class"),
-        ("2.png,2,", "2.png,", "an image has no class"),
+        ("2.png,2,", "2.png,", "1 images have no class"),
         ("2.png,2,train", "2.png,11,train", "1 classes are in the training part and in the test"),
         ("b/2.png", "../2.png", "1 of 7 listed images are not in"),
-        ("b/2.png", "b/9.png", r"1 of 7 listed images are not in .*b/9\.png"),
         ("b/2.png", "b/" + "x" * 2000, "1 of 7 listed images are not in"),
-        ("2.png,2,train", "2.png,2,train,4,5", "Expected 3 fields"),
     ],
 )
 def test_lists_that_are_wrong(listed: Path, before: str, after: str, words: str) -> None:

@@ -35,15 +35,16 @@ def test_a_difference_must_be_declared() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: comparison(Path("x"), arms=()), "at least one arm"),
-        (lambda: comparison(Path("x"), arms=(BASE, BASE)), "two arms are named 'CosFace'"),
+        (lambda: comparison(Path("x"), arms=()), "found none"),
+        (lambda: comparison(Path("x"), arms=(BASE, BASE)), "found CosFace, CosFace"),
         (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
-        (lambda: comparison(Path("x"), confidence=95), "confidence must be above 0 and below 1"),
         (lambda: replace(BASE, name="a/b"), "letters, digits and"),
         (lambda: replace(BASE, name=".."), "not dots alone"),
-        (lambda: comparison(Path("x"), arms=(replace(BASE, name="untrained"),)), "of a baseline"),
+        (
+            lambda: comparison(Path("x"), arms=(replace(BASE, name="untrained"),)),
+            "that of a",
+        ),
         (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
-        (lambda: Range("x", 0, 1, "log"), "needs low > 0"),
         (lambda: Range("x", 1, 2, "log_with_zero"), "starts at 0"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.tiny_comparison import BASE, WITH_SEC, comparison
 
-from facerec.comparison.fit import Fit, Point
+from facerec.comparison.fit import Fit
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, Comparison
 from facerec.comparison.search import Search
@@ -23,8 +23,7 @@ DATA = {"images": 1}
 
 
 def result(score: float | None, failure: str | None = None) -> Fit:
-    point = Point(0, score or 0.0, 0.0, 0.0, 1.0, 0.1)
-    return Fit(score, 0, (point,), 0.1, failure)
+    return Fit(score, 0, (score or 0.0,), 0.1, failure)
 
 
 def by_setting(arm: Arm, fold: int) -> Fit:
@@ -52,9 +51,9 @@ def run(search: Search, fit: Callable[[Arm, int], Fit] = by_setting) -> None:
 
 def table(search: Search) -> list[tuple[Any, ...]]:
     return [
-        (arm.name, t.number, t.value, tuple(search.setting(arm, t).items()))
+        (arm.name, t.number, t.score, tuple(t.setting.items()))
         for arm in search.comparison.arms
-        for t in search.finished(arm)
+        for t in search.trials(arm)
     ]
 
 
@@ -96,9 +95,7 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
         return result(None, "diverged") if margin > 0.45 else by_setting(arm, fold)
 
     run(search, some_fail)
-    base, sec = (
-        [search.setting(arm, trial) for trial in search.finished(arm)] for arm in (BASE, WITH_SEC)
-    )
+    base, sec = ([trial.setting for trial in search.trials(arm)] for arm in (BASE, WITH_SEC))
     assert len(base) == len(sec) == 6
     assert [each["loss.margin.margin"] for each in sec] == pytest.approx(
         [each["loss.margin.margin"] for each in base], abs=1e-12
@@ -115,13 +112,13 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
 def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Path) -> None:
     search = opened(comparison(tmp_path, trials=5), tmp_path)
     run(search)
-    base, sec = (search.finished(arm) for arm in (BASE, WITH_SEC))
+    base, sec = (search.trials(arm) for arm in (BASE, WITH_SEC))
     assert len(base) == len(sec) == 5
     best = search.best(BASE)
-    assert best is not None and best.value == max(t.value for t in base)
-    settings = [search.setting(WITH_SEC, trial) for trial in sec]
+    assert best is not None and best.score == max(t.score or 0 for t in base)
+    settings = [trial.setting for trial in sec]
     assert settings[0] == pytest.approx({"loss.margin.margin": 0.2, "regularizer.weight": 0.1})
-    wanted = {**search.setting(BASE, best), "regularizer.weight": 0.0}
+    wanted = {**best.setting, "regularizer.weight": 0.0}
     assert (
         settings[1] == pytest.approx(wanted, abs=1e-12) and settings[1]["regularizer.weight"] == 0.0
     )
@@ -136,13 +133,12 @@ def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
 
     search = opened(comparison(tmp_path, trials=8), tmp_path)
     run(search, fit)
-    trials = search.finished(BASE)
-    failed = [t for t in trials if t.value is None]
+    trials = search.trials(BASE)
+    failed = [t for t in trials if t.score is None]
     assert len(trials) == 8 and 0 < len(failed) < 8
-    assert failed[0].user_attrs["failure"] == "fold 1: the loss is nan in epoch 2"
-    stored = search.trials(BASE)[failed[0].number]
-    assert stored.folds == (stored.folds[0], None) and stored.folds[0] is not None
-    assert search.best(BASE) in [t for t in trials if t.value is not None]
+    assert failed[0].failure == "fold 1: the loss is nan in epoch 2"
+    assert failed[0].folds == (failed[0].folds[0], None) and failed[0].folds[0] is not None
+    assert search.best(BASE) in [t for t in trials if t.score is not None]
 
 
 def test_a_storage_holds_several_comparisons(tmp_path: Path) -> None:

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import spearmanr, t
 
 from facerec.comparison.significance import (
     ONE_SEED,
     adjust,
     compare_paired,
-    compare_steps,
     mean_over_seeds,
+    rank_correlation,
     sign_flip_p,
-    spearman,
 )
-from facerec.errors import MetricError
-from facerec.statistics.intervals import Interval
 
-Array = NDArray[np.float64]
 LABELS = np.repeat(np.arange(12), np.arange(3, 15))
-
-
-def holds(interval: Interval | None, value: float) -> bool:
-    assert interval is not None
-    return interval.low <= value <= interval.high
 
 
 @pytest.mark.parametrize(("n", "factor"), [(3, 4.30), (5, 2.78), (10, 2.26)])
@@ -126,82 +115,15 @@ def test_holm_counts_what_has_no_p() -> None:
     assert adjust([found])[0].p_holm == found.p and adjust([]) == []
 
 
-def test_spearman() -> None:
-    generator = np.random.default_rng(0)
-    x = generator.integers(0, 8, 30).astype(float)
-    y = x + generator.normal(0, 3, 30)
-    found = spearman(x, y)
-    assert found.value == pytest.approx(spearmanr(x, y).statistic) and found.total == 30
-    assert holds(found.interval, found.value) and found.remark == ""
-    assert spearman(x, np.exp(y)) == found and spearman(x, y, seed=1).interval != found.interval
-    assert spearman(x, -y).value == pytest.approx(-found.value)
-
-
-def test_spearman_resamples_groups_as_a_whole() -> None:
+def test_rank_correlation_resamples_groups_as_a_whole() -> None:
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(2, 10))
     groups = np.repeat(np.arange(10), 20)
     x, y = centres[:, groups] + 0.01 * generator.normal(size=(2, 200))
-    whole, single = spearman(x, y, groups), spearman(x, y)
-    assert whole.total == 10 and whole.value == single.value
+    whole, single = rank_correlation(x, y, groups), rank_correlation(x, y, np.arange(200))
+    assert whole.value == single.value == pytest.approx(spearmanr(x, y).statistic)
+    assert whole.total == 10 and rank_correlation(x, np.exp(y), groups) == whole
     assert whole.interval is not None and single.interval is not None
     width = whole.interval.high - whole.interval.low
     assert width > 2 * (single.interval.high - single.interval.low)
-
-
-STEPS = np.arange(1, 11) * 100
-
-
-def reaching(step: float, last: int = 1000) -> tuple[Array, Array]:
-    """Return a curve that stays at 0.1 and is 1 from a step on, validated up to the last."""
-    when = STEPS[last >= STEPS]
-    return when, np.where(when >= step, 1.0, 0.1)
-
-
-def test_step_ratios_of_runs_that_all_arrive() -> None:
-    base = [reaching(step) for step in (400, 400, 500, 800, 200, 1000)]
-    arm = [reaching(step) for step in (200, 300, 300, 400, 100, 400)]
-    found = compare_steps(arm, base, 0.9)
-    # Ratios are .5 .75 .6 .5 .5 .4.
-    assert found.value == 0.5 and found.remark == "" and found.interval is not None
-    assert (found.interval.low, found.interval.high) == (0.4, 0.75)
-    assert found.interval.confidence == 1 - 2 * 2**-6
-    even = compare_steps(arm[3:] + arm[1:2], base[3:] + base[1:2], 0.95)
-    assert even.value == 0.5
-    assert compare_steps(arm[1:3], base[1:3], 0.9).value == pytest.approx(math.sqrt(0.75 * 0.6))
-
-
-def test_step_ratios_keep_runs_that_never_arrive() -> None:
-    base = [reaching(step) for step in (500, 500, 500, 500, 900)]
-    arm = [reaching(250), reaching(400), reaching(600), reaching(2000), reaching(2000)]
-    found = compare_steps(arm, base, 0.9)
-    # Ratios are .6 .8 1.2, and at least 2 and 10/9. Taken for their bounds or for infinite, the
-    # middle moves from 10/9 to 1.2.
-    assert found.value == pytest.approx(1000 / 900)
-    assert found.remark == "it is a lower bound: 2 of 5 runs never came so far"
-    assert found.interval is not None and found.interval.confidence == 0.9375
-    assert (found.interval.low, found.interval.high) == (0.6, math.inf)
-
-
-@pytest.mark.parametrize(
-    ("act", "sentence"),
-    [
-        (lambda: compare_paired([1, 2], [1, 2, 3]), "cannot be paired; both arms need the same"),
-        (lambda: mean_over_seeds([[1, 2]]), r"of shape \(1, 2\) must be one a seed"),
-        (lambda: mean_over_seeds([1, 2], [0, 1]), r"one a seed and query, \(n, q\)"),
-        (lambda: mean_over_seeds([]), r"values of shape \(0,\)"),
-        (lambda: mean_over_seeds([[1, 2, 3]], [0, 1]), "3 queries need one class each"),
-        (lambda: mean_over_seeds([1, math.nan]), r"value nan at \(1,\) is not finite"),
-        (lambda: mean_over_seeds([1, 2], confidence=95), "confidence 95 is not between"),
-        (lambda: sign_flip_p([]), r"values of shape \(0,\)"),
-        (lambda: spearman([1, 2, 3], [1, 2]), "3 and 2 values in groups of shape"),
-        (lambda: spearman([1, 2], [1, 2], [0]), "are not paired"),
-        (
-            lambda: compare_steps([reaching(100)], [([1, 2], [0.5, 0.0])], 0.9),
-            "the final score 0.0 of run 0 of the base is not positive",
-        ),
-    ],
-)
-def test_bad_input(act: Any, sentence: str) -> None:
-    with pytest.raises(MetricError, match=sentence):
-        act()
+    assert rank_correlation(x, 0 * y, groups).value is None

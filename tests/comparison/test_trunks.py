@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.comparison.trunks import Embedder, Trunk, create_trunk
+from facerec.comparison.trunks import Trunk, TrunkEmbedder, create_trunk
 from facerec.embedding.torch_model import save_model
-from facerec.errors import ModelError, RecipeError
+from facerec.errors import ModelError
 
 MBF = Trunk("mbf", embedding_size=16, width=0.25)
 SMALL = Trunk("small_cnn", embedding_size=16)
@@ -79,19 +79,9 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
     assert norms
     assert not any(m.training for m in norms)
     assert not any(p.requires_grad for m in norms for p in m.parameters())
-    before = {name: value.clone() for name, value in trunk.state_dict().items()}
-    optimizer = torch.optim.SGD([p for p in trunk.parameters() if p.requires_grad], 0.1)
-    trunk(images(config)).square().sum().backward()
-    optimizer.step()
-    after = trunk.state_dict()
-    frozen = {
-        f"{name}.{part}"
-        for name, m in trunk.named_modules()
-        if isinstance(m, nn.BatchNorm2d)
-        for part in m.state_dict()
-    }
-    assert all(torch.equal(before[name], after[name]) for name in frozen)
-    assert any(not torch.equal(before[name], after[name]) for name in after if name not in frozen)
+    before = [m.running_mean.clone() for m in norms]  # type: ignore[union-attr]
+    trunk(images(config))
+    assert all(torch.equal(m.running_mean, old) for m, old in zip(norms, before, strict=True))
     # The batch norm after the last linear layer belongs to the embedder, and goes on learning.
     last = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
     assert all(m.training and m.weight.requires_grad for m in last)
@@ -101,7 +91,7 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
 # ---- weights ---------------------------------------------------------------------------------
 
 
-def same(trunk: Embedder, module: nn.Module, config: Trunk) -> bool:
+def same(trunk: TrunkEmbedder, module: nn.Module, config: Trunk) -> bool:
     with torch.no_grad():
         x = images(config)
         return torch.equal(trunk.eval().trunk(x), module.eval()(x))
@@ -149,13 +139,8 @@ def test_weights_of_timm_with_and_without_classifier(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda d: d.pop("conv1.weight"),
-            "Missing key.* .conv1.weight",
-        ),
-        (lambda d: d.update(more=torch.zeros(2)), "Unexpected key.* .more"),
+        (lambda d: d.pop("conv1.weight"), "Missing key.* .conv1.weight"),
         (lambda d: d.update({"bn1.bias": torch.zeros(9)}), "size mismatch for bn1.bias"),
-        (lambda d: d["bn1.bias"].fill_(torch.nan), "'bn1.bias' holds NaN"),
     ],
 )
 def test_weights_of_another_architecture(
@@ -178,20 +163,6 @@ def test_names_of_another_program_are_taken_in_their_order(
     trunk = create_trunk(with_weights(RESNET, tmp_path / "weights.pth"), 0).trunk
     for name, tensor in trunk.state_dict().items():
         assert torch.equal(tensor, own[name])
-
-
-# ---- what is refused -------------------------------------------------------------------------
-
-
-def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
-    with pytest.raises(RecipeError, match="no trunk is called 'resnet'; known are iresnet18"):
-        create_trunk(Trunk("resnet"), 0)
-    with pytest.raises(RecipeError, match=r"timm makes no model 'foo' \(Unknown model \(foo\)\)"):
-        create_trunk(Trunk("timm:foo"), 0)
-    with pytest.raises(ModelError, match=r"takes no images of 227×227 .*Input height"):
-        create_trunk(Trunk("timm:toy_of_32", image_size=227), 0)
-    with pytest.raises(ModelError, match=r"features of shape \(1, 8, 30, 30\)"):
-        create_trunk(Trunk("timm:toy_map", image_size=32), 0)
 
 
 def test_last_layers() -> None:

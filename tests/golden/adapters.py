@@ -244,7 +244,7 @@ def retrieval(vectors: ArrayLike, labels: ArrayLike) -> Figures:
 def clusters(vectors: ArrayLike, labels: ArrayLike) -> Figures:
     from facerec.comparison.retrieval import clustering
 
-    return dict(vars(clustering(vectors, labels, seed=0)))
+    return dict(clustering(vectors, labels, seed=0))
 
 
 def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:

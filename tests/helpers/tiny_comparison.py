@@ -10,7 +10,7 @@ import numpy as np
 
 from facerec.comparison import (
     Arm,
-    Batch,
+    ClassBatch,
     Comparison,
     FaceTransform,
     ImageData,
@@ -43,7 +43,7 @@ def protocol(**changes: Any) -> Protocol:
         "trunk": Trunk(name="small_cnn", embedding_size=8, width=0.5, image_size=SIDE),
         "transform": FaceTransform(size=SIDE),
         "optimizer": Adam(lr=3e-3),
-        "batch": Batch(4, 2),
+        "batch": ClassBatch(4, 2),
         "steps_per_epoch": 4,
         "epochs": 3,
         "patience": 2,
@@ -67,6 +67,5 @@ def comparison(data: Path, **changes: Any) -> Comparison:
         "arms": (BASE, WITH_SEC),
         "trials": 3,
         "repetitions": 2,
-        "replicates": 200,
     }
     return Comparison(**{**settings, **changes})

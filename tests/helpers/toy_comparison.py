@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
-from facerec.comparison.fit import Fit, Point
+from facerec.comparison.finals import MODELS, RECALLS, VIEWS, FinalRun
+from facerec.comparison.fit import Fit
 from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Arm, Comparison, Protocol, Range
@@ -61,7 +61,6 @@ def toy_results(
     classes: int = 24,
     per_class: int = 8,
     epochs: int = 12,
-    replicates: int = 200,
     seed: int = 0,
     **changed: Any,
 ) -> Results:
@@ -75,7 +74,6 @@ def toy_results(
         classes: test classes.
         per_class: queries of each.
         epochs: at most so many.
-        replicates: resamples of the test classes.
         seed: of everything.
         changed: other fields of the comparison.
     """
@@ -90,7 +88,6 @@ def toy_results(
         arms=arms,
         trials=trials,
         repetitions=repetitions,
-        replicates=replicates,
         seed=seed,
         **fields,
     )
@@ -101,16 +98,16 @@ def toy_results(
         generator = np.random.default_rng([seed, 2, place])
         gain = (gains or {}).get(arm.name, 0.0)
         quality = np.clip(difficulty + 0.45 + gain, 0.05, 0.95)
-        runs = tuple(
-            toy_run(np.random.default_rng([seed, 3, place, k]), labels, quality, arm, epochs)
+        runs = {
+            k: toy_run(np.random.default_rng([seed, 3, place, k]), labels, quality, arm, epochs)
             for k in range(repetitions)
-        )
+        }
         done = tuple(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
-        found.append(ArmResult(arm, done, runs, tuple(range(repetitions)), (), 2))
-    untrained = tuple(
-        toy_run(np.random.default_rng([seed, 4, k]), labels, difficulty + 0.2, None, 0)
+        found.append(ArmResult(arm, done, runs, ()))
+    untrained = {
+        k: toy_run(np.random.default_rng([seed, 4, k]), labels, difficulty + 0.2, None, 0)
         for k in range(repetitions)
-    )
+    }
     return Results(comparison, _manifest(comparison), tuple(found), untrained)
 
 
@@ -123,7 +120,7 @@ def toy_run(
 ) -> FinalRun:
     """Draw one seed: figures of queries around the quality of their class ``(C, 1)``."""
     of_seed = generator.normal(0, 0.006)
-    scores: dict[tuple[View, str], NDArray[np.float64]] = {}
+    scores: dict[tuple[str, str], NDArray[np.float64]] = {}
     for view in VIEWS:
         lower = 0.0 if view == "concatenated" else 0.04
         noise = generator.normal(0, 0.1, (len(quality), len(labels) // len(quality)))
@@ -135,17 +132,15 @@ def toy_run(
             scores[view, f"recall@{k}"] = (shares > 0.35 / k).astype(np.float64)
     constrained = arm is not None and arm.regularizer is not None
     spread = (0.01 if constrained else 0.06) * generator.uniform(0.8, 1.2, FOLDS)
-    models = {
-        "norm_mean": generator.uniform(9, 11, FOLDS),
-        "norm_cv2": spread,
-    }
+    scores[MODELS, "norm_mean"] = generator.uniform(9, 11, FOLDS)
+    scores[MODELS, "norm_cv2"] = spread
     fits = ()
     if arm is not None:
         fits = tuple(toy_fit(generator, 0.45, epochs, constrained) for _ in range(FOLDS))
     for view in VIEWS:
         for name, other in zip(CLUSTER_METRICS, METRICS, strict=False):
             scores[view, name] = np.array(scores[view, other].mean())
-    return FinalRun(labels, scores, models, fits, dropped=2, tied=0.001)
+    return FinalRun(labels, scores, fits, dropped=2, tied=0.001)
 
 
 def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bool) -> Fit:
@@ -154,21 +149,9 @@ def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bo
     rate = 0.7 if quick else 0.4
     scores = final * (1 - np.exp(-rate * (np.arange(last + 1) + 0.5)))
     scores = np.clip(scores + generator.normal(0, 0.008, last + 1), 0.01, 1)
-    curve = tuple(
-        Point(
-            epoch=epoch,
-            map_at_r=float(score),
-            r_precision=float(score**0.8),
-            precision_at_1=float(score**0.4),
-            norm_mean=10.0,
-            norm_cv2=0.05,
-            loss=None if epoch == 0 else 3.0 / epoch,
-        )
-        for epoch, score in enumerate(scores)
-    )
     best = int(np.argmax(scores))
     seconds = round(0.4 * last, 3)
-    return Fit(float(scores[best]), best, curve, seconds)
+    return Fit(float(scores[best]), best, tuple(scores.tolist()), seconds)
 
 
 def failed(result: ArmResult) -> ArmResult:
@@ -178,7 +161,7 @@ def failed(result: ArmResult) -> ArmResult:
         replace(trial, score=None, failure=f"fold 0: {why}", folds=(None,), seconds=0.5)
         for trial in result.trials
     )
-    return replace(result, trials=trials, runs=(), seeds=())
+    return replace(result, trials=trials, runs={})
 
 
 def with_arm(results: Results, name: str, **changed: Any) -> Results:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp, kstest
 
 from facerec.records.augment import (
     CROP_AREA,
@@ -18,9 +17,6 @@ from facerec.records.augment import (
     decision_numbers,
     sample_generator,
 )
-
-NONE = Augmentation(flip=0.0)
-CHANGES = ["flip", "crop", "low_resolution", "blur", "photometric"]
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +55,6 @@ def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
         assert np.abs(result - value).max() <= 3  # rounding to integers between the three steps
 
 
-# ---- AdaFace's form ------------------------------------------------------------------------
-
-
 def test_affine_moves_about_the_centre_and_no_further(image: np.ndarray) -> None:
     """Three dots, seen through the change, say what angle, scale and shift it had."""
     dots = np.array([[56, 40], [40, 72], [72, 72]])  # x, y about the centre (55.5, 55.5)
@@ -87,56 +80,6 @@ def test_affine_moves_about_the_centre_and_no_further(image: np.ndarray) -> None
     after = replace(before, affine=1e-300)
     for index in range(20):
         np.testing.assert_array_equal(before(image, 0, 0, index), after(image, 0, 0, index))
-
-
-def adaface(change: str) -> Augmentation:
-    return Augmentation(**{"flip": 0.0, change: 1.0, "form": "adaface"})
-
-
-def kept_box(image: np.ndarray) -> tuple[int, int, int, int]:
-    """Top, left, height and width of what a crop has kept."""
-    rows, columns = (np.flatnonzero(image[..., 0].any(axis=axis)) for axis in (1, 0))
-    return rows[0], columns[0], len(rows), len(columns)
-
-
-def test_boxes_that_do_not_fit_are_drawn_again(image: np.ndarray) -> None:
-    """The law of torchvision's RandomResizedCrop, drawn here by another generator."""
-    boxes = np.array([kept_box(adaface("crop")(image, 5, 0, index)) for index in range(800)])
-    generator, sides = np.random.default_rng(0), []
-    while len(sides) < 5000:
-        area = generator.uniform(0.2, 1) * 112**2
-        ratio = np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3)))
-        side = round(np.sqrt(area / ratio)), round(np.sqrt(area * ratio))
-        if max(side) <= 112:
-            sides.append(side)
-    for found, expected in zip(boxes[:, 2:].T, np.array(sides).T, strict=True):
-        assert ks_2samp(found, expected).pvalue > 1e-3
-    free = 112 - boxes[:, 2:]
-    places = boxes[:, :2][free > 20] / free[free > 20]
-    assert kstest(places, "uniform").pvalue > 1e-3
-    # Cut to the image, as in the first form, more boxes reach from edge to edge.
-    cut = np.array([kept_box(only("crop")(image, 5, 0, index)) for index in range(800)])
-    assert (cut[:, 3] == 112).mean() > 2 * (boxes[:, 3] == 112).mean()
-
-
-def test_photometric_changes_are_pillows_in_random_order(image: np.ndarray) -> None:
-    enhance = pytest.importorskip("PIL.ImageEnhance")
-    pillow = pytest.importorskip("PIL.Image")
-    kinds = (enhance.Brightness, enhance.Contrast, enhance.Color)
-    orders = []
-    for index in range(60):
-        result = adaface("photometric")(image, 9, 0, index).astype(int)
-        factors = sample_generator(9, 0, index).uniform(0.5, 1.5, size=3)
-        distances = {}
-        for order in itertools.permutations(range(3)):
-            expected = pillow.fromarray(image)
-            for i in order:
-                expected = kinds[i](expected).enhance(factors[i])
-            distances[order] = np.abs(result - np.asarray(expected)).max()
-        best = min(distances, key=lambda order: distances[order])
-        assert distances[best] <= 4  # Pillow cuts fractions off in each of the three steps
-        orders.append(best)
-    assert len(set(orders)) == 6
 
 
 def test_sample_numbers_depend_on_all_four_arguments_and_nothing_else() -> None:

@@ -15,20 +15,17 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from facerec.errors import DatasetError, ImageError
-from facerec.progress import Progress
 from facerec.records.augment import Augmentation
-from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
+from facerec.records.dataset import Batch, BatchLoader, BatchRequest
 from facerec.records.decode import decode_image
-from facerec.records.images import LabelledImages, SubjectFolders
+from facerec.records.images import SubjectFolders
 from facerec.records.layout import RecordImages, write_image_records
 from facerec.records.training_set import Data, Part, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
-ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2, "adaface")
+ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
 
 
 def jpeg(seed: int, size: int = 112) -> bytes:
@@ -224,7 +221,7 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
     listed = [unicodedata.normalize(form, name) for name in ("José", "Zoë")]
     keep, leave = tmp_path / "keep.txt", tmp_path / "leave.csv"
     keep.write_text("\n".join(listed))
-    assert open_dataset(Data(tmp_path / "set", identities=keep), seed=0).num_classes == 2
+    assert open_dataset(Data(tmp_path / "set", subjects=keep), seed=0).num_classes == 2
     leave.write_text("subject_id\n" + "\n".join(listed))
     left = open_dataset(Data(tmp_path / "set", exclude=leave), seed=0)
     assert left.class_names is not None and len(left) == (CLASSES - 2) * PER_CLASS
@@ -259,35 +256,6 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
 # Several sets
 
 
-class Numbers(LabelledImages):
-    """Samples that are nothing but their labels and positions."""
-
-    def __init__(self, name: str, labels: list[int], positions: list[int] | None = None) -> None:
-        self._own, self._name = np.array(labels, np.int64), name
-        self._places = np.array(positions or range(len(labels)))
-        self.num_classes = max(labels, default=-1) + 1
-
-    def __len__(self) -> int:
-        return len(self._own)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        return f"{self._name}{i}".encode(), int(self._own[i])
-
-    def where(self, i: int) -> str:
-        return f"{self._name}, sample {i}"
-
-    def name(self, i: int) -> str:
-        return str(i)
-
-    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
-        if progress is not None:
-            progress("reading labels", len(self), len(self))
-        return self._own
-
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        return self._places[indices]
-
-
 def write(folder: Path, counts: list[int], first: int = 0, bad: tuple[int, ...] = ()) -> Path:
     """Write people with so many images each; the pixels are numbered from ``first``."""
     labels = np.repeat(np.arange(len(counts)), counts).tolist()
@@ -311,55 +279,6 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "a", [2, 3, 1]), write(tmp_path / "b", [1, 4], first=100)
 
 
-@st.composite
-def parts(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
-    labels = st.lists(st.integers(-1, 4), min_size=1, max_size=8)
-    return draw(st.lists(st.tuples(labels, st.booleans()), min_size=1, max_size=4))
-
-
-@given(parts(), st.randoms(use_true_random=False))
-def test_numbers_of_samples_and_classes(parts: list[tuple[list[int], bool]], random) -> None:
-    shared = [True, *(same for _, same in parts[1:])]
-    sets = []
-    for number, (labels, _) in enumerate(parts):
-        positions = list(range(len(labels)))
-        random.shuffle(positions)
-        sets.append(Numbers("abcd"[number], labels, positions))
-    joined = FaceDataset(*sets, shared_classes=shared)
-    # A person is (number of the own set, or 0 where classes are shared; class).
-    people = [
-        None if label < 0 else (0 if shared[p] else p, label)
-        for p, (labels, _) in enumerate(parts)
-        for label in labels
-    ]
-    found = joined.labels.tolist()
-    assert [label < 0 for label in found] == [person is None for person in people]
-    pairs = {(a, b) for a, b in zip(found, people, strict=True) if b is not None}
-    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
-    # Numbers follow the order of the sets.
-    numbered = sorted(pairs)
-    assert [person for _, person in numbered] == sorted(person for _, person in numbered)
-    assert max(found) < joined.num_classes
-    assert joined.num_classes == sum(
-        [max(s.num_classes for s, same in zip(sets, shared, strict=True) if same)]
-        + [s.num_classes for s, same in zip(sets, shared, strict=True) if not same]
-    )
-    samples = [(p, i) for p, s in enumerate(sets) for i in range(len(s))]
-    assert len(joined) == len(samples)
-    for i, (p, within) in enumerate(samples):
-        data, label = joined.sample(i)
-        assert data == f"{'abcd'[p]}{within}".encode()
-        assert label == found[i] or found[i] < 0
-        assert joined.where(i) == f"{'abcd'[p]}, sample {within}"
-    assert len(set(joined.ids.tolist())) == len(joined)
-    asked = np.array(random.sample(range(len(joined)), random.randint(1, len(joined))))
-    order = asked[joined.best_order(asked)]
-    expected = sorted(
-        asked.tolist(), key=lambda i: (samples[i][0], sets[samples[i][0]]._places[samples[i][1]])
-    )
-    assert order.tolist() == expected
-
-
 def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
     data = Data(two[0], also=(Part(two[1]),), augmentation=ALL)
     joined = open_dataset(data, seed=3)
@@ -375,6 +294,7 @@ def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
     assert batch.labels.tolist() == [4, 1, 3, 0]
     assert joined.where(8).startswith(f"{two[1]}/train.rec, key 3, offset ")
     assert joined.name(8) == "1/3"
+    assert joined.best_order(np.array([10, 2, 6, 0])).tolist() == [3, 1, 2, 0]
     copy = pickle.loads(pickle.dumps(joined))
     np.testing.assert_array_equal(copy[8][0], joined[8][0])
 
@@ -398,7 +318,7 @@ def test_a_record_file_and_a_folder_share_their_people(tmp_path: Path) -> None:
         open_dataset(shared, seed=0)
 
 
-def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
+def test_subjects_of_sets_with_the_same_people(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", [2, 2, 2]), write(tmp_path / "b", [1, 1, 3, 2], first=50)
     third = write(tmp_path / "c", [2, 1, 1], first=90)
     keep = {name: tmp_path / f"{name}.txt" for name in "abc"}
@@ -406,10 +326,10 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
         keep[name].write_text(numbers)
     data = Data(
         first,
-        identities=keep["a"],
+        subjects=keep["a"],
         also=(
-            Part(second, shared_classes=True, identities=keep["b"]),
-            Part(third, identities=keep["c"]),
+            Part(second, shared_classes=True, subjects=keep["b"]),
+            Part(third, subjects=keep["c"]),
         ),
     )
     joined = open_dataset(data, seed=0)
@@ -421,9 +341,6 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
     for i, (p, within) in enumerate(sources):
         assert joined.sample(i) == (whole[p].encoded(within), joined.labels[i])
         assert joined.where(i) == whole[p].where(within)
-    # A part without a list keeps everybody, also those whom the first leaves out.
-    everybody = replace(data, also=(Part(second, shared_classes=True),))
-    assert open_dataset(everybody, seed=0).num_classes == 4
 
 
 # People with few images

@@ -9,34 +9,14 @@ import numpy as np
 import pytest
 
 from facerec.errors import DatasetError
-from facerec.records.images import FolderImages, PackImages
-from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.images import FolderImages
 
 JPEG = b"\xff\xd8\xff"
 
 
-def toy(folder: Path) -> Pack:
-    """Three pairs of four distinct images."""
-    path = folder / "toy.npz"
-    write_pack(path, [JPEG + bytes([i]) for i in (0, 1, 0, 2, 3, 1)], [True, False, False])
-    return read_pack(path)
-
-
-def ids(folder: Path, names: list[str], header: str = "index,image_id") -> None:
-    lines = [header, *(f"{i},{name}" for i, name in enumerate(names))]
-    (folder / "pairs_images.csv").write_text("\n".join(lines) + "\n")
-
-
-def test_pack_with_names(tmp_path: Path) -> None:
-    ids(tmp_path, ["A/1.jpg", "A/2.jpg", "A/1.jpg", "B/1.jpg", "B/2.jpg", "A/2.jpg"])
-    images = PackImages(toy(tmp_path))
-    assert images.named
-    assert images.ids.tolist() == ["A/1.jpg", "A/2.jpg", "B/1.jpg", "B/2.jpg"]
-
-
 def tree(root: Path) -> None:
     """A folder as people have them: three with photos, one with none that is read, and the rest."""
-    files = {"ann/1.JPG": JPEG, "ann/deep/2.WebP": b"RIFF", "ann/raw": JPEG, "ann/note.TXT": b"x"}
+    files = {"ann/1.JPG": JPEG, "ann/deep/2.WebP": b"RIFF", "ann/note.TXT": b"x"}
     files |= {
         "bert/IMG.HEIC": b"x",
         "bert/b.gif": b"GIF",
@@ -51,20 +31,20 @@ def tree(root: Path) -> None:
     (root / "fritz" / "empty").mkdir(parents=True)
 
 
-FOUND = ["ann/1.JPG", "ann/deep/2.WebP", "ann/raw", "carl/3.tiff", "dora/d.bmp"]
+FOUND = ["ann/1.JPG", "ann/deep/2.WebP", "carl/3.tiff", "dora/d.bmp"]
 
 
 def test_a_walk_uses_every_entry_or_counts_it(tmp_path: Path) -> None:
     tree(tmp_path)
     images = FolderImages(tmp_path)
     assert images.ids.tolist() == FOUND
-    passed, metadata = images.notes
+    (passed,) = images.notes
     assert passed.startswith(f"{tmp_path}: ")
     for kind in ("1 .heic", "1 .gif", "1 .txt", "1 .csv", "1 without suffix"):
         assert kind in passed
     assert "1 person has no other photo: bert;" in passed and ".heic and .gif to JPEG" in passed
     for kind in ("1 __MACOSX", "1 hidden", "1 Thumbs.db", "1 .DS_Store", "2 empty folders"):
-        assert kind in metadata
+        assert kind in passed
     entries = sum(len(folders) + len(files) for _, folders, files in os.walk(tmp_path))
     counted = [int(text) for note in images.notes for text in re.findall(r"[:,] (\d+) ", note)]
     walked = len(["ann", "ann/deep", "bert", "carl", "dora", "fritz"])
@@ -86,7 +66,7 @@ def test_what_is_neither_file_nor_folder_is_counted_and_never_opened(tmp_path: P
         images = FolderImages(tmp_path)
     assert images.ids.tolist() == ["a/1.jpg", "b/1.jpg"]
     (note,) = images.notes
-    for kind in ("5 pipes", "1 socket", "2 linked folders"):
+    for kind in ("6 special files", "2 linked folders"):
         assert kind in note
 
 

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from facerec.commands.embed import open_source
+from facerec.commands.sources import open_set
 from facerec.errors import DatasetError
 from facerec.records.images import LabelledImages
 from facerec.records.tar_shards import INDEX, TarImages
@@ -125,19 +125,22 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     for _ in range(2):  # the second time from the index
         dataset = TarImages(path)
         assert dataset.ids.tolist() == ["a"]
-        passed, metadata = dataset.notes
-        for kind in ("without suffix", ".seg.png", ".npy", ".txt", ".json", "link", "pipe"):
+        (passed,) = dataset.notes
+        for kind in ("without suffix", "image", ".npy", ".txt", ".json", "link", "special file"):
             assert f"1 {kind}" in passed
         for kind in ("__ file", "hidden", "__MACOSX"):
-            assert f"1 {kind}" in metadata
+            assert f"1 {kind}" in passed
 
 
 @pytest.mark.parametrize(
     ("members", "tokens"),
     [
         ([("a.cls", b"0")], ("no samples", "1 .cls passed over", "no other photo: 0")),
-        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", ".jpg, .png")),
-        ([*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")], ("sample a", ".jpg twice")),
+        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", "two of image", ".png")),
+        (
+            [*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")],
+            ("sample a", "two of image", ".jpg"),
+        ),
         (sample("a", 0, 1 << 30), ("sample a", str(1 << 30))),
         (sample("a", 0, -1), ("sample a", "-1")),
         (sample("a", 0, "{", "json"), ("sample a", ".json")),
@@ -203,7 +206,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
     )
     assert joined.labels.tolist() == [0, -1, -1] and joined.sample(2) == (jpeg(1), -1)
     for path, subjects in ((folder, ["anna", ""]), (bare, None)):
-        source = open_source(records=path)
+        source = open_set("records", path)
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"

@@ -106,15 +106,15 @@ def _loader(records: Path, batches: int, batch_size: int, repeats: int) -> list[
                 row[column] = min(row[column], time.thread_time() - start)
     alone, *loaded = np.median(batch_size / times, axis=0)
     ratios = np.median(times[:, :1] / times[:, 1:], axis=0)
-    remarks = [
-        f"{rate:,.0f} against {alone:,.0f} images/s per core, JPEGs of {np.mean(sizes):,.0f} bytes"
-        for rate in loaded
-    ]
-    name = "loader against cv2.imdecode alone"
-    return [
-        Row(f"{name}, default (flip)", float(ratios[0]), "×", 0.92, "higher", remarks[0]),
-        Row(f"{name}, no augmentation", float(ratios[1]), "×", remark=remarks[1]),
-    ]
+    rows = []
+    for kind, bar, ratio, rate in zip(
+        ("default (flip)", "no augmentation"), (0.92, None), ratios, loaded, strict=True
+    ):
+        bytes_each = f"JPEGs of {np.mean(sizes):,.0f} bytes"
+        remark = f"{rate:,.0f} against {alone:,.0f} images/s per core, {bytes_each}"
+        name = f"loader against cv2.imdecode alone, {kind}"
+        rows.append(Row(name, float(ratio), "×", bar, "higher", remark))
+    return rows
 
 
 _OPEN = """
@@ -173,16 +173,10 @@ def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 
     assert best["records"] == count
     memory = max(item["read"] for item in found)
     name = f"{count:,} records of {size:,} bytes"
+    grown = f"peak resident growth; {best['opened']:.0f} MB by opening, the rest by reads"
     return [
         Row(f"{name}: open", best["seconds"], "s", 2.0, remark="fastest of three new processes"),
-        Row(
-            f"{name}: memory",
-            memory,
-            "MB",
-            100.0,
-            remark=f"peak resident growth; {best['opened']:.0f} MB by opening, the rest by "
-            f"{5 * len(chosen):,} reads",
-        ),
+        Row(f"{name}: memory", memory, "MB", 100.0, remark=grown),
         Row(f"{name}: random reads", best["rate"], "1/s", remark="image bytes and class by index"),
     ]
 
@@ -299,16 +293,9 @@ def figures(*, pairs: int = 6000, dimensions: int = 512, repeats: int = 7) -> li
         scores = score_pairs(embeddings, labelled.first, labelled.second)
         result = evaluate(scores, labelled, name="random")
         times.append(time.perf_counter() - start)
-    return [
-        Row(
-            f"ten-fold accuracy and TPR@FPR of {pairs:,} pairs, {dimensions}-d",
-            statistics.median(times[1:]),
-            "s",
-            0.1,
-            remark=f"exact cut points, {len(result.points)} FPR targets, AUC and EER with "
-            f"intervals; median of {repeats}",
-        )
-    ]
+    name = f"ten-fold accuracy and TPR@FPR of {pairs:,} pairs, {dimensions}-d"
+    told = f"{len(result.points)} FPR targets, AUC and EER with intervals; median of {repeats}"
+    return [Row(name, statistics.median(times[1:]), "s", 0.1, remark=told)]
 
 
 _IMPORT = """
@@ -330,22 +317,13 @@ def import_time(*, repeats: int = 5) -> list[Row]:
     """
     _run(_IMPORT)  # writes the byte code where there is none yet
     found = [_run(_IMPORT) for _ in range(repeats)]
-    remark = f"median of {repeats} new processes"
-    return [
-        Row(
-            "import facerec beyond import torch",
-            statistics.median(item["package"] for item in found),
-            "s",
-            1.0,
-            remark=remark,
-        ),
-        Row(
-            "import facerec.training.trainer beyond import torch",
-            statistics.median(item["trainer"] for item in found),
-            "s",
-            remark=remark,
-        ),
-    ]
+    rows = []
+    for what, key, bar in (("", "package", 1.0), (".training.trainer", "trainer", None)):
+        seconds = statistics.median(item[key] for item in found)
+        remark = f"median of {repeats} new processes"
+        name = f"import facerec{what} beyond import torch"
+        rows.append(Row(name, seconds, "s", bar, remark=remark))
+    return rows
 
 
 def _run(

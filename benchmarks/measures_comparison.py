@@ -108,34 +108,17 @@ def retrieval(
         # Vectors that are normalised in another precision may swap nearly equal neighbours.
         assert np.allclose(ours["figures"], theirs["figures"], rtol=0, atol=0.5 / images + 1e-5)
         what = f"{name}pytorch-metric-learning, {contestant} {batch or ''}".rstrip()
-        rows += [
-            Row(
-                f"{what}: faster",
-                theirs["seconds"] / ours["seconds"],
-                "×",
-                2.0,
-                "higher",
-                f"{ours['seconds']:.1f} against {theirs['seconds']:.1f} s of CPU time, MAP@R "
-                f"{ours['figures'][2]:.6f} and {theirs['figures'][2]:.6f}",
-            ),
-            Row(
-                f"{what}: memory",
-                ours["memory"] / theirs["memory"],
-                "×",
-                0.5,
-                remark=f"{ours['memory']:.0f} against {theirs['memory']:.0f} MB beside the "
-                "embeddings",
-            ),
-        ]
+        time, memory = ([side[key] for side in (ours, theirs)] for key in ("seconds", "memory"))
+        reached = f"MAP@R {ours['figures'][2]:.6f} and {theirs['figures'][2]:.6f}"
+        told = f"{time[0]:.1f} against {time[1]:.1f} s of CPU time, {reached}"
+        rows.append(Row(f"{what}: faster", time[1] / time[0], "×", 2.0, "higher", told))
+        told = f"{memory[0]:.0f} against {memory[1]:.0f} MB beside the embeddings"
+        rows.append(Row(f"{what}: memory", memory[0] / memory[1], "×", 0.5, remark=told))
     return rows
 
 
 def null(
-    families: int = 400,
-    losses: int = 4,
-    seeds: int = 10,
-    classes: int = 24,
-    images: int = 6,
+    families: int = 400, losses: int = 4, seeds: int = 10, classes: int = 24, images: int = 6
 ) -> list[Row]:
     """Compare arms that do not differ, and count how often a difference is declared.
 
@@ -175,36 +158,22 @@ def declared_rows(name: str, families: Sequence[Sequence[SeedMean]]) -> list[Row
     every = [comparison for family in families for comparison in family]
     wrong = [[c.p_holm is not None and c.p_holm <= 0.05 for c in family] for family in families]
     declared, any_declared = sum(map(sum, wrong)), sum(map(any, wrong))
-    rows = [
-        Row(
-            f"{name}: declared different",
-            100 * declared / len(every),
-            "%",
-            5,
-            remark=f"{declared:,} of {len(every):,} comparisons, after Holm",
-        ),
-        Row(
-            f"{name}: families with any declared different",
-            100 * any_declared / len(families),
-            "%",
-            5 + _allowance(len(families)),
-            remark=f"{any_declared:,} of {len(families):,}; the bar is 5 % and 1.64 binomial "
-            "errors",
-        ),
-    ]
+    share, of_families = 100 * declared / len(every), 100 * any_declared / len(families)
+    told = f"{declared:,} of {len(every):,} comparisons, after Holm"
+    rows = [Row(f"{name}: declared different", share, "%", 5, remark=told)]
+    told = f"{any_declared:,} of {len(families):,}; the bar is 5 % and 1.64 binomial errors"
+    name_of_any, bar = (
+        f"{name}: families with any declared different",
+        5 + _allowance(len(families)),
+    )
+    rows.append(Row(name_of_any, of_families, "%", bar, remark=told))
     for kind in ("over_seeds", "joint"):
         intervals = [getattr(comparison, kind) for comparison in every]
         covered = sum(interval.low <= 0 <= interval.high for interval in intervals)
-        rows.append(
-            Row(
-                f"{name}: coverage of 95 % intervals, {kind.replace('_', ' ')}",
-                100 * covered / len(every),
-                "%",
-                95 - _allowance(len(every)),
-                "higher",
-                f"{covered:,} of {len(every):,}; the bar is 95 % less 1.64 binomial errors",
-            )
-        )
+        told = f"{covered:,} of {len(every):,}; the bar is 95 % less 1.64 binomial errors"
+        what = f"{name}: coverage of 95 % intervals, {kind.replace('_', ' ')}"
+        bar = 95 - _allowance(len(every))
+        rows.append(Row(what, 100 * covered / len(every), "%", bar, "higher", told))
     return rows
 
 

@@ -193,30 +193,16 @@ def head_update(
         seconds = _run(_UPDATED, *arguments, variables=variables)
         for threads, clock in ((1, "one thread, CPU time"), (2, "2 threads, clock")):
             dense = seconds[f"dense {threads}"]
-            rows += [
-                Row(
-                    f"{name}, products in {side}, {kind}, {clock}",
-                    dense / seconds[f"{side} {threads}"],
-                    "×",
-                    3.5 if side == "bf16" else 2.0,
-                    "higher",
-                    f"{seconds[f'{side} {threads}']:.3f} s against {dense:.3f} s, fastest of "
-                    f"{repeats * _TURN}",
-                )
-                for side in sides[1:]
-            ]
+            for side in sides[1:]:
+                ours, bar = seconds[f"{side} {threads}"], 3.5 if side == "bf16" else 2.0
+                told = f"{ours:.3f} s against {dense:.3f} s, fastest of {repeats * _TURN}"
+                what = f"{name}, products in {side}, {kind}, {clock}"
+                rows.append(Row(what, dense / ours, "×", bar, "higher", told))
     extra = {side: _run(_UPDATED, folder, side, "0", *sizes)["extra"] for side in sides}
-    rows += [
-        Row(
-            f"{name}, products in {side}, extra memory",
-            extra[side] / extra["dense"],
-            "×",
-            0.03,
-            remark=f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, beyond centres and "
-            "momentum",
-        )
-        for side in sides[1:]
-    ]
+    for side in sides[1:]:
+        told = f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, beyond the state"
+        what = f"{name}, products in {side}, extra memory"
+        rows.append(Row(what, extra[side] / extra["dense"], "×", 0.03, remark=told))
     return rows
 
 
@@ -287,15 +273,10 @@ def sampled_head(
         for share, count in ((rate, classes), (1.0, few))
     )
     name = f"head step with update, {classes:,} classes at rate {rate:g}, batch {batch}, {size}-d"
+    ours, theirs = sampled["seconds"], whole["seconds"]
+    told = f"{ours:.2f} s against {theirs:.2f} s, CPU time of one thread"
     return [
-        Row(
-            f"{name}, against {few:,} classes at rate 1",
-            sampled["seconds"] / whole["seconds"],
-            "×",
-            1.5,
-            remark=f"{sampled['seconds']:.2f} s against {whole['seconds']:.2f} s, "
-            "CPU time of one thread",
-        ),
+        Row(f"{name}, against {few:,} classes at rate 1", ours / theirs, "×", 1.5, remark=told),
         Row(f"{name}: peak memory", sampled["peak"], "GiB", 12.0, remark="of the whole process"),
     ]
 
@@ -321,18 +302,16 @@ def utilization(
     plan = plan_step(learner.recipe, classes, device="cpu")
     rate = (plan.backbone_flop + plan.head_flop) / seconds
     product = product_rate(device, learner.precision)
-    return [
-        Row(
-            f"{backbone} with {classes:,} classes, batch {batch_size}: FLOP/s of a training step "
-            f"against a matrix product in {learner.precision}",
-            100 * rate / product,
-            "%",
-            50 if has_fast_bf16(device) else None,
-            "higher",
-            f"{rate / 1e9:,.0f} of {product / 1e9:,.0f} GFLOP/s, {batch_size / seconds:.1f} "
-            f"images/s, {torch.get_num_threads()} threads, fastest of {steps} steps",
-        )
-    ]
+    name = (
+        f"{backbone} with {classes:,} classes, batch {batch_size}: FLOP/s of a training step "
+        f"against a matrix product in {learner.precision}"
+    )
+    told = (
+        f"{rate / 1e9:,.0f} of {product / 1e9:,.0f} GFLOP/s, {batch_size / seconds:.1f} images/s, "
+        f"{torch.get_num_threads()} threads, fastest of {steps} steps"
+    )
+    bar = 50 if has_fast_bf16(device) else None
+    return [Row(name, 100 * rate / product, "%", bar, "higher", told)]
 
 
 def _training(backbone: str, batch_size: int, classes: int) -> tuple[Learner, Batch]:

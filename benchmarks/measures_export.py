@@ -96,17 +96,14 @@ def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
         path.write_bytes(exported.file.content)
         photos = np.ascontiguousarray(exported.images[:8, ..., ::-1])
         found = check_consumers(path, exported.model, photos)
-    return [
-        Row(
-            f"{name}: {row.consumer} against torch, largest difference",
-            row.max_abs,
-            "",
-            CONSUMER_BARS.get(row.consumer.split()[0]),
-            remark=f"version {row.version}, least cosine {row.min_cosine:.7f}",
-        )
-        for row in found
-        if row.max_abs is not None
-    ]
+    rows = []
+    for row in found:
+        if row.max_abs is not None:
+            told = f"version {row.version}, least cosine {row.min_cosine:.7f}"
+            what = f"{name}: {row.consumer} against torch, largest difference"
+            bar = CONSUMER_BARS.get(row.consumer.split()[0])
+            rows.append(Row(what, row.max_abs, "", bar, remark=told))
+    return rows
 
 
 def float_speed(
@@ -245,23 +242,12 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
     row = next(row for row in found.rows if row.figure == "accuracy")
     before, after, interval = row.first.value, row.second.value, row.difference.interval
     assert before is not None and after is not None
-    limits = (
-        ""
-        if interval is None
-        else (
-            f", 95 % interval of the loss [{-100 * interval.high:.2f}, "
-            f"{-100 * interval.low:.2f}], {found.basis}"
-        )
-    )
-    return [
-        Row(
-            f"{found.first.split(' · ')[0]}, {trained.name}: accuracy lost by int8",
-            100 * (before - after),
-            "points",
-            0.2,
-            remark=f"{100 * before:.2f} % → {100 * after:.2f} %{limits}",
-        )
-    ]
+    told = f"{100 * before:.2f} % → {100 * after:.2f} %"
+    if interval is not None:
+        low, high = -100 * interval.high, -100 * interval.low
+        told += f", 95 % interval of the loss [{low:.2f}, {high:.2f}], {found.basis}"
+    what = f"{found.first.split(' · ')[0]}, {trained.name}: accuracy lost by int8"
+    return [Row(what, 100 * (before - after), "points", 0.2, remark=told)]
 
 
 def micro_batching(
@@ -306,21 +292,11 @@ def micro_batching(
     ]
     rates = [clients * requests / float(np.median(side)) for side in (alone, together)]
     title = f"service, {name}, {clients} clients with one image each"
+    told, name = f"one at a time {p99[0]:.0f} ms", f"{title}: micro-batching against one at a time"
+    faster = f"{rates[1]:.1f} against {rates[0]:.1f} images/s, medians of {repeats}"
     return [
-        Row(
-            f"{title}: micro-batching against one at a time",
-            median_ratio(alone, together),
-            "×",
-            1.5,
-            "higher",
-            f"{rates[1]:.1f} against {rates[0]:.1f} images/s, medians of {repeats}",
-        ),
-        Row(
-            f"{title}: p99 with micro-batching",
-            p99[1],
-            "ms",
-            remark=f"one at a time {p99[0]:.0f} ms",
-        ),
+        Row(name, median_ratio(alone, together), "×", 1.5, "higher", faster),
+        Row(f"{title}: p99 with micro-batching", p99[1], "ms", remark=told),
     ]
 
 
@@ -399,14 +375,8 @@ def _ratio(
     times = take_turns(acts, repeats)
     slow, fast = (images / float(np.median(seconds)) for seconds in times)
     remark = f"{fast:.1f} against {slow:.1f} images/s, medians of {repeats}"
-    return Row(
-        measure,
-        median_ratio(*times),
-        "×",
-        bar,
-        "higher",
-        f"{remark}; computed in {about}" if about else remark,
-    )
+    remark += f"; computed in {about}" if about else ""
+    return Row(measure, median_ratio(*times), "×", bar, "higher", remark)
 
 
 def _cosine(

@@ -56,21 +56,8 @@ def checkpoint(
         (written,) = (Path(runs) / "checkpoints").iterdir()
         size = sum(file.stat().st_size for file in written.iterdir()) / 1e6
     name = f"checkpoint of {backbone} and {classes:,} classes with momentum, {size:,.0f} MB"
-    total = statistics.median(totals[1:])
-    stall = statistics.median(stalls[1:])
-    return [
-        Row(
-            f"{name}: until written",
-            total,
-            "s",
-            5.0,
-            remark=f"median of {repeats}; the first took {totals[0]:.2f} s",
-        ),
-        Row(
-            f"{name}: training stalls",
-            stall,
-            "s",
-            1.0,
-            remark=f"median of {repeats}; the first took {stalls[0]:.2f} s",
-        ),
-    ]
+    rows = []
+    for what, times, bar in (("until written", totals, 5.0), ("training stalls", stalls, 1.0)):
+        remark = f"median of {repeats}; the first took {times[0]:.2f} s"
+        rows.append(Row(f"{name}: {what}", statistics.median(times[1:]), "s", bar, remark=remark))
+    return rows

@@ -638,34 +638,20 @@ def _head_rows(
     session: Session, name: str, words: str, classes: int, found: dict[str, tuple[float, int]]
 ) -> list[Row]:
     seconds, extra = found[words]
+    held, told = extra / GB if extra else None, "peak beyond weights, momentum and batch"
     rows = [
         Row(f"{name}: {words}", 1000 * seconds, "ms", remark="forward, backward and update"),
-        Row(
-            f"{name}: {words}, extra memory",
-            extra / GB if extra else None,
-            "GB",
-            remark="peak beyond weights, momentum and batch",
-        ),
+        Row(f"{name}: {words}, extra memory", held, "GB", remark=told),
     ]
     for plain in () if words in DENSE else [dense for dense in DENSE if dense in found]:
         seconds_plain, extra_plain = found[plain]
         # The bars are set against what computes in the same numbers.
         judged = words == "Triton in bf16" and plain == DENSE[1] and classes <= 1_000_000
+        bars = [session.bar(value) if judged else None for value in (2.0, 0.03)]
+        faster, more = seconds_plain / seconds, extra / extra_plain if extra_plain else None
         rows += [
-            Row(
-                f"{name}: {words}, against {plain}",
-                seconds_plain / seconds,
-                "×",
-                session.bar(2.0) if judged else None,
-                "higher",
-                "time",
-            ),
-            Row(
-                f"{name}: {words}, extra memory against {plain}",
-                extra / extra_plain if extra_plain else None,
-                "×",
-                session.bar(0.03) if judged else None,
-            ),
+            Row(f"{name}: {words}, against {plain}", faster, "×", bars[0], "higher", "time"),
+            Row(f"{name}: {words}, extra memory against {plain}", more, "×", bars[1]),
         ]
     return rows
 
@@ -805,18 +791,11 @@ def _kernels(session: Session, name: str, backbone: str, batch: int) -> list[Row
     }
     total = sum(micro for micro, _ in times.values())
     top = sorted(times.items(), key=lambda item: -item[1][0])[:15]
-    return [
-        Row(f"{name}: all kernels", total / 1000, "ms", remark="a step, summed over streams"),
-        *(
-            Row(
-                f"{name}: {kernel[:120]}",
-                micro / 1000,
-                "ms",
-                remark=f"{100 * micro / total:.1f} %, {count:g} times a step",
-            )
-            for kernel, (micro, count) in top
-        ),
-    ]
+    rows = [Row(f"{name}: all kernels", total / 1000, "ms", remark="a step, summed over streams")]
+    for kernel, (micro, count) in top:
+        told = f"{100 * micro / total:.1f} %, {count:g} times a step"
+        rows.append(Row(f"{name}: {kernel[:120]}", micro / 1000, "ms", remark=told))
+    return rows
 
 
 # ---------------------------------------------------------------- around training
@@ -826,13 +805,8 @@ def gpu_loader(session: Session) -> Iterator[Row]:
     """Measure the loader into the device by workers, and a training step that it feeds."""
     missing = [m for m in ("cv2", "simplejpeg") if importlib.util.find_spec(m) is None]
     if missing:
-        yield Row(
-            "loader",
-            None,
-            "",
-            remark=f"{' and '.join(missing)} not installed; decoding needs the wheels "
-            "opencv-python (or opencv-python-headless) and simplejpeg",
-        )
+        told = f"{' and '.join(missing)} not installed; decoding needs OpenCV and simplejpeg"
+        yield Row("loader", None, "", remark=told)
         return
     from facerec.records.synthetic import SyntheticSet, write_synthetic
 
@@ -888,17 +862,10 @@ def _fed(session: Session, data: Path, name: str) -> list[Row]:
     end = clock.mark()
     session.wait()
     whole = clock.seconds(start, end)
-    waiting = clock.totals()["data"] / whole
-    return [
-        Row(
-            f"{name}, batch {batch}, {workers} workers",
-            steps * batch / whole,
-            "images/s",
-            None,
-            "higher",
-            f"{100 * waiting:.1f} % of a step waiting for data; {dataset.num_classes} classes",
-        )
-    ]
+    waiting = 100 * clock.totals()["data"] / whole
+    told = f"{waiting:.1f} % of a step waiting for data; {dataset.num_classes} classes"
+    what = f"{name}, batch {batch}, {workers} workers"
+    return [Row(what, steps * batch / whole, "images/s", None, "higher", told)]
 
 
 def gpu_extraction(session: Session) -> Iterator[Row]:
@@ -958,10 +925,8 @@ def gpu_scoring(session: Session) -> Iterator[Row]:
         peak = ""
         if session.device.type == "cuda":
             peak = f", peak {torch.cuda.max_memory_allocated(session.device) / GB:.1f} GB"
-        remark = (
-            f"{len(targets)} exact thresholds, errors by subject; {pairs / seconds:.3g} pairs/s"
-        )
-        return [Row(name, seconds, "s", remark=remark + peak)]
+        told = f"{len(targets)} exact thresholds, errors by subject; {rate:.3g} pairs/s{peak}"
+        return [Row(name, seconds, "s", remark=told)]
 
     for images in session.sizes.scored:
         name = f"all {images * (images - 1) // 2:,} pairs of {images:,} images"

@@ -29,15 +29,8 @@ FORMS = {"absolute": SEC(weight=0.1), "scale-free": SEC(weight=0.2, scale_free=T
 @register_backbone
 def shrunken_cnn(config: Backbone) -> nn.Module:
     """Make a small network that looks at a quarter of the resolution; seconds an epoch."""
-    trunk = create_trunk(
-        Trunk(
-            name="small_cnn",
-            embedding_size=config.embedding_size,
-            embedding_bn=config.embedding_bn,
-            image_size=28,
-        ),
-        seed=0,
-    )
+    fields = {name: getattr(config, name) for name in ("embedding_size", "embedding_bn")}
+    trunk = create_trunk(Trunk(name="small_cnn", image_size=28, **fields), seed=0)
     return nn.Sequential(nn.AvgPool2d(4), trunk)
 
 
@@ -71,32 +64,19 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
                     )
                     shares.append(share)
                     explained.append(share * residual)
-                    rows.append(
-                        Row(
-                            f"{name} SEC of weight {penalty.weight:g}, {size} dimensions, scale "
-                            f"{scale:g}: its gradient against the margin loss's",
-                            share,
-                            "×",
-                            remark=f"norms then vary by {100 * variation:.2f} % of their mean; the "
-                            f"gradient in the logits has length {residual:.3f}",
-                        )
+                    what = f"{penalty.weight:g}, {size} dimensions, scale {scale:g}"
+                    told = (
+                        f"norms then vary by {100 * variation:.2f} % of their mean; the gradient "
+                        f"in the logits has length {residual:.3f}"
                     )
-            rows.append(
-                Row(
-                    f"{name} SEC: largest share over smallest",
-                    max(shares) / min(shares),
-                    "×",
-                    1.1 if penalty.scale_free else None,
-                )
-            )
+                    name_of = f"{name} SEC of weight {what}: its gradient against the margin loss's"
+                    rows.append(Row(name_of, share, "×", remark=told))
+            bar = 1.1 if penalty.scale_free else None
+            largest = max(shares) / min(shares)
+            rows.append(Row(f"{name} SEC: largest share over smallest", largest, "×", bar))
             if penalty.scale_free:
-                rows.append(
-                    Row(
-                        f"{name} SEC: the same, shares times the length of the gradient in logits",
-                        max(explained) / min(explained),
-                        "×",
-                    )
-                )
+                what = f"{name} SEC: the same, shares times the length of the gradient in logits"
+                rows.append(Row(what, max(explained) / min(explained), "×"))
     return rows
 
 

@@ -166,12 +166,6 @@ class Gallery:
     def __contains__(self, subject: str) -> bool:
         return bool((self.subjects == same_name(subject)).any())
 
-    def __repr__(self) -> str:
-        return (
-            f"<Gallery of {len(self):,} people, {self.space.embedding_size} dimensions, "
-            f"{self.space.name}>"
-        )
-
     # --- enrolling and deleting ------------------------------------------------------------
 
     def enroll(self, embeddings: Embeddings, where: str = "images") -> Enrolment:

@@ -275,7 +275,10 @@ def mixtures(
         # What looks faulty is no example of what is sound, and what is doubtful hardly is.
         sound = np.maximum(1 - 2 * doubt, 1e-6)
         ratio, known = (log_ratio(cosines, faulty, each, sound) for each in (cosines, faulty))
-        doubt = expit(ratio + logit(share_beyond(ratio, known)))
+        share = share_beyond(ratio, known)
+        for _ in range(_ROUNDS):
+            doubt = expit(ratio + logit(share))
+            share = float(np.clip(doubt.mean(), 1e-6, 0.45))
     # What does not hold together is no second subject, but several wrong labels.
     probability[large] = np.where(observed[:, 1] > np.quantile(planted[:, 1], 0.05), doubt, 0.0)
     return probability, second

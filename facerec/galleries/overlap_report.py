@@ -84,7 +84,7 @@ def write_facts(
         "a": _facts(overlap.a, sources[0]),
         "b": _facts(overlap.b, sources[1]),
         "share": overlap.share,
-        "persons_of_a": len(overlap.matches),
+        "subjects_of_a": len(overlap.matches),
         "expected_false": overlap.expected_false,
         "images_of_b": overlap.b.ids[np.concatenate(rows)].tolist() if rows else [],
     }
@@ -96,7 +96,7 @@ def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(str(source.get("path", "")))
     known = {key: source[key] for key in ("kind", "sha256") if key in source}
     files = fingerprint(path) if source.get("kind") == "records" and path.exists() else {}
-    counts = {"persons": len(side), "images": len(side.rows), "ids_sha256": ids_sha256(side.ids)}
+    counts = {"subjects": len(side), "images": len(side.rows), "ids_sha256": ids_sha256(side.ids)}
     return {**known, "path": os.fspath(path.resolve()), **files, **counts}
 
 
@@ -156,7 +156,9 @@ def read_overlap(path: Path) -> KnownOverlap:
             raise ValueError("a field is of another type")
         _records(a.get("files", {}))
         shown = frozenset(same_name(str(image)) for image in images)
-        return KnownOverlap(file, a, b, shown, int(facts["persons_of_a"]))
+        # Older files call subjects persons.
+        subjects = facts.get("subjects_of_a", facts.get("persons_of_a"))
+        return KnownOverlap(file, a, b, shown, int(subjects))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DatasetError(
             f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "

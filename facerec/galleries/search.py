@@ -19,9 +19,6 @@ if TYPE_CHECKING:  # identification alone needs no torch
 BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""
 
-_SEED = 1234
-"""Of the k-means that places the cells of an index."""
-
 
 def group_sums(
     vectors: NDArray[np.floating],
@@ -168,7 +165,7 @@ class FaissIndex:
         cells = max(1, min(round(4 * math.sqrt(count)), count // 39))
         quantizer = faiss.IndexFlatIP(size)
         self._index: Any = faiss.IndexIVFFlat(quantizer, size, cells, faiss.METRIC_INNER_PRODUCT)
-        self._index.cp.seed = _SEED
+        self._index.cp.seed = 1234  # of the k-means that places the cells
         self._index.train(templates)
         self._index.nprobe = min(cells, max(8, cells // 16))
         self._index.add(templates)

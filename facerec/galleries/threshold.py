@@ -295,7 +295,8 @@ class Calibration:
         missed = np.cumprod(np.maximum(missed, 0), axis=1)
         alarm = np.where(hits > 0, 1 - missed[np.arange(hits.size), hits - 1], 0.0)
         # As if all others reached the threshold where all that are kept do.
-        return np.where((hits == self.scores.shape[1]) & (hits < self.eligible), 1.0, alarm)
+        kept = np.count_nonzero(self.entries >= 0, axis=1)
+        return np.where((hits == kept) & (hits < self.eligible), 1.0, alarm)
 
 
 def left_out(

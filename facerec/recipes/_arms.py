@@ -100,19 +100,14 @@ four = triplet, semihard, n_pair, multi_similarity = losses(
 
 (contrastive,) = losses("Contrastive=Contrastive")
 
+scale = Range("loss.margin.scale", 8.0, 64.0, "log")
+
 margin_heads = tuple(
-    Arm(
-        type(margin).__name__,
-        MarginHead(margin),
-        search=(
-            Range("loss.margin.margin", *limits),
-            Range("loss.margin.scale", 8.0, 64.0, "log"),
-        ),
-    )
-    for margin, limits in (
-        (SphereFace(scale=32.0), (1.0, 1.7)),
-        (CosFace(scale=32.0, margin=0.2), (0.0, 0.5)),
-        (ArcFace(scale=32.0, margin=0.3), (0.0, 0.6)),
+    Arm(name, MarginHead(margin), search=(Range("loss.margin.margin", low, high), scale))
+    for name, margin, low, high in (
+        ("SphereFace", SphereFace(scale=32.0), 1.0, 1.7),
+        ("CosFace", CosFace(scale=32.0, margin=0.2), 0.0, 0.5),
+        ("ArcFace", ArcFace(scale=32.0, margin=0.3), 0.0, 0.6),
     )
 )
 
@@ -145,11 +140,7 @@ def sec_at(*weights: float) -> list[tuple[str, SEC]]:
 
 
 def paper(
-    name: str,
-    question: str,
-    bases: Iterable[Arm],
-    *penalties: tuple[Any, ...],
-    **fields: Any,
+    name: str, question: str, bases: Iterable[Arm], *penalties: tuple[Any, ...], **fields: Any
 ) -> Comparison:
     """Return a comparison on features whose arms with a penalty try the settings of the loss alone.
 

@@ -21,10 +21,14 @@ SHA = "ab" * 32
 
 
 def embeddings(
-    vectors: np.ndarray, subjects: Any = None, sha256: str = SHA, **changes: Any
+    vectors: np.ndarray,
+    subjects: Any = None,
+    sha256: str = SHA,
+    channels: str = "rgb",
+    **changes: Any,
 ) -> Embeddings:
     matrix = np.asarray(vectors, np.float32)
-    preprocessing = {"channels": "rgb", "mean": 127.5, "std": 128.0}
+    preprocessing = {"channels": channels, "mean": 127.5, "std": 128.0}
     note = {"model": {"name": "tiny", "sha256": sha256, "preprocessing": preprocessing}}
     found = Embeddings(
         matrix,
@@ -130,23 +134,22 @@ def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
     assert "b" not in found and "a" in found
 
 
-def test_embeddings_of_another_model_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("token", "change"),
+    [
+        ("model", {"sha256": "cd" * 32}),
+        ("preprocessing", {"channels": "bgr"}),
+        ("flip", {"flip": True}),
+        ("embedding size", {"width": 8}),
+    ],
+)
+def test_embeddings_of_another_space_are_refused(token: str, change: dict[str, Any]) -> None:
     vectors, names = people(4)
     found = gallery(vectors, names)
-    strangers = {
-        "model": embeddings(vectors, names, sha256="cd" * 32),
-        "flip": embeddings(vectors, names, flip=True),
-        "embedding size": embeddings(vectors[:, :8], names),
-    }
-    other = embeddings(vectors, names)
-    note = {"model": {**other.note["model"], "preprocessing": {"channels": "bgr"}}}
-    strangers["preprocessing"] = replace(other, note=note)
-    for token, foreign in strangers.items():
-        for act in (found.enroll, found.calibrate):
-            with pytest.raises(ModelError, match=token):
-                act(foreign)
+    foreign = embeddings(vectors[:, : change.pop("width", 16)], names, **change)
+    for act in (found.enroll, found.calibrate, found.identify):
         with pytest.raises(ModelError, match=token):
-            found.identify(foreign, threshold=0.5)
+            act(foreign)
     assert len(found) == 4 and found.calibration is None
 
 
@@ -163,8 +166,6 @@ def test_questions_without_an_answer_are_refused() -> None:
     assert all(answer.subject is None and answer.candidates for answer in listed)
     with pytest.raises(MetricError, match="empty"):
         Gallery(found.space).search(vectors)
-    with pytest.raises(DatasetError, match="'nobody'"):
-        found.delete("nobody")
     with pytest.raises(DatasetError, match="named"):
         found.enroll(embeddings(vectors))
 
@@ -173,8 +174,7 @@ def test_questions_without_an_answer_are_refused() -> None:
 
 
 def test_own_people_stand_in_for_strangers() -> None:
-    vectors, names = people(30)
-    found = gallery(vectors, names)
+    found = gallery(*people(30))
     calibration = found.calibrate()
     cosines = found.templates.astype(np.float64) @ found.templates.T.astype(np.float64)
     for place, row in enumerate(calibration.probe_subjects):
@@ -277,17 +277,18 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "g.npz"
     with pytest.raises(DatasetError, match="cannot be read"):
         Gallery.read(path)
-    path.write_bytes(b"PK no archive")
-    with pytest.raises(DatasetError, match="no gallery"):
-        Gallery.read(path)
     vectors, names = people(6)
     found = gallery(vectors, names)
-    found.calibrate()
+    calibration = found.calibrate()
+    entries = calibration.entries
+    lower = np.where(entries == entries[0, 0], -2, entries)
     for change in (
         {"templates": found.templates * 2},
         {"templates": found.templates[:3]},
-        {"subjects": np.array(["x"] * 6)},
+        {"subjects": np.array([*"abcd", "\xe9", "e\u0301"])},  # one name in two forms
         {"images": found.images.astype(np.float64)},
+        {"calibration": replace(calibration, entries=lower)},
+        {"calibration": replace(calibration, entry_subjects=np.arange(1, 7))},
     ):
         broken = gallery(vectors, names)
         for name, value in change.items():
@@ -295,20 +296,10 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
         broken.write(path)
         with pytest.raises(DatasetError, match="no gallery"):
             Gallery.read(path)
-    assert found.calibration is not None
-    entries = found.calibration.entries
-    for changed in (
-        replace(found.calibration, entries=np.where(entries == entries[0, 0], -2, entries)),
-        replace(found.calibration, entry_subjects=np.arange(1, 7)),
-    ):
-        broken = gallery(vectors, names)
-        broken.calibration = changed
-        broken.write(path)
-        with pytest.raises(DatasetError, match="calibration"):
+    for content in (b"PK no archive", b""):
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match="no gallery"):
             Gallery.read(path)
-    np.savez(path, vectors=vectors)
-    with pytest.raises(DatasetError, match="no gallery"):
-        Gallery.read(path)
 
 
 _KILLED = """
@@ -392,16 +383,3 @@ def test_a_name_is_one_person_in_any_form(name: str) -> None:
     assert calibration.probe_subjects.tolist() == [0]
     found.delete(name)
     assert len(found) == 4 and name not in found and COMPOSED not in found
-
-
-def test_a_file_with_a_person_in_two_forms_is_refused(tmp_path: Path) -> None:
-    vectors, names = people(3)
-    found = gallery(vectors, names)
-    found.subjects = np.array(["a", "\xe9", "e\u0301"])
-    found.write(tmp_path / "g.npz")
-    with pytest.raises(DatasetError, match=r"'é' is in it twice.*enrol everybody anew"):
-        Gallery.read(tmp_path / "g.npz")
-    # One form alone is composed.
-    found.subjects = np.array(["a", "b", "e\u0301"])
-    found.write(tmp_path / "g.npz")
-    assert "\xe9" in Gallery.read(tmp_path / "g.npz").subjects

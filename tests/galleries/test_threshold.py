@@ -161,18 +161,10 @@ def test_what_the_data_does_not_carry_has_no_value() -> None:
         few.threshold("1e-3", 1000)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda c: c.threshold("0", 5), "above 0"),
-        (lambda c: c.threshold("2", 5), "rate"),
-        (lambda c: c.threshold("0.1", 5, confidence=1.0), "confidence"),
-    ],
-)
-def test_impossible_questions_are_refused(call: object, words: str) -> None:
-    calibration, _ = random_calibration()
-    with pytest.raises(MetricError, match=words):
-        call(calibration)  # type: ignore[operator]
+@pytest.mark.parametrize(("target", "size"), [("0", 5), ("2", 5), ("0.1", 0)])
+def test_impossible_targets_are_refused(target: str, size: int) -> None:
+    with pytest.raises(MetricError):
+        random_calibration()[0].threshold(target, size)
 
 
 # --- the tail --------------------------------------------------------------------------------

@@ -111,14 +111,15 @@ def _differ(
         (errors,) = all_pairs_rates(vectors, people, [(codes, names)], targets=("1e-2",))
         assert isinstance(errors, GroupErrors), errors
         point = errors.points[0]
-        count["FNMR", "rate"] += point.overall[1].value or 0.0
+        whole = point.fnmr[-1]
+        count["FNMR", "rate"] += whole.value if whole else 0.0
         for row in differentials(errors, replicates=replicates, seed=run).rows:
             if row.measure != measure or row.p_value is None:
                 continue
             count[row.of, "made"] += 1
             count[row.of, "found"] += row.p_value < 0.05
             rates = point.fmr if row.of == "FMR" else point.fnmr
-            ends = [rates[place].value for place in (-1, 0)]
+            ends = [share.value if (share := rates[place]) else 1.0 for place in (-2, 0)]
             count[row.of, "ratio"] += math.log((ends[0] or 1.0) / (ends[1] or 1.0))
     return count
 

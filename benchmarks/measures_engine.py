@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from facerec.backbones import Backbone
 from facerec.devices import has_fast_bf16
 from facerec.heads import SEC, ArcFace, MarginClassifier
-from facerec.heads.margin_softmax import Precision, margin_softmax
+from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
 from facerec.records import Data
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
@@ -64,7 +64,9 @@ class _Head:
         else:
             margin = ArcFace(wrap="none")
             self.loss = lambda: (
-                margin_softmax(self.embeddings, self.weight, labels, margin, precision=side).loss
+                margin_softmax(
+                    self.embeddings, self.weight, labels, margin, arithmetic=Arithmetic(side)
+                ).loss
             )
 
     def __call__(self) -> float:
@@ -134,7 +136,7 @@ class _UpdatedHead(_Head):
             self.loss = lambda: (
                 margin_softmax(
                     *(self.embeddings, self.weight, labels, margin),
-                    precision=precision,
+                    arithmetic=Arithmetic(precision),
                     update=update,
                 ).loss
             )

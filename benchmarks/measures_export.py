@@ -283,7 +283,7 @@ def micro_batching(
         requests: of each client that count.
         repeats: of both sides in turn.
     """
-    from facerec.service.app import Limits, Service
+    from facerec.service.app import Bounds, Service
 
     exported = _export(name, width)
     image = cv2.imencode(".png", exported.images[0, ..., ::-1])[1].tobytes()
@@ -293,8 +293,8 @@ def micro_batching(
         recognizer = FaceRecognizer(load_model(path), flip=False)
 
         def answer(max_batch: int) -> tuple[float, NDArray[np.float64]]:
-            limits = Limits(max_batch=max_batch)
-            with client.running(Service(recognizer, limits)) as url:
+            bounds = Bounds(max_batch=max_batch)
+            with client.running(Service(recognizer, bounds)) as url:
                 found = client.load_service(url, image, clients=clients, requests=requests)
             return found.seconds, found.latencies
 

@@ -15,16 +15,16 @@ from rows import Row
 from scipy.stats import kruskal
 
 from facerec.fairness.association import associate
-from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_figures
-from facerec.fairness.welch import permute
+from facerec.fairness.norms import SubjectNorms, norm_figures
+from facerec.fairness.variance_shares import permute
 
 _AUDIT = """
 import csv, json, pathlib, sys, time
 import numpy as np, torch
 from facerec.embedding import Embeddings
 from facerec.fairness.attributes import read_attributes
-from facerec.fairness.audit import audit
-from facerec.fairness.outputs import write_audit
+from facerec.fairness.audit import audit_embeddings
+from facerec.fairness.page import write_audit
 from facerec.fairness.rows import select
 
 folder, subjects, images, dimensions = json.loads(sys.argv[1])
@@ -49,7 +49,7 @@ def show(stage, done, total):
     stages.setdefault(stage, time.perf_counter())
 start, used = time.perf_counter(), time.process_time()
 labels = read_attributes(folder / "attributes.csv", ["group"])
-found = audit(Embeddings(vectors, norms, False, ids), labels, progress=show)
+found = audit_embeddings(Embeddings(vectors, norms, False, ids), labels, progress=show)
 show("report", 0, 1)
 write_audit(folder / "report", found, "benchmark")
 end, used = time.perf_counter(), time.process_time() - used
@@ -109,7 +109,7 @@ def audit_speed(subjects: int = 10_000, images: int = 20, repeats: int = 3) -> l
     people = np.repeat(np.arange(subjects), images)
     norms = 20 + generator.standard_normal(subjects)[people]
     norms += generator.standard_normal(len(people))
-    sample = SubjectNorms.from_images(norms, people, groups[people])
+    sample = SubjectNorms.of(norms, people, groups[people], "ABCD")
     times = np.empty((repeats, 3))
     for row in times:
         start = time.process_time()
@@ -117,7 +117,7 @@ def audit_speed(subjects: int = 10_000, images: int = 20, repeats: int = 3) -> l
         middle = time.process_time()
         permute(sample.means, sample.groups)
         late = time.process_time()
-        associate(sample, SubjectBootstrap(sample.groups))
+        associate(sample)
         row[:] = middle - start, late - middle, time.process_time() - late
     table, test, whole = times.min(axis=0).tolist()
     name = f"norm audit, {subjects:,} subjects × {images} images in {GROUPS} groups"
@@ -170,8 +170,8 @@ def _draw(generator: np.random.Generator, icc: float, shift: float) -> NDArray[n
 
 def _rejects(norms: NDArray[np.float64], permutations: int, seed: int) -> bool:
     people = np.repeat(np.arange(len(norms)), IMAGES)
-    sample = SubjectNorms.from_images(norms.ravel(), people, _groups()[people])
-    return permute(sample.means, sample.groups, permutations, seed).p <= 0.05
+    sample = SubjectNorms.of(norms.ravel(), people, _groups()[people], "ABCD")
+    return permute(sample.means, sample.groups, permutations, seed)[1] <= 0.05
 
 
 def _remark(count: int, runs: int) -> str:

@@ -18,7 +18,6 @@ from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
-from facerec.verification.uncertainty import Uncertainty
 
 TARGETS = ("1e-2", "1e-3")
 MATED, OTHERS = 3000, 6000
@@ -165,20 +164,21 @@ class Population:
             )
             first, second, same = first[kept], second[kept], same[kept]
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
-        uncertainty = Uncertainty(Pairs(first, second, same, person), scores, None)
-        scored = uncertainty.scored
+        pairs = Pairs(first, second, same, person)
+        scored, _ = pairs.comparisons(scores, np.ones(scores.size, bool))
         points = [
             point for target in TARGETS if (point := scored.figures.tpr_at_fpr(target)).resolvable
         ]
         found = {
-            f"TPR@FPR={point.target}": (interval, truth[f"TPR@FPR={point.target}"])
-            for point, (interval, _, _) in zip(
-                points, uncertainty.operating_points(points), strict=True
+            f"TPR@FPR={point.target}": (
+                scored.tpr_interval(point),
+                truth[f"TPR@FPR={point.target}"],
             )
+            for point in points
         }
         found |= {
-            "AUC": (uncertainty.auc(), truth["AUC"]),
-            "EER": (uncertainty.eer(), truth["EER"]),
+            "AUC": (scored.interval(scored.auc()), truth["AUC"]),
+            "EER": (scored.interval(scored.eer()), truth["EER"]),
         }
         for rate in (0.05, 0.01):
             share = scored.share(scores < truth[f"FNMR {rate}"], same)

@@ -28,10 +28,11 @@ import ray
 import ray.data
 from numpy.typing import NDArray
 
-from facerec.commands.embed import Job, Source, open_source
+from facerec.commands import embedder
+from facerec.commands.sources import Kind, Opened, open_set
 from facerec.embedding.extraction import describe_embedding, embed_images
 from facerec.embedding.file import write_embeddings
-from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.parquet import JOB_FILE
 from facerec.embedding.parts import job_identity
 from facerec.errors import DatasetError, FacerecError, message_line
@@ -45,6 +46,15 @@ from facerec.shards import shard_paths
 ATTEMPTS = 20
 """How often a block is given to another worker before the job ends: an image that kills every
 worker must not keep a cluster busy for ever."""
+
+
+@dataclass(frozen=True)
+class Job(embedder.Embedder):
+    """What is to be embedded, beside how."""
+
+    out: Path = Path("embeddings")
+    records: Path | None = None
+    images: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,7 @@ class Embedder:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model: EmbeddingModel = load_model(
-            job.model, device=job.device, batch_size=job.batch_size
-        )
+        self.model: EmbeddingModel = job.load(job.model)
         self.at = ""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -178,12 +186,10 @@ def ray_embed(
     console.print(f"embeddings: {out}")
 
 
-def open_one(job: Job, source: str) -> Source:
+def open_one(job: Job, source: str) -> Opened:
     """Open one source of images."""
-    path = Path(source)
-    if job.records is None:
-        return open_source(images=path, on_error=job.on_error)
-    return open_source(records=path, on_error=job.on_error)
+    kind: Kind = "images" if job.records is None else "records"
+    return open_set(kind, source, on_error=job.on_error)
 
 
 def plan(job: Job, shard_size: int, progress: Progress) -> tuple[list[Block], NDArray[np.void]]:
@@ -223,7 +229,7 @@ def begin(job: Job, blocks: list[Block]) -> None:
     Raises:
         DatasetError: the folder holds something else, or shards of another job.
     """
-    model = load_model(job.model, batch_size=job.batch_size)  # wrong flags end the job here
+    model = replace(job, device="auto").load(job.model)  # wrong flags end the job here
     note = describe_embedding(model, flip=job.flip, align=None, batch_size=job.batch_size)
     note["source"] = {"path": str(job.records or job.images)}
     shards = {block.shard: block.stop - block.start for block in blocks}

@@ -17,16 +17,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from facerec.commands.train import Options, train_recipe
-from facerec.embedding import Embeddings, embed_images, load_model
+from facerec.embedding import embed_images, load_model
 from facerec.fairness.attributes import Attributes, join, read_attributes
-from facerec.fairness.audit import audit
+from facerec.fairness.audit import audit_embeddings
 from facerec.fairness.baseline import READING, BaselineComparison, Change, RunPair, compare_runs
-from facerec.fairness.result import Settings
+from facerec.fairness.result import AuditSettings
 from facerec.recipe import load_recipe
 from facerec.report.words import limits, number
 from facerec.training import Recipe
@@ -49,19 +47,6 @@ def train(recipe: Recipe, seed: int, arm: str, runs: Path) -> Path:
     return folder
 
 
-def groups_of(
-    embeddings: Embeddings, attributes: Attributes
-) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-    """Return subject and group of each image, −1 where they are not known, and the groups."""
-    assert embeddings.ids is not None
-    joined = join(attributes, embeddings.ids, embeddings.norms, embeddings.failures)
-    subject = np.full(len(embeddings.norms), -1)
-    group = subject.copy()
-    subject[joined.rows] = joined.subjects
-    group[joined.rows] = joined.groupings[0].codes
-    return subject, group, joined.groupings[0].names
-
-
 def study(
     recipe: Recipe,
     bench: Bench,
@@ -77,21 +62,21 @@ def study(
         for arm in ARMS:
             model = load_model(train(recipe, seed, arm, out / "runs"))
             embeddings = embed_images(model, bench.images, flip=True)
-            audited = audit(
+            audited = audit_embeddings(
                 embeddings,
                 attributes,
-                settings=Settings(targets=targets, replicates=replicates),
+                settings=AuditSettings(targets=targets, replicates=replicates),
                 source=f"seed {seed} {arm}",
             )
             embedded[seed, arm] = embeddings
             said += [f"seed {seed} {arm}: {finding.text}" for finding in audited.findings[:1]]
-    subject, group, names = groups_of(embedded[seeds[0], ARMS[0]], attributes)
+    joined = join(attributes, embedded[seeds[0], ARMS[0]])
+    groups = joined.groupings[0]
     comparison = compare_runs(
         [RunPair(seed, *(embedded[seed, arm] for arm in ARMS)) for seed in seeds],
-        subject,
-        group,
-        names,
-        attribute=next(iter(attributes.groups)),
+        joined.subjects,
+        groups.codes,
+        groups.names,
         pairs=bench.pairs,
         targets=targets,
     )

@@ -25,7 +25,6 @@ from facerec.galleries import (
     impostor_tail,
     label_faults,
 )
-from facerec.galleries import overlap as galleries_overlap
 from facerec.verification import unit_rows
 from facerec.verification.scoring import score_all_pairs
 
@@ -148,10 +147,7 @@ def test_files_are_read_alike(in_files: Callable[[], None], tmp_path: Path, kind
 
 
 def all_pairs(first: Embeddings, _: Embeddings) -> Any:
-    thirds = np.array([f"g{row % 3}" for row in range(len(first.vectors))])
-    return score_all_pairs(
-        first.vectors, first.subjects, fpr=("1e-1", "1e-2"), thresholds=(0.3,), groups=thirds
-    )
+    return score_all_pairs(first.vectors, first.subjects, fpr=("1e-1", "1e-2"), thresholds=(0.3,))
 
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:
@@ -197,13 +193,12 @@ def test_more_images_take_little_more_memory(
         (large_arrays, "_ROWS"),
         (unit_rows, "_ROWS"),
         (impostor_tail, "_BLOCK"),
-        (galleries_overlap, "_BLOCK"),
         (label_faults, "_TILE"),
         (duplicates, "_PAIRS"),
     ):
         monkeypatch.setattr(module, name, 64)
     monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)
-    monkeypatch.setattr(impostor_tail, "_SAMPLE", 1 << 12)
+    monkeypatch.setattr(impostor_tail, "_SAMPLE", 64)
     size, fixed = 512, tmp_path / "fixed.npz"
     write_embeddings(fixed, face_set(10, 6, 9, size))
     peaks = []

@@ -90,7 +90,7 @@ def test_a_number_lies_in_its_limits_or_is_named(kind: type, name: str, limits: 
             assert math.isfinite(value) and value in limits
 
 
-@pytest.mark.parametrize("options", [plan_command.Options, train_command.Options])
+@pytest.mark.parametrize("options", [plan_command.Step, train_command.Options])
 def test_the_numbers_of_commands(options: type) -> None:
     for _, name, limits in fields(options):
         for value in ODD:

@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,10 +48,11 @@ def names(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path) -> None:
-    recipe = tiny_recipe(Path("nowhere"))
-    monitor = Monitor(
-        folder, recipe, Processes(0, 1, torch.device("cpu")), total_steps=8, steps_per_epoch=4
-    )
+    processes = Processes(0, 1, torch.device("cpu"))
+    facts = {"processes": processes, "device": processes.device, "step": 0}
+    steps = {"total_steps": 8, "steps_per_epoch": 4}
+    learner = SimpleNamespace(recipe=tiny_recipe(Path("nowhere")), **facts, **steps)
+    monitor = Monitor(folder, learner)  # type: ignore[arg-type]
     numbers = {name: torch.tensor(2.0) for name in ("loss", "norm_mean", "norm_variance")}
     monitor.record(1, numbers, lr=0.1)
 

@@ -38,14 +38,6 @@ Activation = Callable[[int], nn.Module]
 """Makes the module that follows a convolution of so many channels."""
 
 
-def _relu(_channels: int) -> nn.Module:
-    return nn.ReLU()
-
-
-def _relu6(_channels: int) -> nn.Module:
-    return nn.ReLU6()
-
-
 class _DepthWise(_Layers):
     """Expand 1×1 → depthwise 3×3 (stride) → project 1×1, with a shortcut where ``residual``."""
 
@@ -169,8 +161,8 @@ def _conv(
 def _first_group(channels: int, unit: int, blocks: int, activation: Activation) -> _Layers:
     if blocks == 0:
         return _Layers(
-            _conv(channels, channels, 3, groups=channels, activation=_relu),
-            _conv(channels, channels, 1, activation=_relu),
+            _conv(channels, channels, 3, groups=channels, activation=lambda _: nn.ReLU()),
+            _conv(channels, channels, 1, activation=lambda _: nn.ReLU()),
         )
     if blocks == 1:
         return _conv(channels, channels, 3, groups=unit, activation=activation)
@@ -206,7 +198,7 @@ def w600k_mbf(config: Backbone) -> MobileFaceNet:
 @register_backbone
 def mobilefacenet(config: Backbone) -> MobileFaceNet:
     """0.99 million parameters at D = 128: the paper's sizes, with ReLU6."""
-    return MobileFaceNet((0, 4, 6, 2), 1, config, _relu6)
+    return MobileFaceNet((0, 4, 6, 2), 1, config, lambda _: nn.ReLU6())
 
 
 @register_backbone
@@ -215,4 +207,4 @@ def mobilefacenet_half(config: Backbone) -> MobileFaceNet:
 
     The names of its tensors are a part of mobilefacenet's, so that it can start from one.
     """
-    return MobileFaceNet((0, 2, 3, 1), 1, config, _relu6)
+    return MobileFaceNet((0, 2, 3, 1), 1, config, lambda _: nn.ReLU6())

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from facerec.backbones.preprocessing import Preprocessing
-from facerec.errors import ImageError
 
 
 def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -21,15 +20,7 @@ def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
     Returns:
         float32, ``(B, 3, H, W)``.
-
-    Raises:
-        ImageError: another shape or type, for example images that were normalised before.
     """
-    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
-        raise ImageError(
-            f"images must be uint8 RGB of shape (B, H, W, 3), found {images.dtype} of shape "
-            f"{tuple(images.shape)}; give decoded pixels, not normalised ones"
-        )
     if preprocessing.channels == "bgr":
         images = images.flip(3)
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)

@@ -38,12 +38,10 @@ def recompute_activations(backbone: nn.Module) -> None:
             checkpoint,
             block.forward,
             use_reentrant=False,
-            context_fn=functools.partial(_contexts, block),
+            context_fn=functools.partial(
+                lambda block: (contextlib.nullcontext(), _uncounted(block)), block
+            ),
         )
-
-
-def _contexts(block: nn.Module) -> tuple[Any, Any]:
-    return contextlib.nullcontext(), _uncounted(block)
 
 
 @contextlib.contextmanager

@@ -95,8 +95,6 @@ def is_backbone(name: str) -> bool:
         return True
     for file in os.environ.get(OWN_FILES, "").split(os.pathsep):
         if file and name not in _builders:
-            if not Path(file).is_file():
-                raise RecipeError(f"{OWN_FILES}: there is no file {file}; name Python files")
             run_python(Path(file))
     return name in _builders
 
@@ -111,9 +109,7 @@ def registered_by(name: str) -> str | None:
 
 def _source(builder: Callable[[Backbone], nn.Module]) -> tuple[str, str]:
     """Return the file and the place in it where a function is written."""
-    code = getattr(builder, "__code__", None)
-    file = "an object" if code is None else os.path.realpath(code.co_filename)
-    return file, getattr(builder, "__qualname__", repr(builder))
+    return os.path.realpath(builder.__code__.co_filename), builder.__qualname__
 
 
 def create_backbone(
@@ -167,11 +163,11 @@ def _builder(name: str) -> Callable[[Backbone], nn.Module]:
 
         return TimmBackbone
     if not is_backbone(name):
-        close = difflib.get_close_matches(name, _builders, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_builders)}"
+        close = difflib.get_close_matches(name, _builders, n=1) or _builders
         raise RecipeError(
-            f"backbone.name: no backbone is called {name!r}, {hint} (one of your own is registered "
-            f"by a file that the recipe imports or {OWN_FILES} names)"
+            f"backbone.name: no backbone is called {name!r}, did you mean "
+            f"{' or '.join(map(repr, close))}? (one of your own is registered by a file that the "
+            f"recipe imports or {OWN_FILES} names)"
         )
     return _builders[name]
 

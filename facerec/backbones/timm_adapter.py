@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.backbones.registry import TIMM, Backbone, embedding_batch_norm, full_precision
-from facerec.errors import MissingExtraError, ModelError, RecipeError
+from facerec.errors import MissingExtraError, ModelError, RecipeError, message_line
 
 
 class TimmBackbone(nn.Module):
@@ -68,7 +68,7 @@ def _create(config: Backbone, image_size: int) -> nn.Module:
     # torchvision, which timm needs, fails in other ways beside a torch that it does not fit.
     except (ImportError, RuntimeError, OSError) as error:
         raise MissingExtraError(
-            f"{config.name} needs timm, which does not import ({_reason(error)}); "
+            f"{config.name} needs timm, which does not import ({message_line(error)}); "
             "run: pip install 'facerec[timm]'"
         ) from error
     if ":" in name:
@@ -83,7 +83,7 @@ def _create(config: Backbone, image_size: int) -> nn.Module:
     except Exception as error:  # timm raises whatever a model's own code does
         given = f" with {', '.join(options)}" if options else ""
         raise RecipeError(
-            f"timm makes no model {name!r}{given} ({_reason(error)}); see timm.list_models()"
+            f"timm makes no model {name!r}{given} ({message_line(error)}); see timm.list_models()"
         ) from error
 
 
@@ -95,7 +95,7 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
             shape = trunk(torch.zeros(1, 3, image_size, image_size)).shape
     except Exception as error:  # as above
         raise ModelError(
-            f"{name} takes no images of {image_size}×{image_size} pixels ({_reason(error)}); "
+            f"{name} takes no images of {image_size}×{image_size} pixels ({message_line(error)}); "
             "choose a network that does, or in a comparison set trunk.image_size and the transform "
             "to what it takes"
         ) from error
@@ -107,7 +107,3 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
             "network that pools"
         )
     return shape[1]
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

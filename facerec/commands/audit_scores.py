@@ -10,10 +10,9 @@ import tyro
 from facerec.commands.audit import (
     PRECISION,
     Precision,
-    assertion,
-    calibrate_on_scores,
     files_read,
-    finish,
+    fix_on_scores,
+    tell_audit,
 )
 from facerec.commands.cli import Console, listed, run_command
 from facerec.errors import DatasetError
@@ -25,7 +24,6 @@ def audit_scores(
     out: Path,
     attributes: Path | None = None,
     subject: str = "subject_id",
-    intersect: bool = False,
     distances: bool = False,
     threshold_from: Path | None = None,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
@@ -44,21 +42,19 @@ def audit_scores(
         attributes: a .csv file of subjects and their groups, if these are not columns of the
             scores.
         subject: column of the subject.
-        intersect: make the combinations of all groups groups too.
         distances: the scores are distances: smaller means more alike.
         threshold_from: fix the thresholds on other labelled scores (.csv).
-        precision: targets, resamples and assertions.
+        precision: targets and resamples.
     """
     from facerec.embedding.file import is_embeddings
     from facerec.fairness.attributes import read_attributes
-    from facerec.fairness.outputs import check_audit_folder
+    from facerec.fairness.page import check_audit_folder
     from facerec.fairness.scores import audit_scores as audit
     from facerec.verification.protocols import read_scores
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    asserted = [assertion(text) for text in precision.assertion]
-    settings, groups = precision.settings(intersect), listed(group)
+    settings, groups = precision.settings(), listed(group)
     for path in (scores, threshold_from):
         if path is not None and is_embeddings(path):
             raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
@@ -68,20 +64,20 @@ def audit_scores(
         labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
     columns = () if labels is not None else groups
     scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
-    calibration = None
+    thresholds = None
     if threshold_from is not None:
-        calibration = calibrate_on_scores(threshold_from, settings.targets, distances)
+        thresholds = fix_on_scores(threshold_from, settings.targets, distances)
     result = audit(
         scored,
         groups,
         name=scores.name,
         settings=settings,
         attributes=labels,
-        calibration=calibration,
+        thresholds=thresholds,
         allow_inferred=precision.allow_inferred_labels,
         inputs=files_read(scores=scores, attributes=attributes, calibration=threshold_from),
     )
-    finish(result, out, asserted, console)
+    tell_audit(result, out, console)
 
 
 main = partial(run_command, audit_scores)

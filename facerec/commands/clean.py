@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.embedder import DEFAULT, Embedder
-from facerec.commands.models import print_embeddings, print_notes
-from facerec.errors import DatasetError, MetricError
+from facerec.commands.embedder import print_embeddings, print_notes
+from facerec.errors import DatasetError
 from facerec.files import check_file_name
-from facerec.large_arrays import take
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, text_table
+from facerec.report.table import Cell, Table
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
@@ -42,9 +39,7 @@ def clean(
     embeddings: Path | None = None,
     page: Path | None = None,
     across: bool = True,
-    flip: bool = True,
-    on_error: Literal["error", "skip"] = "error",
-    embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
+    device: str = "auto",
 ) -> None:
     """Find wrong labels, people under two labels, classes of two people, and duplicates.
 
@@ -55,67 +50,45 @@ def clean(
 
     Args:
         source: A record file, its folder, a folder of subject/image.jpg, or an embeddings file
-            (.npz, .parquet, .csv) that says who is on the images.
+            (.npz, .parquet) that says who is on the images.
         out: The .csv file of proposals to write.
-        embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
+        embeddings: The embeddings of the images of SOURCE, as facerec embed --records writes them.
         page: Also write a page that shows the faces of the surest proposals, .html; it then holds
             personal data.
         across: Look for duplicates among images of different labels too: a comparison of all pairs,
             whose time grows with the square of their number.
-        flip: With --model, sum the embeddings of each image and its mirror image.
-        on_error: With --model, stop at a bad image, or leave it out.
-        embedder: How images become embeddings.
+        device: Where to compute: auto, cpu, cuda, cuda:1, mps.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.galleries.cleaning import clean_set
+    from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
     from facerec.records.training_set import Data, open_dataset
 
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     check_file_name(out, DatasetError)
-    embedder.refuse_unused(flip)
-    dataset: FaceDataset | None = None
     console = Console(highlight=False, soft_wrap=True)
-    if is_embeddings(source):
-        if embedder.model is not None or embeddings is not None or page is not None:
-            raise DatasetError(
-                f"{source}: holds embeddings already and no faces to show; leave out --model, "
-                "--embeddings and --page, or name the records"
-            )
-        embedded = read_embeddings(source)
-        print_embeddings(source, embedded, console)
-        if embedded.subjects is None:
-            raise DatasetError(
-                f"{source}: does not say who is on the images; make it with facerec embed --records"
-            )
-        labels, titles = embedded.subjects, embedded.ids
-    else:
-        dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
+    dataset: FaceDataset | None = None
+    stored = source if is_embeddings(source) else embeddings
+    if stored is None:
+        raise DatasetError(
+            f"{source}: to compare faces takes their --embeddings, which facerec embed --records "
+            "makes"
+        )
+    embedded = read_embeddings(stored)
+    print_embeddings(stored, embedded, console)
+    labels, titles = embedded.subjects, embedded.ids
+    if stored != source:
+        dataset = open_dataset(Data(path=source, on_error="skip"), seed=0)
+        print_notes(dataset.notes, console)
         labels, titles = dataset.label_names(), dataset.titles
-        if (embedder.model is None) == (embeddings is None):
-            raise DatasetError(
-                f"{source}: to compare faces takes embeddings; name a --model, or the file "
-                "of --embeddings that facerec embed made of these images"
-            )
-        if embeddings is None:
-            embedded = embedder.embed(source, dataset, flip, console, on_error=on_error)
-        else:
-            print_notes(dataset.notes, console)
-            embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
-            print_embeddings(embeddings, embedded, console)
-    assert titles is not None  # the readers see to that
+        embedded = _matched(stored, embedded, dataset)
+    if labels is None or titles is None:
+        raise DatasetError(f"{source}: does not say who is on the images; name their records")
     with progress_bar(console) as progress:
-        try:
-            cleaning = clean_set(
-                embedded.vectors,
-                labels,
-                titles,
-                across=across,
-                device=embedder.device,
-                progress=progress,
-            )
-        except MetricError as problem:
-            raise DatasetError(f"{source}: {problem}") from problem
+        cleaning = clean_set(
+            embedded.vectors, labels, titles, across=across, device=device, progress=progress
+        )
     write_proposals(out, cleaning.proposals)
     verdict = f"{len(cleaning.rows):,} images of {cleaning.classes:,} labels"
     console.print(verdict, style="bold")
@@ -124,17 +97,13 @@ def clean(
         console.print(f"{lost} without an embedding or a label: no part taken", style="yellow")
     counts = Counter(str(item.kind) for item in cleaning.proposals)
     rows = [(name, f"{counts[kind]:,}", meaning) for kind, (name, meaning) in KINDS.items()]
-    table = text_table("proposals", ("kind", "proposed", "what"), rows, words=("what",))
-    console.print(table.terminal())
+    console.print(Table("", ("kind", "proposed", "what"), rows, words=("what",)).terminal())
     for headings, listed in proposal_tables(cleaning.proposals, 5).values():
-        console.print(text_table("", headings, listed, words=headings[:-1]).terminal())
+        console.print(Table("", headings, listed, words=headings[:-1]).terminal())
     console.print(f"proposals: {out}")
     if page is not None:
-        from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
-
-        assert dataset is not None
         first: dict[str, str] = {}  # stands for its label where no image is named
-        for name, label in zip(dataset.titles.tolist(), labels.tolist(), strict=True):
+        for name, label in zip(titles.tolist(), labels.tolist(), strict=True):
             first.setdefault(label, name)
         sheet = proposal_tables(cleaning.proposals, SHOWN, faces_of(dataset), first)
         write_contact_sheet(page, "Cleaning a set", f"{source}: {verdict}.", sheet)
@@ -155,21 +124,20 @@ def proposal_tables(
         face: image → picture.
         first: label → the image that stands for it.
     """
+
+    def cell(image: str, label: str, text: str) -> Cell:
+        return Cell(image or label or text, picture=face(image or first.get(label, "")))
+
     tables: dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]] = {}
     for kind, (name, _) in KINDS.items():
         rows: list[Sequence[Cell | str]] = [
             (
-                Cell(
-                    item.image_id or "all", picture=face(item.image_id or first.get(item.label, ""))
-                ),
-                Cell(item.label, picture=face(first.get(item.label, ""))),
-                Cell(
-                    item.other_id or item.proposed_label or "none: leave out",
-                    picture=face(item.other_id or first.get(item.proposed_label, "")),
-                ),
-                f"{item.score:.4f}",
+                Cell(one.image_id or "all", picture=face(one.image_id or first.get(one.label, ""))),
+                cell("", one.label, ""),
+                cell(one.other_id, one.proposed_label, "none: leave out"),
+                f"{one.score:.4f}",
             )
-            for item in [each for each in proposals if each.kind == kind][:most]
+            for one in [each for each in proposals if each.kind == kind][:most]
         ]
         heading = "the one that stays" if kind == "duplicate" else "proposed label"
         if rows:
@@ -178,36 +146,26 @@ def proposal_tables(
 
 
 def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:
-    """Return embeddings in the order of a data set."""
-    assert embeddings.ids is not None
+    """Return the embeddings of a data set's images, in their order.
+
+    Images of record files are called by numbers, which every record file has: embeddings that name
+    the people must name them as the data set does, but for other names of the same people.
+    """
     import pandas as pd
 
-    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(dataset.ids))
-    missing = dataset.ids[rows < 0]
-    if len(missing):
-        raise DatasetError(
-            f"{path}: has no embedding of {len(missing):,} of {len(dataset):,} images, the first "
-            f"is {str(missing[0])!r}; make it with facerec embed --records"
-        )
-    if embeddings.subjects is not None:
-        # Images of record files are called by numbers, which every record file has.
-        said = {"there": embeddings.subjects[rows], "here": dataset.label_names()}
-        both = pd.DataFrame({**said, "image": dataset.ids})
-        both = both[(both["there"] != "") & (both["here"] != "")].drop_duplicates(list(said))
-        torn = both[both["there"].duplicated() | both["here"].duplicated()]
-        for _, row in torn.head(1).iterrows():
+    from facerec.verification import select_embeddings
+
+    found = select_embeddings(embeddings, dataset.ids, str(path))
+    if found.subjects is not None:
+        pairs = pd.DataFrame({"there": found.subjects, "here": dataset.label_names()})
+        pairs = pairs[(pairs != "").all(axis=1)].drop_duplicates()
+        for _, row in pairs[pairs["there"].duplicated() | pairs["here"].duplicated()].iterrows():
             raise DatasetError(
-                f"{path}: is of another set: image {row['image']!r} is of {row['there']!r} there "
-                f"and under {row['here']!r} here, which does not hold for all images of either; "
-                "make it of these images with facerec embed --records"
+                f"{path}: is of another set: it has images of {row['there']!r} that are under "
+                f"{row['here']!r} in the records, and others that are not; make it of these images "
+                "with facerec embed --records"
             )
-    return replace(
-        embeddings,
-        vectors=take(embeddings.vectors, rows),
-        norms=embeddings.norms[rows],
-        ids=dataset.ids,
-        failures={},
-    )
+    return found
 
 
 main = partial(run_command, clean)

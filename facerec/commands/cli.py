@@ -9,6 +9,7 @@ import io
 import multiprocessing
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -17,7 +18,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,14 @@ class Console(rich_console.Console):
         for segment in super().render(renderable, options):
             clean = segment.control or segment.text.isprintable()
             yield segment if clean else Segment(printable(segment.text), segment.style)
+
+
+def print_first(lines: Sequence[str], elsewhere: str, console: Console, most: int = 10) -> None:
+    """Print the first of many lines, and where the others are."""
+    for line in lines[:most]:
+        console.print(f"  {line}", style="yellow")
+    if len(lines) > most:
+        console.print(f"  … and {len(lines) - most:,} more; {elsewhere}")
 
 
 def replace_what_cannot_be_encoded() -> None:
@@ -128,63 +136,40 @@ def check_written(flags: Mapping[str, Any]) -> None:
     for name, value in flags.items():
         fields = vars(value) if is_dataclass(value) else {name: value}
         paths |= {field: path for field, path in fields.items() if isinstance(path, Path)}
-    for given in paths.values():
-        if given.exists():
-            check_regular(given)
-    for name in (*_FILES, "out"):
-        path = paths.get(name)
-        if path is None:
-            continue
-        if name != "out":  # a folder in some commands
+    for given in filter(Path.exists, paths.values()):
+        check_regular(given)
+    for name, path in paths.items():
+        if name in _FILES:  # out is a folder in some commands
             check_file_name(path)
-        if path.is_dir():
+        if name not in (*_FILES, "out") or path.is_dir():
             continue
         check_place(path)
         for other, given in paths.items():
-            if other != name and _is_same(given, path):
+            if other != name and os.path.realpath(given) == os.path.realpath(path):
                 raise FacerecError(
                     f"--{name} {path}: this file is given as {other.replace('_', ' ')} too, and "
                     "would be replaced; choose another name"
                 )
 
 
-def _is_same(first: Path, second: Path) -> bool:
-    """Tell whether two paths are one file, which may not be there yet."""
-    if first.exists() and second.exists():
-        return first.samefile(second)
-    return os.path.realpath(first) == os.path.realpath(second)
-
-
-def refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
-    """Refuse the first flag that was given, since figures would be printed as if it counted.
-
-    Args:
-        reason: why it does not count, as the end of a sentence that begins with the flag.
-        flags: names with values, None where the flag was not given.
-
-    Raises:
-        FacerecError: a flag was given.
-    """
-    given = next((flag for flag, value in flags.items() if value is not None), None)
-    if given is not None:
-        raise FacerecError(f"{given} {reason}; leave it out")
-
-
 def listed(values: Iterable[str]) -> tuple[str, ...]:
-    """Return names or numbers that spaces or commas part on the command line."""
-    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+    """Return names or numbers that spaces or commas part on the command line, each once."""
+    names = (name.strip() for value in values for name in value.split(","))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
-def listed_rates(values: Iterable[str]) -> tuple[str, ...]:
-    """Return rates that spaces or commas part, each once, as it was written first.
+def exact_rates(values: Iterable[str]) -> tuple[str, ...]:
+    """Return rates that spaces or commas part, each once, as they are written.
 
     Raises:
         MetricError: one that is no rate.
     """
-    spelled: dict[Fraction, str] = {}
-    for rate in listed(values):
-        spelled.setdefault(parse_rate(rate), rate)
-    return tuple(spelled.values())
+    return tuple({parse_rate(rate): rate for rate in listed(values)}.values())
+
+
+def command_line() -> str:
+    """Return the command line of this process, for the record."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 @contextlib.contextmanager
@@ -238,34 +223,32 @@ def _exit_on_signals() -> Iterator[None]:
             os._exit(128 + came[0])
 
 
-class exit_on_error:
+@contextlib.contextmanager
+def exit_on_error(debug: bool = False) -> Iterator[None]:
     """Turn a ``FacerecError`` or a lack of rights in the block into one sentence and exit status 2.
 
     Of the processes that torchrun starts on a machine one prints it.
     """
-
-    def __init__(self, debug: bool = False) -> None:
-        self.debug = debug
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            raise SystemExit(130) from None
-        if isinstance(error, PermissionError) and error.filename is not None:
-            # Raised wherever a path below a folder without rights is but asked for.
-            sentence = f"{error.filename}: {error.strerror}; check it, its rights and its folder's"
-            refusal = FacerecError(sentence)
-            refusal.__cause__ = error
-            error = refusal
-        if isinstance(error, FacerecError):
-            if self.debug:
-                traceback.print_exception(error)
-            if _first_to_say(str(error)):
-                console = Console(stderr=True, soft_wrap=True, highlight=False)
-                console.print(f"error: {error}", style="red")
-            raise SystemExit(2) from None
+    try:
+        yield
+        return
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except FacerecError as found:
+        error = found
+    except PermissionError as found:
+        if found.filename is None:
+            raise
+        # Raised wherever a path below a folder without rights is but asked for.
+        sentence = f"{found.filename}: {found.strerror}; check it, its rights and its folder's"
+        error = FacerecError(sentence)
+        error.__cause__ = found
+    if debug:
+        traceback.print_exception(error)
+    if _first_to_say(str(error)):
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console.print(f"error: {error}", style="red")
+    raise SystemExit(2)
 
 
 def _first_to_say(sentence: str) -> bool:

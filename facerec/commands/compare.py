@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,7 @@ def compare(
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
         features: an embeddings file of a frozen network, with the class of every image (.npz of
-            facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
+            facerec embed or of others, .parquet), in place of images: the recipe's trunk
             becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
         second_views: features of other views of the same images, for losses that need two views.
         out: folder of state and results; by default compare/NAME.
@@ -185,6 +185,4 @@ def smaller(plan: Comparison) -> Comparison:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(compare, argv)
+main = partial(run_command, compare)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
+from facerec.commands.sources import open_benches
 from facerec.errors import DatasetError
 from facerec.report.progress import progress_bar
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import tyro
 
@@ -29,7 +29,7 @@ from facerec.records.synthetic import (
     contact_sheet,
     write_synthetic,
 )
-from facerec.report.conclusions import ALPHA
+from facerec.report.conclusions import of_test
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, facts_table, text_table
 from facerec.report.words import NOTHING, counted, limits, p_value
@@ -38,13 +38,12 @@ from facerec.statistics.intervals import Interval
 if TYPE_CHECKING:
     from facerec.report.figures import Drawing
     from facerec.report.page import FindingLine, Page
-    from facerec.training.recipe import Recipe
     from facerec.verification import VerificationResult
 
 FACES = SyntheticSet(
     seed=0,
-    identities=160,
-    images_per_identity=12,
+    subjects=160,
+    images_per_subject=12,
     pairs_per_fold=32,
     groups=(Group("good photos"), Group("poor photos", contrast=0.5, blur=1.5, noise=10.0)),
 )
@@ -53,27 +52,13 @@ GROUPINGS = {
     "control": "a coin was thrown for each person",
 }
 """Columns of ``attributes.csv`` that are audited, and what is true of them."""
+SETTINGS = ("backbone", "margin", "optimizer", "epochs")
+"""What the page says of both recipes."""
 
-Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
-"""Results by arm and pack."""
-
-
-class NormAudit(NamedTuple):
-    """What the audit of a run says of the norms by one grouping."""
-
-    arm: str
-    grouping: str
-    page: str
-    """Path from the report."""
-    eta2: Mapping[str, Any] | None
-    """The audit's row: share of the variance of subjects' mean norms that lies between groups; None
-    where no group can be shown."""
-    p: float | None
-
-    @property
-    def detected(self) -> bool:
-        """Whether the audit detects a difference."""
-        return self.p is not None and self.p < ALPHA
+_Results: TypeAlias = "dict[str, dict[str, VerificationResult]]"
+"""By arm and pack."""
+_Findings: TypeAlias = "dict[str, list[FindingLine]]"
+"""What audits say of the norms by a grouping, a line for each arm."""
 
 
 def demo(
@@ -105,6 +90,7 @@ def demo(
         console.print(f"{out}: {faces.total_images:,} images", soft_wrap=True)
         return
     from facerec.commands.train import Options, train_recipe
+    from facerec.fairness.page import PAGE
     from facerec.training.recipe import Recipe
 
     data = out / "data"
@@ -116,7 +102,7 @@ def demo(
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")
     _draw(data, faces, processes, console)
-    results: Results = {}
+    results: _Results = {}
     folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
         console.rule(f"{number}  {name}")
@@ -130,14 +116,18 @@ def demo(
     name, exported = list(folders.items())[-1]
     console.rule(f"4  export of {name}")
     export_onnx(exported)
-    audits = _audit(folders, data, out / "audit", console)
+    findings = _audit(folders, data, out / "audit", console)
     console.rule("7  results")
-    console.print(_verdict(results, audits), markup=False, highlight=False)
+    console.print(_verdict(results, findings), markup=False, highlight=False)
     console.print()
     console.print(_table(results).terminal())
     report = out / "report.html"
-    bundle = default_folder(exported).relative_to(out).as_posix()
-    page = _page(results, faces, arms, bundle, audits, time.perf_counter() - started)
+    links = {arm: f"audit/{folder.name}/{PAGE}" for arm, folder in folders.items()}
+    links["ONNX"] = (default_folder(exported).relative_to(out) / "model_card.md").as_posix()
+    settings = {f"penalty of {name}": str(arm.regularizer or "none") for name, arm in arms.items()}
+    settings |= {name: str(getattr(with_sec, name)) for name in SETTINGS}
+    settings |= {"faces": str(faces), "facerec": facerec.__version__}
+    page = _page(results, findings, contact_sheet(faces), links, settings)
     with atomic_path(report) as temporary:
         temporary.write_text(page.render(), encoding="utf-8")
     console.print(
@@ -169,18 +159,18 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
     return results
 
 
-def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> list[NormAudit]:
+def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> _Findings:
     """Audit the runs, later ones against the first; return what is said of the norms."""
-    from facerec.commands.embed import Job, embed
-    from facerec.fairness.outputs import PAGE, read_rows
-    from facerec.fairness.rows import ETA2, p_of
+    from facerec.commands.embed import embed
+    from facerec.commands.embedder import Embedder
+    from facerec.fairness.page import read_rows
 
     baseline: Path | None = None
-    audits = []
-    for number, (name, folder) in enumerate(folders.items(), start=5):
-        console.rule(f"{number}  audit of {name}")
+    findings: _Findings = {grouping: [] for grouping in GROUPINGS}
+    for number, (arm, folder) in enumerate(folders.items(), start=5):
+        console.rule(f"{number}  audit of {arm}")
         embeddings = folder / "lfw.npz"
-        embed(Job(model=folder, bench=str(data / "lfw.bin"), out=embeddings))
+        embed(out=embeddings, bench=str(data / "lfw.bin"), embedder=Embedder(model=folder))
         audit(
             embeddings=embeddings,
             attributes=data / "attributes.csv",
@@ -190,68 +180,49 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
         baseline = baseline or embeddings
-        rows = {
-            (row["grouping"], row["figure"]): row
-            for row in read_rows(out / folder.name / "audit.json")
-        }
-        page = f"{out.name}/{folder.name}/{PAGE}"
-        for grouping in GROUPINGS:
-            eta2, p = rows.get((grouping, ETA2)), rows.get((grouping, p_of(ETA2)))
-            audits.append(NormAudit(name, grouping, page, eta2, p["value"] if p else None))
-    return audits
+        rows = read_rows(out / folder.name / "audit.json")
+        for grouping, lines in findings.items():
+            found = {row["figure"]: row for row in rows if row["grouping"] == grouping}
+            lines.append(_finding(f"{arm}, η² of norms by {grouping}", GROUPINGS[grouping], found))
+    return findings
 
 
-def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
+def _finding(figure: str, truth: str, rows: Mapping[str, Mapping[str, Any]]) -> FindingLine:
+    """Return what an audit's rows say of η²: the share of norms' variance between groups."""
+    from facerec.fairness.rows import ETA2, p_of
+    from facerec.report.page import FindingLine
+
+    eta2, p = rows.get(ETA2), rows.get(p_of(ETA2), {}).get("value")
+    if eta2 is None or eta2["value"] is None:
+        why = eta2["remark"] if eta2 else "no group can be shown"
+        return FindingLine(figure, NOTHING, "", of_test(None), f"{truth}; {why}")
+    interval = None if eta2["low"] is None else Interval(eta2["low"], eta2["high"])
+    basis = f"{counted(eta2['denominator'], 'subject')}, p = {p_value(p)}"
+    shown = limits(interval, form=".3f")
+    return FindingLine(figure, f"{eta2['value']:.3f}", shown, of_test(p), truth, basis)
+
+
+def _verdict(results: _Results, findings: _Findings) -> str:
     """Return what the demo found, made by rule from its figures."""
+    planted, control = (
+        sum(line.conclusion == "difference detected" for line in lines)
+        for lines in findings.values()
+    )
     means = [
         100 * result.accuracy.kfold.mean
         for packs in results.values()
         for result in packs.values()
         if result.accuracy is not None
     ]
-    planted, control = (
-        [each.arm for each in audits if each.grouping == grouping and each.detected]
-        for grouping in GROUPINGS
-    )
-    arms = len(results)
-    said = [
-        f"The audit detects the planted difference in {_all_of(planted, arms)}",
-        "and none between the control groups"
-        if not control
-        else f"and one between the control groups in {_all_of(control, arms)}, a false alarm",
-    ]
     return (
-        f"{' '.join(said)}. On people that no model has seen, {min(means):.1f} to {max(means):.1f} "
-        "% of the pairs are judged rightly, where chance gives 50 %."
+        f"The audit detects the planted difference in {planted} of {len(results)} models, and one "
+        f"between the control groups, a false alarm, in {control}. On people that no model has "
+        f"seen, {min(means):.1f} to {max(means):.1f} % of the pairs are judged rightly, where "
+        "chance gives 50 %."
     )
 
 
-def _all_of(names: Sequence[str], total: int) -> str:
-    if len(names) == total:
-        return "every model"
-    return " and ".join(names) if names else "no model"
-
-
-def _finding(audit: NormAudit) -> FindingLine:
-    from facerec.report.page import FindingLine
-
-    figure = f"{audit.arm}, η² of norms by {audit.grouping}"
-    truth, eta2 = GROUPINGS[audit.grouping], audit.eta2
-    if eta2 is None or eta2["value"] is None or audit.p is None:
-        why = "no group can be shown" if eta2 is None else eta2["remark"]
-        return FindingLine(figure, "–", "", "insufficient data", f"{truth}; {why}")
-    low, high = eta2["low"], eta2["high"]
-    return FindingLine(
-        figure,
-        f"{eta2['value']:.3f}",
-        limits(None if low is None else Interval(low, high), form=".3f"),
-        "difference detected" if audit.detected else "none detected at this precision",
-        truth,
-        f"{counted(eta2['denominator'], 'subject')}, p = {p_value(audit.p)}",
-    )
-
-
-def _table(results: Results) -> Table[Any]:
+def _table(results: _Results) -> Table:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
     from facerec.verification.report import format_rate
 
@@ -281,14 +252,13 @@ def _table(results: Results) -> Table[Any]:
 
 
 def _page(
-    results: Results,
-    faces: SyntheticSet,
-    arms: dict[str, Recipe],
-    bundle: str,
-    audits: Sequence[NormAudit],
-    seconds: float,
+    results: _Results,
+    findings: _Findings,
+    sheet: bytes,
+    links: Mapping[str, str],
+    settings: Mapping[str, str],
 ) -> Page:
-    """Return the page: findings, table, curves, faces, and links to the audits."""
+    """Return the page: findings, table, curves, faces, and links to the audits and the export."""
     from facerec.report.figures import Drawing, data_uri, draw
     from facerec.report.page import Link, Page, Section, Text
     from facerec.verification.plots import roc_figure
@@ -300,55 +270,25 @@ def _page(
         )
         return Drawing(data_uri("image/svg+xml", draw(figure, "svg")), caption, caption)
 
-    recipe = next(iter(arms.values()))
-    settings = {f"penalty of {name}": arm.regularizer or "none" for name, arm in arms.items()} | {
-        **{name: getattr(recipe, name) for name in ("backbone", "margin", "optimizer", "epochs")},
-        "faces": f"{faces}, {faces.identities} people × {faces.images_per_identity} images",
-        "seconds": f"{seconds:.0f}",
-        "facerec": facerec.__version__,
-    }
-    pages = {each.arm: each.page for each in audits}
+    about = Text(
+        "η² is the share of the variance of subjects’ mean norms that lies between groups. Which "
+        "group of the control a person is in was decided by a coin: “none detected” is expected "
+        "there in 19 of 20 cases. The whole audits, with error rates, and the run with SEC as one "
+        "ONNX folder, with proof that it computes the same: ",
+        *(piece for name, page in links.items() for piece in (Link(name, page), " ")),
+    )
+    caption = "Each row is one generated person; the packs hold other people."
     return Page(
         title="facerec demo",
-        verdict=_verdict(results, audits),
+        verdict=_verdict(results, findings),
         lead="Two training runs on generated faces, alike but for the spherical embedding "
         "constraint (SEC), verified and audited on people that neither has seen.",
-        findings=[_finding(each) for each in audits],
-        headline=[
-            Text(
-                "η² is the share of the variance of subjects’ mean norms that lies between groups. "
-                "Which group of the control a person is in was decided by a coin: “none detected” "
-                "is expected there in 19 of 20 cases. The whole audits, with error rates: ",
-                *(piece for arm, page in pages.items() for piece in (Link(arm, page), " ")),
-            )
-        ],
+        findings=[line for lines in findings.values() for line in lines],
+        headline=[about],
         sections=[
             Section("Verification", [_table(results), *map(roc, PACKS)]),
-            Section(
-                "Export",
-                [
-                    Text(
-                        "The run with SEC as one ONNX folder, with proof that it computes the "
-                        "same: ",
-                        Link(bundle, f"{bundle}/model_card.md"),
-                        ".",
-                    )
-                ],
-            ),
-            Section(
-                "The faces",
-                [
-                    Drawing(
-                        data_uri("image/jpeg", contact_sheet(faces)),
-                        "Contact sheet of generated faces.",
-                        "Each row is one generated person; the packs hold other people.",
-                    )
-                ],
-            ),
-            Section(
-                "Settings",
-                [facts_table("Settings", {name: str(value) for name, value in settings.items()})],
-            ),
+            Section("The faces", [Drawing(data_uri("image/jpeg", sheet), caption, caption)]),
+            Section("Settings", [facts_table("Settings", settings)]),
         ],
     )
 

@@ -1,7 +1,8 @@
-"""How commands come by embeddings: photos and a model, or a file that has them."""
+"""How commands come by embeddings: images and a model, or a file that has them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,58 +10,94 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from facerec.commands.all_pairs import read_members
-from facerec.commands.models import print_embeddings, print_model, print_notes
-from facerec.commands.networks import Network, refuse_network_flags
-from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.align import Aligner, alignment_words, parse_align
 from facerec.errors import DatasetError
+from facerec.limits import Count, Flags
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
+    from facerec.backbones import Preprocessing
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
     from facerec.galleries.space import Space
 
 
 @dataclass(frozen=True)
-class Embedder(Network):
+class Embedder(Flags):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors, .pth or .onnx file; needed for images."""
+    """A run folder, a bundle, a .safetensors or .onnx file; needed for images."""
+    flip: bool = True
+    """Sum the raw embeddings of each image and its mirror image; a gallery says itself whether."""
     align: str | None = None
-    """Find the face in photos of any size: a .csv of points, insightface, or a YuNet .onnx file."""
+    """Find the face in photos of any size: a .csv of points (image_id,x1,y1,…,x5,y5), insightface,
+    or a YuNet .onnx file. A photo without a face is a failure to acquire."""
     align_threshold: float | None = None
-    """Least score of a face that the detector may find, 0 to 1."""
+    """Least score of a face that the detector of --align may find, 0 to 1; default 0.6 for YuNet,
+    0.5 for insightface."""
+    on_error: Literal["error", "skip"] = "error"
+    """What an image that does not decode does: error ends the command, skip makes it a failure to
+    acquire, which is counted and listed."""
+    channels: Literal["rgb", "bgr"] | None = None
+    """Channel order that a file of others wants; default rgb."""
+    mean: float | None = None
+    """Subtracted from pixel values, for a file of others; default 127.5."""
+    std: float | None = None
+    """Divides the result, for a file of others; default 127.5."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    batch_size: Count = 64
+    """Images that go through the network at once."""
+
+    def load(self, model: Path | None) -> EmbeddingModel:
+        """Load a run folder, a bundle, an .onnx file or a file of weights.
+
+        Raises:
+            FacerecError: none is named, it cannot be read, or the device is not there.
+        """
+        from facerec.embedding.model import load_model
+
+        if model is None:
+            raise DatasetError(
+                "images must be embedded; name a model with --model, or give a file of embeddings "
+                "(.npz, .parquet)"
+            )
+        return load_model(
+            model,
+            device=self.device,
+            batch_size=self.batch_size,
+            channels=self.channels,
+            mean=self.mean,
+            std=self.std,
+        )
 
     @cached_property
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
-        assert self.model is not None
         return self.load(self.model)
 
-    def refuse_unused(self, flip: bool = True) -> None:
-        """Refuse flags that say how a model embeds, where none is named."""
-        if self.model is None:
-            refuse_network_flags(self, flip, self.align, self.align_threshold)
+    @cached_property
+    def aligner(self) -> Aligner | None:
+        """What finds faces; None where images are aligned."""
+        return parse_align(self.align, self.align_threshold)
 
-    def require(self, path: Path) -> None:
-        """Refuse images at a path if there is no model to embed them."""
-        if self.model is None:
-            raise DatasetError(
-                f"{path}: images must be embedded; name a model with --model, or give a file of "
-                "embeddings (.npz, .parquet)"
-            )
+    def refuse_unused(self) -> None:
+        """Refuse a flag that says how a model embeds, where none does."""
+        for name in ("flip", "align", "align_threshold", "channels", "mean", "std"):
+            value = getattr(self, name)
+            if value is not None and value is not True:
+                flag = name.replace("flip", "no-flip").replace("_", "-")
+                raise DatasetError(
+                    f"--{flag} says how a model embeds images, and none does here; leave it out"
+                )
 
     def embed(
         self,
         path: Path,
         images: ImageSource,
-        flip: bool,
         console: Console,
-        *,
-        on_error: Literal["error", "skip"] = "skip",
         aligner: Aligner | None = None,
         space: Space | None = None,
     ) -> Embeddings:
@@ -69,9 +106,7 @@ class Embedder(Network):
         Args:
             path: of the images.
             images: from there.
-            flip: add the embeddings of mirror images.
             console: where is said what is embedded, and by which model.
-            on_error: what an image that does not decode does.
             aligner: finds the faces unless a flag names another.
             space: a model that does not embed into it is refused before it embeds anything.
 
@@ -81,11 +116,11 @@ class Embedder(Network):
         from facerec.embedding.extraction import embed_images
         from facerec.galleries.space import Space
 
-        aligner = parse_align(self.align, self.align_threshold) or aligner
+        aligner = self.aligner or aligner
+        flip = self.flip and (space is None or bool(space.flip))
         if "network" not in vars(self):
             print_model(self.network, flip, aligner, console)
-        console.print(f"images {path}: {len(images):,}")
-        print_notes(images.notes, console)
+        print_images(path, images, console)
         if space is not None:
             none = embed_images(self.network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
@@ -96,41 +131,85 @@ class Embedder(Network):
                 flip=flip,
                 align=aligner,
                 batch_size=self.batch_size,
-                on_error=on_error,
+                on_error=self.on_error,
                 progress=progress,
             )
 
-    def read(
-        self,
-        images: Path,
-        flip: bool,
-        subjects: Path | None,
-        console: Console,
-        space: Space | None = None,
-    ) -> Embeddings:
+    def read(self, path: Path, console: Console, space: Space | None = None) -> Embeddings:
         """Return the embeddings of a folder's images or of one photo, or those of a file.
 
-        The first folders of a folder are subjects, where no table of ``subjects`` is given.
+        The first folders of a folder are subjects.
         """
         from facerec.embedding.file import is_embeddings, read_embeddings
 
-        if is_embeddings(images):
+        if is_embeddings(path):
             self.refuse_unused()
-            embeddings = read_embeddings(images)
-            print_embeddings(images, embeddings, console)
-        elif not images.exists():
-            raise DatasetError(f"{images}: there is no such file or folder; check the path")
-        else:
-            self.require(images)
-            photo = images.resolve()  # one photo may be a link to it
-            source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (images,)))
-            embeddings = self.embed(images, source, flip, console, space=space)
-            embeddings = replace(embeddings, subjects=source.first_folders())
-        if subjects is not None:
-            assert embeddings.ids is not None
-            named = read_members(subjects, embeddings.ids, None)[0]
-            embeddings = replace(embeddings, subjects=named)
-        return embeddings
+            embeddings = read_embeddings(path)
+            print_embeddings(path, embeddings, console)
+            return embeddings
+        if not path.exists():
+            raise DatasetError(f"{path}: there is no such file or folder; check the path")
+        photo = path.resolve()  # one photo may be a link to it
+        source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
+        embeddings = self.embed(path, source, console, space=space)
+        return replace(embeddings, subjects=source.first_folders())
 
 
 DEFAULT = Embedder()
+LENIENT = Embedder(on_error="skip")
+
+
+def preprocessing_words(preprocessing: Preprocessing | None) -> str:
+    """Return channels and scaling in a few words; None is a graph that normalises by itself."""
+    if preprocessing is None:
+        return "inside the graph; RGB pixels 0…255 go in"
+    channels = preprocessing.channels.upper()
+    mean, std = preprocessing.mean, preprocessing.std
+    if (mean, std) == (0, 1):
+        return f"{channels}, pixels 0…255 as they are"
+    return f"{channels}, (pixel − {mean:g}) / {std:g}"
+
+
+def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
+    """Say what embeddings on the disk were made of, as far as they say it themselves."""
+    model = embeddings.note.get("model")
+    known = model.get("preprocessing") if isinstance(model, dict) else None
+    words = "how they were made is not known"
+    if isinstance(model, dict) and isinstance(known, dict):  # may hold anything
+        views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
+        channels, mean, std = (str(known.get(name)) for name in ("channels", "mean", "std"))
+        words = f"{model.get('name')}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
+    console.print(f"embeddings {path}: {words}", soft_wrap=True)
+
+
+def print_images(path: object, images: ImageSource, console: Console) -> None:
+    """Say how many images are at a path, and what was found on opening them."""
+    console.print(f"images {path}: {len(images):,}", soft_wrap=True)
+    print_notes(images.notes, console)
+
+
+def print_notes(notes: Sequence[str], console: Console) -> None:
+    """Say what a user should know."""
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+
+
+def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, console: Console) -> None:
+    """Say which model it is, what it is fed, why, and what of that is assumed."""
+    height, width = model.image_size
+    views = "image and mirror image summed" if flip else "image alone, no flip"
+    lines = [
+        f"model {model.path}",
+        f"input {width}×{height} {preprocessing_words(model.preprocessing)}; {views}",
+        *(f"  evidence: {sentence}" for sentence in model.evidence[: None if model.assumed else 1]),
+        *(() if align is None else (alignment_words(align.describe()),)),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    if model.assumed:
+        console.print(
+            f"  assumed: {', '.join(model.assumed)}; a wrong one raises no error and costs "
+            "accuracy: facerec verify --try-preprocessing compares the likely ones",
+            style="yellow",
+            soft_wrap=True,
+        )

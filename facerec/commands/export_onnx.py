@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
-from facerec.commands.models import print_notes
+from facerec.commands.embedder import print_notes
+from facerec.commands.sources import open_benches
 from facerec.errors import ExportError
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.report.progress import progress_bar
@@ -66,12 +66,7 @@ def export_onnx(
         benches.append(opened)
     with progress_bar(console) as progress:
         report = export_bundle(
-            loaded,
-            out,
-            contents,
-            benches=benches,
-            force=force,
-            progress=progress,
+            loaded, out, contents, benches=benches, force=force, progress=progress
         )
     _print(report, console)
     console.print(f"bundle: {report.path}", soft_wrap=True)

@@ -1,17 +1,15 @@
-"""What `verify` and `verify-scores` share: how figures are computed, and where they go."""
+"""What `verify` and `verify-scores` share: which figures are computed, and where they go."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import facerec
-from facerec.commands.cli import Console, listed_rates
+from facerec.commands.cli import Console, command_line, exact_rates
 from facerec.defaults import FPR_TARGETS
 from facerec.errors import MetricError
 from facerec.files import write_json
@@ -23,104 +21,81 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Computation(Flags):
-    """How figures are computed, the same for every bench and both sides of a comparison."""
+class Figures(Flags):
+    """Which figures are computed, and where they go beside the terminal."""
 
     fpr: tuple[str, ...] = FPR_TARGETS
     """False positive rates at which the true positive rate is read, as 1e-3,1e-4; taken exactly."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return what `facerec.verification.evaluate` takes.
-
-        Raises:
-            MetricError: a target is no rate.
-        """
-        return {"fpr": listed_rates(self.fpr)}
-
-
-@dataclass(frozen=True)
-class Output(Flags):
-    """Where figures go beside the terminal."""
-
     out: Path | None = None
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
     """Write all figures to this file."""
 
-    def check(self) -> None:
-        """Refuse what cannot be written, before minutes of work.
+    def check(self) -> tuple[str, ...]:
+        """Return the rates; refuse what cannot be written, before minutes of work.
 
         Raises:
-            FacerecError: a folder of others, or a file inside it.
+            FacerecError: no rate, a folder of others, or a file inside it.
         """
-        if self.out is None:
-            return
         from facerec.verification.page import check_report_folder
 
-        check_report_folder(self.out)
-        if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
-            raise MetricError(
-                f"{self.json}: lies in {self.out}, which holds the report and nothing else; choose "
-                "another folder"
-            )
+        if self.out is not None:
+            check_report_folder(self.out)
+            if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
+                raise MetricError(
+                    f"{self.json}: lies in {self.out}, which holds the report and nothing else; "
+                    "choose another folder"
+                )
+        return exact_rates(self.fpr)
 
 
-COMPUTATION, OUTPUT = Computation(), Output()
+FIGURES = Figures()
 
 
 @dataclass
 class Verified:
-    """What was verified: results of 1:1 by name, those of 1:N."""
+    """What one model or scores gave: results of 1:1 by name, and those of 1:N."""
 
     results: dict[str, VerificationResult] = field(default_factory=dict)
     searches: list[IdentificationResult] = field(default_factory=list)
 
 
-def tell(
-    both: Sequence[Verified],
-    output: Output,
-    console: Console,
-) -> None:
+def tell(first: Verified, second: Verified | None, figures: Figures, console: Console) -> None:
     """Print one side, or two and their differences, and write what was asked for."""
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
 
-    first, *others = both
-    comparisons = {
-        name: compare(first.results[name], other)
-        for side in others
-        for name, other in side.results.items()
-    }
+    others = {} if second is None else second.results
+    comparisons = {name: compare(first.results[name], other) for name, other in others.items()}
+    searches = [*first.searches, *(second.searches if second else ())]
     for name, result in first.results.items():
         print_result(result, console)
         if name in comparisons:
             print_comparison(comparisons[name], console)
-    searches = [one for side in both for one in side.searches]
     for identification in searches:
         print_identification(identification, console)
     _keep_thresholds(first.results, console)
-    if output.json is not None:
-        figures: dict[str, Any] = {
-            "facerec": facerec.__version__,
-            "results": [result.to_json() for result in first.results.values()],
+    if figures.json is not None:
+        found = {
+            "results": first.results.values(),
+            "comparisons": comparisons.values(),
+            "identification": searches,
         }
-        if comparisons:
-            figures["comparisons"] = [each.to_json() for each in comparisons.values()]
-        if searches:
-            figures["identification"] = [each.to_json() for each in searches]
-        write_json(output.json, figures)
-        console.print(f"figures: {output.json}", soft_wrap=True)
-    if output.out is not None:
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        document: dict[str, Any] = {
+            name: [each.to_json() for each in every] for name, every in found.items() if every
+        }
+        write_json(figures.json, {"facerec": facerec.__version__, **document})
+        console.print(f"figures: {figures.json}", soft_wrap=True)
+    if figures.out is not None:
         page = write_report(
-            output.out,
+            figures.out,
             first.results,
             comparisons=list(comparisons.values()),
             searches=searches,
-            command=command,
+            command=command_line(),
         )
-        console.print(f"report: {output.out / page.name}", soft_wrap=True)
+        console.print(f"report: {figures.out / page.name}", soft_wrap=True)
 
 
 def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console) -> None:
@@ -137,7 +112,6 @@ def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console
         return
     # A bundle has its own, and is never changed; root may write where nobody is meant to.
     writable = path.parent.stat().st_mode & 0o222 and os.access(path.parent, os.W_OK)
-    if is_bundle(path.parent) or not writable:
-        return
-    write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
-    console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)
+    if writable and not is_bundle(path.parent):
+        write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
+        console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)

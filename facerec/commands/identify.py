@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,19 +11,18 @@ import tyro
 
 import facerec
 from facerec.commands.cli import Console, run_command
-from facerec.commands.embedder import DEFAULT, Embedder
-from facerec.commands.enroll import fpir_words
+from facerec.commands.embedder import LENIENT, Embedder
+from facerec.commands.enroll import fpir_words, people_words
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.files import check_file_name, write_json
+from facerec.files import write_json
 from facerec.limits import Count, Number
 from facerec.report import words
-from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
-from facerec.report.table import text_table
+from facerec.report.table import Table
 
 if TYPE_CHECKING:
-    from facerec.galleries.gallery import Gallery, Identification
+    from facerec.galleries.gallery import Identification
 
 _SHOWN = 20
 
@@ -35,9 +34,8 @@ def identify(
     threshold: Number | None = None,
     candidates: Count = 5,
     index: IndexKind = "exact",
-    out: Path | None = None,
     json: Path | None = None,
-    embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
+    embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
     """Search a gallery with every image, and say who it is.
 
@@ -56,19 +54,16 @@ def identify(
         candidates: how many are listed for each image.
         index: exact looks at everybody; faiss takes an index, which is built first, pays for many
             probes on millions of people, and may miss somebody.
-        out: write all answers to this .csv file, one row a candidate.
         json: write all answers to this file.
         embedder: how images become embeddings.
     """
-    if fpir is not None and threshold is not None:
-        raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
-    if out is not None:
-        check_file_name(out)
     from facerec.galleries.gallery import Gallery
 
+    if fpir is not None and threshold is not None:
+        raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)
     enrolled = Gallery.read(gallery)
-    people = words.counted(len(enrolled), "person", "people")
+    people = people_words(len(enrolled))
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
     if not len(enrolled):
         raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
@@ -84,11 +79,11 @@ def identify(
             "photos of other people",
             style="yellow",
         )
-    probes = embedder.read(images, bool(enrolled.space.flip), None, console, enrolled.space)
+    probes = embedder.read(images, console, enrolled.space)
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
-        identification = enrolled.identify(
+        found = enrolled.identify(
             probes,
             threshold=threshold,
             point=point,
@@ -97,84 +92,51 @@ def identify(
             where=str(images),
             progress=progress,
         )
-    # First, as the reader of a pipe may go away.
-    if out is not None:
-        save_csv(out, _HEADER, _rows(identification, names))
-    if json is not None:
-        write_json(json, _to_json(identification, names, gallery, enrolled))
-    _print(identification, names, console)
-    for path in filter(None, (out, json)):
-        console.print(f"answers: {path}")
+    if json is not None:  # first, as the reader of a pipe may go away
+        about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
+        answers = [
+            {"image_id": name, **answer.to_json()}
+            for name, answer in zip(names, found, strict=True)
+        ]
+        document = {
+            "facerec": facerec.__version__,
+            "gallery": about,
+            "score": "cosine",
+            "threshold": found.threshold,
+            "fpir": None if found.fpir is None else found.fpir.to_json(),
+            "answers": answers,
+        }
+        write_json(json, document)
+        console.print(f"answers: {json}")
+    _print(found, names, console)
 
 
-def _print(identification: Identification, names: Sequence[str], console: Console) -> None:
-    if identification.fpir is not None:
-        console.print(fpir_words(identification.fpir))
-    elif identification.threshold is not None:
-        console.print(
-            f"threshold {words.threshold(identification.threshold)}; its FPIR is not known, "
-            "because the gallery is not calibrated",
-            style="yellow",
-        )
-    named = failed = 0
-    for answer in identification.answers:
-        named += answer.subject is not None
-        failed += answer.failure is not None
+def _print(found: Identification, names: Sequence[str], console: Console) -> None:
+    """Print how many are identified at which threshold, and the first answers."""
+    if found.fpir is not None:
+        console.print(fpir_words(found.fpir))
+    elif found.threshold is not None:
+        console.print(f"threshold {words.threshold(found.threshold)}; its FPIR is not known")
+    named = sum(answer.subject is not None for answer in found)
+    failed = sum(answer.failure is not None for answer in found)
     console.print(
-        f"{named:,} of {words.counted(len(identification.answers), 'image')} identified, "
+        f"{named:,} of {words.counted(len(names), 'image')} identified, "
         f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
     rows = []
-    for name, answer in zip(names[:_SHOWN], identification.answers, strict=False):
+    for name, answer in zip(names[:_SHOWN], found, strict=False):
         remark = answer.failure or ""
-        if not remark and identification.threshold is None:
+        if not remark and found.threshold is None:
             remark = ", ".join(f"{each.subject} {each.score:.4f}" for each in answer.candidates)
         elif not remark and answer.subject is None:
             remark = "below the threshold"
-        subject = answer.subject or words.NOTHING
         figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
-        rows.append((name, subject, *figures, remark))
+        rows.append((name, answer.subject or words.NOTHING, *figures, remark))
     headings = ("image", "subject", "score", "margin", "remark")
-    console.print(text_table("", headings, rows, words=("subject", "remark")).terminal())
-    if len(identification.answers) > _SHOWN:
-        console.print(
-            f"… and {len(identification.answers) - _SHOWN:,} more; --out or --json lists all"
-        )
-
-
-_HEADER = (
-    "image_id", "subject_id", "score", "margin", "rank", "candidate", "candidate_score",
-    "threshold", "fpir", "fpir_low", "fpir_high", "failure",
-)  # fmt: skip
-
-
-def _rows(identification: Identification, names: Sequence[str]) -> Iterator[Sequence[object]]:
-    point = identification.fpir
-    fpir = (None, None, None) if point is None else (point.value, point.low, point.high)
-    common = identification.threshold, *fpir
-    for name, answer in zip(names, identification.answers, strict=True):
-        first = name, answer.subject, answer.score, answer.margin
-        for rank, candidate in enumerate(answer.candidates, 1):
-            yield *first, rank, candidate.subject, candidate.score, *common, None
-        if answer.failure is not None:
-            yield *first, None, None, None, *common, answer.failure
-
-
-def _to_json(
-    identification: Identification, names: Sequence[str], path: Path, gallery: Gallery
-) -> dict[str, object]:
-    return {
-        "facerec": facerec.__version__,
-        "gallery": {"path": str(path), "people": len(gallery), "model": gallery.space.model},
-        "score": "cosine",
-        "threshold": identification.threshold,
-        "fpir": None if identification.fpir is None else identification.fpir.to_json(),
-        "answers": [
-            {"image_id": name, **answer.to_json()}
-            for name, answer in zip(names, identification.answers, strict=True)
-        ],
-    }
+    console.print(Table("", headings, rows, words=("subject", "remark")).terminal())
+    if len(names) > _SHOWN:
+        console.print(f"… and {len(names) - _SHOWN:,} more; --json lists all")
 
 
 main = partial(run_command, identify)

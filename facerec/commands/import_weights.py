@@ -11,7 +11,7 @@ from typing import Literal
 import tyro
 
 from facerec.commands.cli import run_command
-from facerec.commands.models import preprocessing_words
+from facerec.commands.embedder import preprocessing_words
 from facerec.errors import ModelError
 from facerec.files import sha256
 
@@ -57,7 +57,7 @@ def import_weights(
     from facerec.embedding.onnx_preprocessing import guess_by_name, guess_preprocessing
     from facerec.embedding.onnx_weights import load_onnx_weights
     from facerec.embedding.state_dict import own_note
-    from facerec.embedding.torch_model import left_out_words, load_state_dict_file, save_model
+    from facerec.embedding.torch_model import load_state_dict_file, save_model
 
     out = weights.with_suffix(".safetensors") if out is None else out
     if out.suffix != ".safetensors":
@@ -90,8 +90,8 @@ def import_weights(
     save_model(out, module, config, guess.preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())
     print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
-    for line in left_out_words(left_out):
-        print(line)
+    if left_out:
+        print(f"left out, as no part of the network: {len(left_out)} tensors, as {min(left_out)}")
     if guess.assumed:
         print(f"pixels {preprocessing_words(guess.preprocessing)}: {'; '.join(guess.evidence)}")
 

@@ -32,19 +32,37 @@ def given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> Known
     return given
 
 
+def training_overlaps(data: Mapping[str, Any] | None) -> list[KnownOverlap]:
+    """Return the overlaps whose facts lie beside a model's training set, and are of that set.
+
+    A list that was left out in training is none: its people were not trained on. ``data`` is the
+    recipe's section, None where it is not known.
+    """
+    from facerec.galleries.overlap_report import SUFFIX, facts_path, read_overlap
+
+    known = []
+    for training_set in (data, *data.get("also", ())) if data else ():
+        path = Path(str(training_set.get("path", "")))
+        left_out = facts_path(Path(str(training_set.get("exclude")))).resolve()
+        folder = path if path.is_dir() else path.parent
+        for file in sorted(folder.glob(f"*{SUFFIX}")) if path.exists() else ():
+            overlap = read_overlap(file)
+            if file.resolve() != left_out and overlap.is_of_records(path):
+                known.append(overlap)
+    return known
+
+
 def without_known(
     bench: Bench | TemplateBench, known: Sequence[KnownOverlap], console: Console
 ) -> list[Bench]:
     """Return the bench without the pairs of people who were trained on, if it has such pairs."""
-    from facerec.verification.templates import TemplateBench
+    from facerec.verification import Bench
 
-    if isinstance(bench, TemplateBench):
+    if not isinstance(bench, Bench):
         return []
     pairs, notes = bench.pairs, []
-    clean = np.ones(len(pairs), dtype=bool)
-    for overlap in {overlap.path.resolve(): overlap for overlap in known}.values():
-        if not overlap.is_of(bench):
-            continue
+    rest = np.ones(len(pairs), dtype=bool)
+    for overlap in {each.path.resolve(): each for each in known if each.is_of(bench)}.values():
         trained_on = np.isin(bench.images.ids, list(overlap.images))
         shown = trained_on[pairs.first] | trained_on[pairs.second]
         count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
@@ -54,26 +72,18 @@ def without_known(
             style="yellow",
             soft_wrap=True,
         )
-        if shown.any():
-            notes.append(
-                f"{count} show a person who is probably in the training set ({overlap.path}) and "
-                "are left out"
-            )
-        clean &= ~shown
-    if not notes:
-        return []
-    if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
-        console.print(
-            "warning: without these pairs there are not both same and different ones, so that "
-            "no figures can be given",
-            style="yellow",
+        notes.append(
+            f"{count} show a person who is probably in the training set ({overlap.path}) and are "
+            "left out"
         )
+        rest &= ~shown
+    if rest.all() or len(set(pairs.issame[rest].tolist())) < 2:  # no figures without both kinds
         return []
     folds = None
     if pairs.folds is not None:  # those that have pairs left, numbered anew
-        folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
+        folds = np.unique(pairs.folds[rest], return_inverse=True)[1].astype(np.int64)
         folds = folds if folds.max() else None
-    kept = {name: getattr(pairs, name)[clean] for name in ("first", "second", "issame")}
+    kept = {name: getattr(pairs, name)[rest] for name in ("first", "second", "issame")}
     return [
         replace(
             bench,
@@ -82,26 +92,3 @@ def without_known(
             notes=(*bench.notes, *notes),
         )
     ]
-
-
-def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
-    """Return the overlaps whose facts lie beside a model's training set, and are of that set.
-
-    A list that was left out in training is none: its people were not trained on. ``data`` is the
-    recipe's section, empty where it is not known.
-    """
-    from facerec.galleries.overlap_report import SUFFIX, facts_path, read_overlap
-
-    training_sets = [data, *data.get("also", ())] if data else []
-    known = []
-    for training_set in training_sets:
-        path = Path(str(training_set.get("path", "")))
-        excluded = training_set.get("exclude")
-        folder = path if path.is_dir() else path.parent
-        for file in sorted(folder.glob(f"*{SUFFIX}")) if path.exists() else ():
-            overlap = read_overlap(file)
-            if excluded is not None and facts_path(Path(str(excluded))).resolve() == file.resolve():
-                continue
-            if overlap.is_of_records(path):
-                known.append(overlap)
-    return known

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Count, Flags, Limits, Positive
-from facerec.report.table import Cell, Table, fact_lines, text_table
+from facerec.report.table import Table, print_facts
 from facerec.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from facerec.training.plan import Plan
 
 GB = 10**9
 
 
 @dataclass(frozen=True)
-class Options(Flags):
+class Step(Flags):
     """What the step is planned for."""
 
     ranks: Annotated[int, Limits(1, 2**20)] = 1
@@ -34,7 +31,7 @@ class Options(Flags):
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
 
 
-def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
+def show_plan(recipe: Recipe, options: Step, console: Console) -> None:
     """Print what a step of ``recipe`` needs.
 
     Raises:
@@ -56,50 +53,28 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
         "classes": f"{classes:,}, of which rank 0 holds {plan.classes:,} and visits "
         f"{plan.visited:,} in a step",
     }
-    console.print(fact_lines(facts.items()))
-    console.print()
-    console.print(_table("memory of a rank, GB (10⁹ bytes)", plan.parts, GB).terminal())
-    if plan.transfers:
-        caption = "network, GB that a rank sends in a step, and as many received"
-        console.print(_table(caption, plan.transfers, GB).terminal())
+    print_facts(facts.items(), console)
     flop = {"backbone": plan.backbone_flop, "head": plan.head_flop}
-    console.print(_table("arithmetic of a rank, TFLOP a step", flop, 10**12).terminal())
+    for caption, values, unit in (
+        ("memory of a rank, GB (10⁹ bytes), estimated without the allocator", plan.parts, GB),
+        ("network, GB that a rank sends in a step, and as many received", plan.transfers, GB),
+        ("arithmetic of a rank, TFLOP a step", flop, 10**12),
+    ):
+        if values:
+            every = {**values, "together": sum(values.values())}
+            rows = [(name, f"{value / unit:,.3f}") for name, value in every.items()]
+            console.print(Table(caption, ("what", "how much"), rows).terminal())
     if options.device_memory is not None:
-        _print_verdict(plan, options.device_memory, console)
-    console.print(
-        "Memory is an estimate: tensors that autograd keeps in an uncompiled step, and the largest "
-        "of the rest, all together; without the allocator's fragmentation, CUDA, cuDNN, NCCL and, "
-        "on a CPU, Python. FLOP are those of convolutions and matrix products, an addition and a "
-        "product each one; bytes on the network are those of ring algorithms.",
-        style="dim",
-        highlight=False,
-    )
-
-
-def _table(caption: str, values: Mapping[str, int], unit: int) -> Table[Any]:
-    rows: list[list[Cell | str]] = [
-        [name, f"{value / unit:,.3f}"] for name, value in values.items()
-    ]
-    total = [
-        Cell("together", strong=True),
-        Cell(f"{sum(values.values()) / unit:,.3f}", strong=True),
-    ]
-    return text_table(caption, ("what", "how much"), [*rows, total])
-
-
-def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
-    fits = plan.memory <= memory * GB
-    console.print(
-        f"{plan.memory / GB:.2f} GB {'fits in' if fits else 'does not fit in'} {memory:g} GB",
-        style="green" if fits else "red",
-        highlight=False,
-    )
-    if not fits:
+        fits = plan.memory <= options.device_memory * GB
+        verb = "fits in" if fits else "does not fit in"
         console.print(
-            "less memory takes a smaller --head.sample-rate, --recompute, a larger --accumulation, "
-            "or more --ranks",
-            highlight=False,
+            f"{plan.memory / GB:.2f} GB {verb} {options.device_memory:g} GB", style="bold"
         )
+        if not fits:
+            console.print(
+                "less memory takes a smaller --head.sample-rate, --recompute, a larger "
+                "--accumulation, or more --ranks"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -108,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def plan(
-        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
+        options: Annotated[Step, tyro.conf.arg(name="")] = Step(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
         """Predict memory, network traffic and arithmetic of a step: RECIPE.py [--ranks W].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,34 +44,16 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
                 "for example arcface_sec_r50"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
-        arguments = _with_values(arguments)
-        if "--data.also=None" in arguments:  # tyro has no word for an empty tuple
-            arguments.remove("--data.also=None")
+        # --data stands for --data.path.
+        arguments = [re.sub(r"^--data(?==|$)", "--data.path", word) for word in arguments]
+        at = arguments.index("--data.also") if "--data.also" in arguments else len(arguments)
+        if arguments[at + 1 : at + 2] == ["None"]:  # tyro has no word for an empty tuple
+            del arguments[at : at + 2]
             loaded = replace(loaded, data=replace(loaded.data, also=()))
     name = "run" if path is None else path.stem
     if path is not None and path.name == "recipe.json":
         name = path.resolve().parent.name
     return name, loaded, ["--debug"] * debug + arguments
-
-
-def _with_values(arguments: list[str]) -> list[str]:
-    """Give ``--compile`` and ``--no-compile`` their value; join ``--data.also`` with its None.
-
-    ``--data`` stands for ``--data.path``.
-    """
-    words: list[str] = []
-    for index, word in enumerate(arguments):
-        if word == "None" and words[-1:] == ["--data.also"]:
-            words[-1] = "--data.also=None"
-        elif word == "--data" or word.startswith("--data="):
-            words.append(word.replace("--data", "--data.path", 1))
-        elif word == "--no-compile":
-            words += ["--compile", "False"]
-        elif word == "--compile" and (arguments[index + 1 :] or ["-"])[0].startswith("-"):
-            words += ["--compile", "True"]
-        else:
-            words.append(word)
-    return words
 
 
 def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:

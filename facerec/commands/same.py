@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import tyro
 
-from facerec.commands.cli import Console, refuse_unused, run_command
-from facerec.commands.models import print_notes
+from facerec.commands.cli import Console, run_command
+from facerec.commands.embedder import print_notes
+from facerec.errors import FacerecError
 from facerec.files import json_bytes
 from facerec.limits import Count, Number
 
@@ -35,7 +36,7 @@ def same(
     Args:
         a: a photo.
         b: another one.
-        model: a run folder, a bundle, a .safetensors, .pth or .onnx file; by default the newest run
+        model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run
             under runs/.
         threshold: cosine from which on two faces are taken for one person.
         fpr: in place of it: share of pairs of different people that may be accepted; by default
@@ -49,11 +50,11 @@ def same(
     from facerec.embedding.model import newest_run
     from facerec.embedding.recognizer import load
 
-    if threshold is not None:
-        refuse_unused("chooses a threshold, and one is given", {"--fpr": fpr, "--bench": bench})
+    if threshold is not None and (fpr, bench) != (None, None):
+        raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
     recognizer = load(model or newest_run(), detector=detector)
     answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
-    notes = [*recognizer.model.warnings, *answer.notes]
+    notes = [*answer.notes]
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")
     console = Console(soft_wrap=True, highlight=False)
@@ -65,6 +66,4 @@ def same(
     print_notes(notes, console)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(same, argv)
+main = partial(run_command, same)

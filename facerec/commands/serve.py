@@ -17,11 +17,11 @@ import tyro
 from facerec.commands.cli import run_command
 from facerec.errors import FacerecError, MissingExtraError
 from facerec.limits import Number
-from facerec.service.limits import ANYBODY, LIMITS, LOOPBACK, Access, Limits
+from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
 
 @dataclass(frozen=True)
-class Network:
+class Runtime:
     """How the model is loaded."""
 
     engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
@@ -50,9 +50,9 @@ def serve(
     gallery: Path | None = None,
     fpir: str = "1e-2",
     identify_threshold: Number | None = None,
-    network: tyro.conf.OmitArgPrefixes[Network] = Network(),
+    network: tyro.conf.OmitArgPrefixes[Runtime] = Runtime(),
     access: tyro.conf.OmitArgPrefixes[Access] = ANYBODY,
-    limits: tyro.conf.OmitArgPrefixes[Limits] = LIMITS,
+    bounds: tyro.conf.OmitArgPrefixes[Bounds] = BOUNDS,
 ) -> None:
     """Serve embeddings and comparisons of faces over HTTP, and a gallery.
 
@@ -75,7 +75,7 @@ def serve(
         identify_threshold: cosine from which on somebody is identified, in place of fpir.
         network: how the model is loaded.
         access: whose requests are answered.
-        limits: what the service takes.
+        bounds: what the service takes.
     """
     try:
         from facerec.service.app import Server, Service, listen
@@ -95,13 +95,13 @@ def serve(
     given = asdict(network)
     if network.flip is None and gallery is not None and gallery.exists():
         given["flip"] = Gallery.read(gallery).space.flip
-    recognizer = load(model, batch_size=limits.max_batch, **given)
+    recognizer = load(model, batch_size=bounds.max_batch, **given)
     with contextlib.ExitStack() as claims:
         opened = None
         if gallery is not None:
             claims.enter_context(Gallery.claim(gallery))  # as long as the service runs
-            opened = GalleryFile(gallery, recognizer, limits.max_people, fpir, identify_threshold)
-        service = Service(recognizer, limits, opened, threshold=threshold, fpr=fpr, bench=bench)
+            opened = GalleryFile(gallery, recognizer, bounds.max_people, fpir, identify_threshold)
+        service = Service(recognizer, bounds, opened, threshold=threshold, fpr=fpr, bench=bench)
         listener = claims.enter_context(listen(host, port))
         address, port = listener.getsockname()[:2]
         found = "no detector" if recognizer.detector is None else "photos' faces are found"

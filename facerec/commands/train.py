@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.models import print_notes
+from facerec.commands.embedder import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.errors import CheckpointError
 from facerec.files import exclusive
 from facerec.limits import Count, Flags
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.report.table import fact_lines
+from facerec.report.table import print_facts
 from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ def _train(
         if going_on or (folder / "manifest.json").is_file():
             runs.check_same_run(folder, recipe, dataset, teacher)
         if not going_on:
-            runs.write_recipe(folder, recipe)
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
                 "precision": learner.precision,
@@ -150,7 +149,7 @@ def _train(
             if going_on:
                 trainer.resume()
             if console is not None:
-                console.print(fact_lines(_summary(trainer, folder, processes)))
+                print_facts(_summary(trainer, folder, processes), console)
                 print_notes([*dataset.notes, *trainer.warnings, *filter(None, [missing])], console)
             trainer.fit(options.max_steps)
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -175,21 +174,20 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     """Yield what is about to be trained, as the settings really are."""
     learner, recipe, dataset = trainer.learner, trainer.recipe, trainer.learner.dataset
     count = sum(p.numel() for p in learner.backbone.parameters())
-    people = words.counted(dataset.num_classes, "class")
+    people = words.counted(dataset.num_classes, "class", "classes")
     if dataset.num_subjects is not None:
         people = words.counted(dataset.num_subjects, "subject")
     yield "run", str(folder) + (f" (resumed at step {learner.step})" if learner.step else "")
     yield "data", f"{words.counted(len(dataset), 'image')} of {people}, {recipe.data.path}"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from learner.start.rows() if learner.start else ()
-    yield "margin", str(recipe.margin or "none")
-    yield "norm penalty", str(recipe.regularizer or "none")
     if learner.targets is not None:
         yield "teacher", f"{recipe.distillation}, {learner.targets.path.parent}"
-    yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
-    for name in ("sampling", "head", "finetune", "ema"):
-        if (value := getattr(recipe, name)) != getattr(Recipe(), name):
-            yield name, str(value)
+    always = ("margin", "regularizer", "optimizer", "schedule")
+    for name in (*always, "sampling", "head", "finetune", "ema"):
+        value = getattr(recipe, name)
+        if name in always or value != getattr(Recipe(), name):
+            yield name, str(value or "none")
     yield (
         "steps",
         f"{learner.total_steps:,} of {recipe.batch_size} images, "
@@ -220,15 +218,10 @@ def _tell_stop(
 
 
 def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
+    """Print which images took no part, and where the model is."""
     if skipped:
-        # An image that cannot be read comes up in every epoch.
-        count = len({item.index for item in skipped})
-        console.print(
-            f"{words.counted(count, 'image')} skipped, replaced "
-            f"{words.counted(len(skipped), 'time')}; first: "
-            f"{skipped[0].cause}",
-            style="yellow",
-        )
+        images = words.counted(len({item.index for item in skipped}), "image")
+        console.print(f"{images} skipped; first: {skipped[0].cause}", style="yellow")
     console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
 
 

@@ -9,22 +9,14 @@ from pathlib import Path
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.figures import (
-    COMPUTATION,
-    OUTPUT,
-    Computation,
-    Output,
-    Verified,
-    tell,
-)
+from facerec.commands.figures import FIGURES, Figures, Verified, tell
 
 
 def verify_scores(
     scores: tyro.conf.Positional[Path],
     compare: Path | None = None,
     distances: bool = False,
-    computation: tyro.conf.OmitArgPrefixes[Computation] = COMPUTATION,
-    output: tyro.conf.OmitArgPrefixes[Output] = OUTPUT,
+    figures: tyro.conf.OmitArgPrefixes[Figures] = FIGURES,
 ) -> None:
     """Verify by scores alone: accuracy, TPR at fixed FPRs, thresholds, AUC and EER.
 
@@ -35,16 +27,14 @@ def verify_scores(
         scores: a table of label,score (or bob's columns), one pair a line.
         compare: scores of another model for the same pairs: prints the differences.
         distances: the scores are distances: smaller means more alike.
-        computation: how figures are computed.
-        output: where they go.
+        figures: which are computed, and where they go.
     """
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores
 
-    settings = computation.settings()
-    output.check()
-    both = []
-    for path in [scores, *([] if compare is None else [compare])]:
+    fpr = figures.check()
+
+    def judge(path: Path) -> Verified:
         scored = read_scores(path, distances=distances)
         result = evaluate(
             scored.scores,
@@ -52,10 +42,12 @@ def verify_scores(
             name=path.stem,
             notes=scored.notes,
             subjects_from="the list",
-            **settings,
+            fpr=fpr,
         )
-        both.append(Verified({"scores": replace(result, score=scored.kind, source=scored.source)}))
-    tell(both, output, Console(highlight=False))
+        return Verified({"scores": replace(result, score=scored.kind, source=scored.source)})
+
+    second = None if compare is None else judge(compare)
+    tell(judge(scores), second, figures, Console(highlight=False))
 
 
 main = partial(run_command, verify_scores)

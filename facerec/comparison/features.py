@@ -30,7 +30,7 @@ class FeatureData:
     """The features that all arms of a comparison train and are scored on."""
 
     path: Path
-    """An embeddings file of `facerec embed`, or one of others (.npz, .csv, .parquet), with the
+    """An embeddings file of `facerec embed`, or one of others (.npz, .parquet), with the
     class of every image (``subjects`` or ``labels``, in tables ``subject_id``)."""
     second_views: Path | None = None
     """Another file of the same images, such as features of their mirror images or of other crops:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from facerec.comparison.protocol import METRICS, UNTRAINED
 from facerec.comparison.summary import HEADLINE, Summary
-from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, tidy
+from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
 
 _WIDTH = 11.4
 _ROW = 0.172
@@ -29,7 +29,7 @@ def arm_figure(summary: Summary) -> Figure | None:
     figure = Figure(figsize=(_WIDTH, 0.85 + _ROW * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes in (left, right):
-        tidy(axes)
+        plain_axes(axes)
         axes.grid(False, axis="y")
         axes.tick_params(axis="x", labelsize=SMALL)
     for at, arm in enumerate(rows):

@@ -20,7 +20,7 @@ COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 Texts = Sequence[Cell | str]
 
 
-def headline_table(summary: Summary) -> Table[Texts]:
+def headline_table(summary: Summary) -> Table:
     """Return the retrieval figures of all arms."""
     asked = [name for name in summary.comparison.figures if name not in FIGURES]
     metrics = (*COLUMNS, *asked)
@@ -57,7 +57,7 @@ def headline_table(summary: Summary) -> Table[Texts]:
     )
 
 
-def pair_table(summary: Summary) -> Table[Texts]:
+def pair_table(summary: Summary) -> Table:
     """Return the headline differences with their tests."""
 
     def cells(pair: Any) -> list[Cell | str]:
@@ -90,7 +90,7 @@ def pair_table(summary: Summary) -> Table[Texts]:
     )
 
 
-def arm_table(summary: Summary) -> Table[Texts]:
+def arm_table(summary: Summary) -> Table:
     """Return norms of test embeddings, how many steps an arm takes, its best setting and costs."""
     others = ("models", "validation")
     keys = dict.fromkeys(key[1:] for key in summary.figures.index if key[1] in others)
@@ -132,8 +132,8 @@ def to_latex(summary: Summary) -> str:
     """Return the headline table for LaTeX with the package booktabs."""
     table = headline_table(summary)
     rows = [[cell.text for cell in cells] for cells in table.cells]
-    frame = pd.DataFrame(rows, columns=[column.heading for column in table.columns])
-    style = "l" + "c" * (len(table.columns) - 1)
+    frame = pd.DataFrame(rows, columns=list(table.headings))
+    style = "l" + "c" * (len(table.headings) - 1)
     return frame.to_latex(index=False, escape=True, column_format=style)
 
 

@@ -5,29 +5,22 @@ from typing import TYPE_CHECKING
 from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from facerec.embedding.align import Aligner, align_face, parse_align
     from facerec.embedding.extraction import Embeddings, embed_images, extract
     from facerec.embedding.file import read_embeddings, write_embeddings
-    from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
-    from facerec.embedding.parts import EmbeddingsWriter
+    from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
     from facerec.embedding.torch_model import TorchModel, load_state_dict_file, save_model
 else:
     __getattr__ = lazy_names(__name__)
 
 __all__ = [
-    "Aligner",
     "EmbeddingModel",
     "Embeddings",
-    "EmbeddingsWriter",
     "OnnxModel",
     "TorchModel",
-    "align_face",
     "embed_images",
     "extract",
     "load_model",
     "load_state_dict_file",
-    "newest_run",
-    "parse_align",
     "read_embeddings",
     "save_model",
     "write_embeddings",

@@ -20,8 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import DatasetError, ImageError, MissingExtraError, ModelError
-from facerec.files import sha256
+from facerec.errors import (
+    DatasetError,
+    ImageError,
+    MissingExtraError,
+    ModelError,
+    message_line,
+)
+from facerec.files import check_regular, sha256
 from facerec.libraries import cv2
 from facerec.names import is_missing, same_name
 from facerec.tables import Table
@@ -65,7 +71,7 @@ _YUNET_OVERLAP, _YUNET_FACES = 0.3, 5000
 """Overlap from which on two boxes are one face, and faces looked at; OpenCV's defaults."""
 
 
-_Found = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
+Points = NDArray[np.floating[Any]]
 
 
 class NotAcquiredError(ImageError):
@@ -87,14 +93,12 @@ def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
     height, width = size
     if size == (112, 96):
         return _TEMPLATE - _MARGIN
-    if height == width and width > 0:
-        if width % 112 == 0:
-            return _TEMPLATE * (width / 112)
-        if width % 128 == 0:
-            return (_TEMPLATE + _MARGIN) * (width / 128)
+    for side, margin in ((112, 0.0), (128, _MARGIN)):
+        if height == width > 0 == width % side:
+            return (_TEMPLATE + margin) * (width / side)
     raise ModelError(
-        f"faces cannot be aligned to {height}×{width} (height×width): the five-point template is "
-        "defined for 112×112, 128×128, their multiples and 112×96; give aligned images instead"
+        f"faces cannot be aligned to {height}×{width} (height×width), only to multiples of 112×112 "
+        "and 128×128, and 112×96; give aligned images instead"
     )
 
 
@@ -151,23 +155,16 @@ def align_face(
     template = face_template(size)
     landmarks = np.asarray(points, np.float64)
     height, width = image.shape[:2]
-    if max(height, width) > _MAX_SIDE:
+    inside = ((landmarks >= 0) & (landmarks <= (width - 1, height - 1))).all(axis=1).any()
+    scale = np.nan
+    if inside and (np.abs(landmarks) < _MAX_COORDINATE).all():  # NaN is not smaller either
+        transform = similarity_transform(landmarks, template)
+        scale = np.hypot(*transform[:, 0]) * 112 / size[0]
+    if not _MIN_SCALE <= scale <= _MAX_SCALE or max(height, width) > _MAX_SIDE:
         raise NotAcquiredError(
-            f"{where}: the image is {height:,}×{width:,} (height×width), and a face can be cut out "
-            f"only where no side has more than {_MAX_SIDE:,} pixels; scale the image down"
-        )
-    if not (np.abs(landmarks) < _MAX_COORDINATE).all():  # NaN is not smaller either
-        raise NotAcquiredError(f"{where}: its five points are not all usable numbers")
-    if not ((landmarks >= 0) & (landmarks <= (width - 1, height - 1))).all(axis=1).any():
-        raise NotAcquiredError(
-            f"{where}: all five points lie outside the image of {height}×{width} (height×width); "
-            "they may belong to a copy of another size"
-        )
-    transform = similarity_transform(landmarks, template)
-    scale = np.hypot(*transform[:, 0]) * 112 / size[0]
-    if not _MIN_SCALE <= scale <= _MAX_SCALE:
-        raise NotAcquiredError(
-            f"{where}: its five points (nearly) coincide or lie too far apart for a face"
+            f"{where}: no face can be cut out of {height:,}×{width:,} pixels (height×width): its "
+            "five points are no usable numbers, coincide, lie too far apart or all outside the "
+            f"image, or a side has more than {_MAX_SIDE:,} pixels"
         )
     crop = cv2.warpAffine(image, transform, (size[1], size[0]), flags=cv2.INTER_LINEAR)
     return crop.astype(np.uint8, copy=False)
@@ -193,9 +190,7 @@ class Aligner(ABC):
         return align_face(image, self.find(image, image_id, where), size, where)
 
     @abstractmethod
-    def find(
-        self, image: NDArray[np.uint8], image_id: str, where: str
-    ) -> NDArray[np.floating[Any]]:
+    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> Points:
         """Return the five points, ``(5, 2)``, see `align_face`.
 
         Raises:
@@ -229,37 +224,26 @@ class PointsTable(Aligner):
             if all(map(is_missing, numbers)):
                 continue
             try:
-                points = np.array(numbers, np.float64).reshape(5, 2)
+                if image_id in self._points:
+                    raise ValueError("the image has a line already")
+                self._points[image_id] = np.array(numbers, np.float64).reshape(5, 2)
             except ValueError as problem:
                 raise DatasetError(
-                    f"{table.where(line)}: expected an image id and ten numbers "
+                    f"{table.where(line)}: expected an image id, each once, and ten numbers "
                     f"({str(problem)[:100]}); correct or remove the line"
                 ) from problem
-            if image_id in self._points:
-                raise DatasetError(
-                    f"{table.where(line)}: a second line for image {image_id!r}; keep one face an "
-                    "image"
-                )
-            self._points[image_id] = points
-        if not self._points:
-            raise DatasetError(f"{self.path}: the table has no line with points")
         exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in self._points.values())
-        if 2 * exchanged > len(self._points):
+        if not self._points or 2 * exchanged > len(self._points):
             raise DatasetError(
-                f"{self.path}: left and right are exchanged in {exchanged} of {len(self._points)} "
-                "lines; point 1 is the eye and point 4 the corner of the mouth on the viewer's left"
+                f"{self.path}: of {len(self._points)} lines with points {exchanged} have left and "
+                "right exchanged; points 1 and 4 are the eye and the mouth on the viewer's left"
             )
 
-    def find(
-        self, image: NDArray[np.uint8], image_id: str, where: str
-    ) -> NDArray[np.floating[Any]]:
+    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> Points:
         """Return the points of the line for ``image_id``."""
-        image_id = same_name(image_id)
-        if image_id not in self._points:
-            raise NotAcquiredError(
-                f"{where}: {self.path} has no line with points for image_id {image_id!r}"
-            )
-        return self._points[image_id]
+        if (name := same_name(image_id)) not in self._points:
+            raise NotAcquiredError(f"{where}: {self.path} has no line with points for {name!r}")
+        return self._points[name]
 
     def describe(self) -> dict[str, Any]:
         """Return file and hash."""
@@ -274,19 +258,15 @@ class Detector(Aligner):
 
     name: str
 
-    def __init__(self, threshold: float) -> None:
-        if not 0 <= threshold <= 1:
-            raise ModelError(f"the threshold of a detector's scores is {threshold}, not 0 to 1")
-        self.threshold = threshold
+    def __init__(self, threshold: float, **about: Any) -> None:
+        self.threshold, self._about = threshold, about
         self._lock = threading.Lock()  # neither library promises that a detector can be shared
 
-    def find(
-        self, image: NDArray[np.uint8], image_id: str, where: str
-    ) -> NDArray[np.floating[Any]]:
+    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> Points:
         """Return the points of the largest face."""
         return self.faces(image, where)[0]
 
-    def faces(self, image: NDArray[np.uint8], where: str) -> NDArray[np.floating[Any]]:
+    def faces(self, image: NDArray[np.uint8], where: str) -> Points:
         """Return the points of all faces, ``(n, 5, 2)``, the largest face first.
 
         Raises:
@@ -304,8 +284,12 @@ class Detector(Aligner):
         order = np.lexsort([off_centre, -scores, -np.prod(opposite - corner, axis=1)])
         return points.reshape(-1, 5, 2)[order]
 
+    def describe(self) -> dict[str, Any]:
+        """Return library, file or pack, and threshold."""
+        return {"method": self.name.lower(), **self._about, "score_threshold": self.threshold}
+
     @abstractmethod
-    def _detect(self, image: NDArray[np.uint8]) -> _Found:
+    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
         """Return all faces in a BGR image, in its pixels.
 
         Left, top, right and bottom ``(n, 4)``; the points ``(n, 5, 2)``, see `align_face`; and the
@@ -329,16 +313,15 @@ class InsightFaceDetector(Detector):
     name = "insightface"
 
     def __init__(self, threshold: float = INSIGHTFACE_THRESHOLD) -> None:
-        super().__init__(threshold)
         try:
             import insightface
             from insightface.app import FaceAnalysis
         except ImportError as error:
             raise MissingExtraError(
-                "finding faces with insightface needs that package; "
-                "run: pip install 'facerec[insightface]'"
+                "insightface is not installed; run: pip install 'facerec[insightface]'"
             ) from error
-        self.version = str(insightface.__version__)
+        version = str(insightface.__version__)
+        super().__init__(threshold, version=version, pack=INSIGHTFACE_PACK)
         try:
             # The package prints what it loads, which does not belong among results.
             with contextlib.redirect_stdout(sys.stderr):
@@ -347,21 +330,11 @@ class InsightFaceDetector(Detector):
         # Missing packs and broken downloads end in many kinds of error.
         except Exception as error:
             raise ModelError(
-                f"insightface {self.version} cannot load its model pack {INSIGHTFACE_PACK!r} "
-                f"({error}); download the pack to ~/.insightface/models, or align with another "
-                "detector"
+                f"insightface {version} cannot load its model pack {INSIGHTFACE_PACK!r} ({error}); "
+                "download it to ~/.insightface/models, or align with another detector"
             ) from error
 
-    def describe(self) -> dict[str, Any]:
-        """Return package version, model pack and threshold."""
-        return {
-            "method": "insightface",
-            "version": self.version,
-            "pack": INSIGHTFACE_PACK,
-            "score_threshold": self.threshold,
-        }
-
-    def _detect(self, image: NDArray[np.uint8]) -> _Found:
+    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
         faces = [face for face in self._app.get(image) if face.kps is not None]
         boxes = np.array([face.bbox for face in faces]).reshape(-1, 4)
         points = np.array([face.kps for face in faces])
@@ -384,33 +357,20 @@ class YuNet(Detector):
     name = "YuNet"
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
-        super().__init__(threshold)
-        self.path = Path(path)
         settings = threshold, _YUNET_OVERLAP, _YUNET_FACES
-        if not self.path.is_file():
-            raise ModelError(f"{self.path}: there is no such YuNet file; check the path")
+        version = f"opencv {cv2.__version__}"
         try:
-            self._detector = cv2.FaceDetectorYN.create(
-                str(self.path), "", (_SIDE, _SIDE), *settings
-            )
-        except cv2.error as error:
+            check_regular(path)
+            self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), *settings)
+        except (OSError, cv2.error) as error:
             raise ModelError(
-                f"{self.path}: OpenCV {cv2.__version__} cannot load it as a YuNet detector "
-                f"({error.err}); take face_detection_yunet from OpenCV's model zoo"
+                f"{path}: OpenCV {cv2.__version__} cannot load it as a YuNet detector "
+                f"({message_line(error)}); take face_detection_yunet from OpenCV's model zoo"
             ) from error
+        about = {"path": str(path), "sha256": sha256(Path(path)), "version": version}
+        super().__init__(threshold, **about, nms_threshold=_YUNET_OVERLAP)
 
-    def describe(self) -> dict[str, Any]:
-        """Return file and hash, the thresholds, and the version of OpenCV."""
-        return {
-            "method": "yunet",
-            "path": str(self.path),
-            "sha256": sha256(self.path),
-            "version": f"opencv {cv2.__version__}",
-            "score_threshold": self.threshold,
-            "nms_threshold": _YUNET_OVERLAP,
-        }
-
-    def _detect(self, image: NDArray[np.uint8]) -> _Found:
+    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
         height, width = image.shape[:2]
         shrink = min(1.0, _SIDE / max(height, width))
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
@@ -436,23 +396,23 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
         FacerecError: another word, the aligner cannot be used, or a threshold without a detector.
     """
     suffix = "" if text is None else Path(text).suffix.lower()
-    if threshold is not None and suffix != ".onnx" and text != "insightface":
+    detects = text == "insightface" or suffix == ".onnx"
+    if threshold is not None and not (detects and 0 <= threshold <= 1):
         raise DatasetError(
-            "--align-threshold belongs to a detector; give --align insightface or a YuNet .onnx "
-            "file, or leave it out"
+            "--align-threshold is from 0 to 1 and belongs to a detector; give --align insightface "
+            "or a YuNet .onnx file, or leave it out"
         )
     if text is None:
         return None
-    if text == "insightface":
-        return InsightFaceDetector(INSIGHTFACE_THRESHOLD if threshold is None else threshold)
     if suffix == ".csv":
         return PointsTable(text)
-    if suffix == ".onnx":
-        return YuNet(text, YUNET_THRESHOLD if threshold is None else threshold)
-    raise DatasetError(
-        f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
-        "insightface, or a YuNet .onnx file"
-    )
+    if not detects:
+        raise DatasetError(
+            f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
+            "insightface, or a YuNet .onnx file"
+        )
+    given = [] if threshold is None else [threshold]
+    return InsightFaceDetector(*given) if suffix != ".onnx" else YuNet(text, *given)
 
 
 def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
@@ -490,12 +450,7 @@ NO_DETECTOR = (
 """What to do with a photo that is not aligned, as the end of a sentence."""
 
 
-def alignment_words(described: Mapping[str, Any] | None) -> str:
+def alignment_words(described: Mapping[str, Any]) -> str:
     """Say in a few words what `Aligner.describe` says."""
-    if described is None:
-        return "alignment: none, images as they are"
     file = described.get("pack") or Path(str(described.get("path", ""))).name
-    threshold = described.get("score_threshold")
-    of = f" ({file})" if file else ""
-    cut = "" if threshold is None else f", score threshold {threshold}"
-    return f"alignment: {described.get('method')}{of}{cut}"
+    return f"alignment: {described.get('method')}{f' ({file})' if file else ''}"

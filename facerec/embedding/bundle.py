@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from facerec.errors import ModelError
-from facerec.files import atomic_path, parse_json, read_file, sha256
+from facerec.files import atomic_path, read_file, sha256
 
 BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"
@@ -19,33 +16,7 @@ VARIANTS_FOLDER = "variants"
 """Holds ``KIND.onnx`` for every variant; beside the model they would confuse insightface."""
 
 MAX_TEXT = 2**24
-"""Bytes of the note or of the checksums."""
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A bundle of which every file was found to be what its checksum says."""
-
-    path: Path
-    note: dict[str, Any]
-    """The contents of ``facerec.json``."""
-    variants: dict[str, Path]
-    """Kind → file; the kind is the file's name without its suffix."""
-    sums: Mapping[str, str]
-    """Path inside the bundle → SHA-256."""
-
-    def onnx(self, variant: str | None = None) -> Path:
-        """Return the file of a variant, or of the model itself.
-
-        Raises:
-            ModelError: the bundle has no such variant.
-        """
-        if variant is None:
-            return self.path / ONNX_FILE
-        if variant not in self.variants:
-            known = ", ".join(self.variants) or "none"
-            raise ModelError(f"{self.path}: no variant {variant!r} in this bundle, it has {known}")
-        return self.variants[variant]
+"""Bytes of the checksums."""
 
 
 def is_bundle(folder: Path) -> bool:
@@ -53,32 +24,29 @@ def is_bundle(folder: Path) -> bool:
     return (folder / SUMS_FILE).is_file() or (folder / NOTE_FILE).is_file()
 
 
-def read_bundle(folder: str | Path) -> Bundle:
-    """Check a bundle from its checksums up and return what it holds.
+def bundle_file(folder: Path, variant: str | None = None) -> tuple[Path, str]:
+    """Return the file of a bundle's model, or of a variant, and the SHA-256 that it must have.
+
+    Args:
+        folder: the bundle, of which every file is compared with its checksum.
+        variant: the name of a file in the folder of variants, without its suffix.
 
     Raises:
-        ModelError: a file is missing, changed or not listed, is a link, or the note is damaged.
+        ModelError: a file is missing, changed or not listed, or is a link; or no such variant.
     """
-    folder = Path(folder)
     sums = check_sums(folder)
-    for name in (NOTE_FILE, ONNX_FILE):
-        if name not in sums:
-            raise ModelError(f"{folder}: the bundle has no {name}; export or copy it again")
-    try:
-        note = parse_json(_text(folder / NOTE_FILE))
-        if not isinstance(note, dict) or note.get("schema") != BUNDLE_SCHEMA:
-            raise ValueError(f"it must say schema {BUNDLE_SCHEMA!r}")
-    except ValueError as error:
-        raise ModelError(
-            f"{folder / NOTE_FILE}: no note of a bundle that this facerec reads "
-            f"({str(error)[:200]}); export it again"
-        ) from error
     variants = {
-        path.stem: folder / path
+        path.stem: str(path)
         for path in map(PurePosixPath, sums)
         if path.parent == PurePosixPath(VARIANTS_FOLDER) and path.suffix == ".onnx"
     }
-    return Bundle(folder, note, variants, sums)
+    name = ONNX_FILE if variant is None else variants.get(variant, "")
+    if name not in sums:
+        raise ModelError(
+            f"{folder}: no {ONNX_FILE if variant is None else f'variant {variant!r}'} in this "
+            f"bundle, it has {', '.join(variants) or 'no variants'}"
+        )
+    return folder / name, sums[name]
 
 
 def write_sums(folder: str | Path) -> None:
@@ -101,21 +69,21 @@ def check_sums(folder: str | Path) -> dict[str, str]:
             or something that is no file.
     """
     folder = Path(folder)
-    pairs = (line.partition("  ") for line in _text(folder / SUMS_FILE).splitlines())
+    file = folder / SUMS_FILE
+    try:
+        if file.is_symlink() or file.stat().st_size > MAX_TEXT:
+            raise ValueError(f"a link, or larger than {MAX_TEXT:,} bytes")
+        pairs = [line.partition("  ") for line in read_file(file).decode().splitlines()]
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read ({error}); copy the bundle again") from error
     # Names of the list are compared with those that are there, and never opened.
-    listed = {name: total for total, _, name in pairs}
-    there = _sums(folder)
-    for name in sorted(listed.keys() ^ there.keys()):
-        problem = "is missing" if name in listed else "is not listed"
-        raise ModelError(
-            f"{folder}: the file {name[:80]!r} {problem}, by {SUMS_FILE}; copy the bundle again"
-        )
-    for name, total in there.items():
-        if listed[name] != total:
-            raise ModelError(
-                f"{folder / name}: its SHA-256 is not the one in {SUMS_FILE}; the file was changed "
-                "or damaged, copy the bundle again"
-            )
+    listed, there = {name: total for total, _, name in pairs}, _sums(folder)
+    for name in sorted({*listed, *there}):
+        if listed.get(name) != there.get(name):
+            problem = "is not listed" if name in there else "is missing"
+            if name in there and name in listed:
+                problem = "its SHA-256 is another"
+            raise ModelError(f"{folder}: {name[:80]!r}: {problem}, by {SUMS_FILE}; copy it again")
     return there
 
 
@@ -132,13 +100,3 @@ def _sums(folder: Path) -> dict[str, str]:
                 )
             names.append(name)
     return {name: sha256(folder / name) for name in sorted(names)}
-
-
-def _text(path: Path) -> str:
-    """Read a small text file that is itself no link."""
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_TEXT:
-            raise ValueError(f"a link, or larger than {MAX_TEXT:,} bytes")
-        return read_file(path).decode()
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); copy the bundle again") from error

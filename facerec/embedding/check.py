@@ -1,14 +1,13 @@
-"""What every embeddings file must be, whatever its format, and what others' files become."""
+"""What embeddings of every file must be, and whether two of them can be compared."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError
@@ -21,108 +20,56 @@ FORMAT = 1
 MAX_BYTES = 64 << 30
 """Largest total size of the embeddings that are read as one."""
 
-ID, SUBJECT, LIST = "image_id", "subject_id", "embedding"
-IDS = (ID, "ids", "names", "images")
-SUBJECTS = (SUBJECT, "subjects", "labels")
-VECTORS = (LIST, "embeddings", "vectors", "features")
-"""Names of columns, and of arrays in an ``.npz`` of others; the first that is there counts."""
+IDS = ("image_id", "ids", "names", "images")
+SUBJECTS = ("subject_id", "subjects", "labels")
+VECTORS = ("embedding", "embeddings", "vectors", "features")
+"""Names of columns and arrays; the first that is there counts."""
 
-_BLOCK = 1 << 14
-
-Array = npt.NDArray[Any]
+BLOCK = 1 << 14
+"""Rows that are in memory at once."""
 
 
-def columns_of(
-    path: Path, header: Collection[str], numbered: bool
-) -> tuple[str | None, str | None, list[str]]:
-    """Return the columns of ids, of subjects, and of values: one of lists, or e0, e1 and on.
+def checked(path: Path, found: Embeddings) -> Embeddings:
+    """Return embeddings whose rows without a finite one are failures, NaN in place.
 
-    Args:
-        path: the table, for messages.
-        header: names of its columns.
-        numbered: whether it may be without ids.
+    Norms that are not known are computed.
 
     Raises:
-        DatasetError: columns are missing.
+        DatasetError: arrays that do not fit together, or an id twice.
     """
-    image, subject, listed = (
-        next((name for name in names if name in header), None) for names in (IDS, SUBJECTS, VECTORS)
-    )
-    count = sum(bool(re.fullmatch(r"e\d+", name)) for name in header)
-    values = [f"e{k}" for k in range(count)] or [name for name in [listed] if name]
-    if not values or not {*values} <= {*header} or not (image or numbered):
+    vectors, norms, ids = found.vectors, found.norms, found.ids
+    if ids is None:
+        raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
+    texts = [ids] if found.subjects is None else [ids, found.subjects]
+    columns = [norms, *texts]
+    if (
+        [vectors.ndim, vectors.dtype, norms.dtype] != [2, np.float32, np.float32]
+        or not vectors.shape[1]
+        or any(array.shape != vectors.shape[:1] for array in columns)
+        or any(text.dtype.kind != "U" for text in texts)
+        or any(not 0 <= row < len(vectors) for row in found.failures)
+    ):
+        layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, *columns))
         raise DatasetError(
-            f"{path}: a table of embeddings has the columns {ID} and {LIST}, or {ID} and e0, e1, "
-            f"…, found {', '.join([*header][:8])[:200]}"
+            f"{path}: vectors (N, D) and norms (N,) of numbers, ids and subjects (N,) of text, and "
+            f"failures of these rows are needed, found {layouts}; make the file again"
         )
-    return image, subject, values
-
-
-def assembled(
-    path: Path,
-    vectors: Array,
-    ids: Array,
-    subjects: Array | None,
-    note: dict[str, Any],
-    norms: npt.NDArray[np.float32] | None = None,
-    reasons: Mapping[int, str] | None = None,
-) -> Embeddings:
-    """Return embeddings of what a table holds; rows that are not finite are failures to acquire.
-
-    Args:
-        path: of the table.
-        vectors: float32 ``(N, D)``, changed in place.
-        ids: text ``(N,)``.
-        subjects: the same, or None where nobody is known.
-        note: how they were made, with ``flip``.
-        norms: by default those of ``vectors``.
-        reasons: row → why it is a failure, as far as that is known.
-    """
-    count = len(vectors)
-    norms = np.full(count, np.nan, np.float32) if norms is None else norms.copy()
-    finite = np.zeros(count, bool)
-    with np.errstate(all="ignore"):
-        for start in range(0, count, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            rows = vectors[block]
-            norms[block] = np.where(
-                np.isnan(norms[block]), np.linalg.norm(rows, axis=1), norms[block]
-            )
-            finite[block] = np.isfinite(norms[block]) & np.isfinite(rows).all(axis=1)
-    failed = np.flatnonzero(~finite)
-    vectors[failed], norms[failed] = np.nan, np.nan
-    known = reasons or {}
-    return Embeddings(
-        vectors,
-        norms,
-        note["flip"],
-        ids=ids,
-        subjects=subjects,
-        failures={
-            row: known.get(row) or f"{path}, row {row}: it has no finite embedding"
-            for row in failed.tolist()
-        },
-        note=note,
-    )
-
-
-def parse_note(path: Path, text: str | bytes) -> dict[str, Any]:
-    """Return what facerec wrote into a file of embeddings about them, with flip checked.
-
-    Raises:
-        DatasetError: it is damaged, or of another format.
-    """
-    try:
-        note = dict(parse_json(text))
-        stored_format, flip = note.pop("format"), note["flip"]
-        if stored_format != FORMAT or flip not in (True, False, None):
-            raise TypeError(f"format {stored_format!r}, flip {flip!r}")
-    except (ValueError, KeyError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its note is no JSON of format {FORMAT} with flip ({problem!r}); make the "
-            "file again"
-        ) from problem
-    return note
+    check_unique(ids, str(path))
+    failed = np.zeros(len(ids), bool)
+    failed[list(found.failures)] = True
+    for start in range(0, len(ids), BLOCK):
+        block = slice(start, start + BLOCK)
+        if (unknown := np.isnan(norms[block])).any():
+            with np.errstate(all="ignore"):
+                norms[block][unknown] = np.linalg.norm(vectors[block][unknown], axis=1)
+        failed[block] |= ~(np.isfinite(norms[block]) & np.isfinite(vectors[block]).all(axis=1))
+    if rows := np.flatnonzero(failed).tolist():
+        vectors[rows], norms[rows] = np.nan, np.nan
+    failures = {
+        row: found.failures.get(row, f"{path}, row {row}: it has no finite embedding")
+        for row in rows
+    }
+    return replace(found, failures=failures)
 
 
 def check_alike(one: Embeddings, other: Embeddings, where: str) -> None:
@@ -136,66 +83,37 @@ def check_alike(one: Embeddings, other: Embeddings, where: str) -> None:
 
 
 def check_notes(one: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Refuse embeddings that cannot be compared, by their notes, see `check_alike`.
-
-    Raises:
-        DatasetError: as there.
-    """
-    models = [
-        model if isinstance(model := each.get("model"), dict) else {} for each in (one, other)
-    ]
-    for name in ("sha256", "preprocessing"):
-        values = [model.get(name) for model in models]
-        if None not in values and values[0] != values[1]:
+    """Refuse embeddings that cannot be compared, by their notes, see `check_alike`."""
+    known = []
+    for note in (one, other):
+        model = note.get("model")
+        model = model if isinstance(model, dict) else {}
+        known.append((model.get("sha256"), model.get("preprocessing"), note.get("flip")))
+    words = ("of another network", "of pixels prepared otherwise", "mirror images in one alone")
+    for word, first, second in zip(words, *known, strict=True):
+        if None not in (first, second) and first != second:
             raise DatasetError(
-                f"{where} were embedded by two networks (their {name} differs), whose scores mean "
-                "nothing together; embed both with one model"
+                f"{where} cannot be compared ({word}), their scores mean nothing together; embed "
+                "both with one model and the same --flip"
             )
-    flips = [one.get("flip"), other.get("flip")]
-    if None not in flips and flips[0] != flips[1]:
-        raise DatasetError(
-            f"{where}: mirror images took part in one of them only; embed both with the same --flip"
-        )
 
 
-def check_embeddings(path: Path, embeddings: Embeddings) -> None:
-    """Refuse arrays that do not fit together, and NaN outside the rows of failures.
+def parse_note(path: Path, text: str | bytes | None) -> dict[str, Any]:
+    """Return the note of how embeddings were made, with ``flip``; one of our own for others' files.
 
     Raises:
-        DatasetError: names the row and its id.
+        DatasetError: it is damaged, or of another format.
     """
-    vectors, norms, ids = embeddings.vectors, embeddings.norms, embeddings.ids
-    if ids is None:
-        raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
-    count = ids.size
-    texts = [ids] if embeddings.subjects is None else [ids, embeddings.subjects]
-    rows = np.array(list(embeddings.failures), np.int64)
-    if (
-        vectors.dtype != np.float32
-        or vectors.ndim != 2
-        or not vectors.shape[1]
-        or norms.dtype != np.float32
-        or any(text.dtype.kind != "U" for text in texts)
-        or any(array.shape != (count,) for array in (vectors[:, 0], norms, *texts))
-        or ((rows < 0) | (rows >= count)).any()
-    ):
-        layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
+    if text is None:
+        return {"flip": None, "source": {"path": str(path), "format": "others"}}
+    try:
+        note = dict(parse_json(text))
+        stored_format, flip = note.pop("format"), note["flip"]
+        if stored_format != FORMAT or flip not in (True, False, None):
+            raise TypeError(f"format {stored_format!r}, flip {flip!r}")
+    except (ValueError, KeyError, TypeError) as problem:
         raise DatasetError(
-            f"{path}: vectors (N, D) and norms (N,) in float32, ids (N,) as text and failures of "
-            f"these rows are needed, found {layouts}; make the file again"
-        )
-    check_unique(ids, str(path))
-    failed = np.zeros(count, bool)
-    failed[rows] = True
-    finite = np.isfinite(norms)
-    for start in range(0, count, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        finite[block] &= np.isfinite(vectors[block]).all(axis=1)
-    finite[rows] = ~(np.isnan(vectors[rows]).all(axis=1) & np.isnan(norms[rows]))
-    for row in np.flatnonzero(finite == failed)[:1]:
-        kind = "has an embedding" if failed[row] else "is not finite"
-        listed = "listed" if failed[row] else "not listed"
-        raise DatasetError(
-            f"{path}: row {row} (id {str(ids[row])!r}) {kind} but is {listed} as a failure to "
-            "acquire; make the file again"
-        )
+            f"{path}: its note is no JSON of format {FORMAT} with flip ({problem!r}); make the "
+            "file again"
+        ) from problem
+    return note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -10,7 +11,7 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ class Engine(ABC):
 
     Args:
         file: a file that passed the checks.
+        how: what the engine is asked for.
 
     Attributes:
         name: the library and its version.
@@ -40,16 +42,33 @@ class Engine(ABC):
         precision: in which numbers it really computes.
 
     Raises:
-        ModelError: the file takes something else than images.
+        MissingExtraError: the library is not installed.
+        ModelError: the file takes something else than images, the library refuses it, or the device
+            is not there.
     """
 
-    name: str
-    device: str
-    precision: str
+    library: ClassVar[tuple[str, str]]
+    """How people and how Python write the library's name."""
+    extra: ClassVar[str]
+    device = "cpu"
+    precision = "as stored in the file"
 
-    def __init__(self, file: OnnxFile) -> None:
-        self.where = file.where
-        self.input = file.image_input()
+    def __init__(self, file: OnnxFile, *how: str) -> None:
+        self.where, self.input = file.where, file.image_input()
+        title, module = self.library
+        try:
+            library = importlib.import_module(module)
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{file.where}: {title} is not installed; run: pip install 'facerec[{self.extra}]'"
+            ) from error
+        self.name = f"{title} {library.__version__.split('-')[0]}"
+        try:
+            self._load(library, file.content, *how)
+        except Exception as error:  # the libraries' classes share no base but this
+            raise ModelError(
+                f"{file.where}: {title} cannot load it ({message_line(error)})"
+            ) from error
 
     def run(self, batch: Images) -> npt.NDArray[np.float32]:
         """Compute one batch.
@@ -61,86 +80,54 @@ class Engine(ABC):
             The file's first output, float32.
 
         Raises:
-            ModelError: a batch of another shape or type, or the engine fails.
+            ModelError: the engine fails.
         """
-        # OpenVINO would put any numbers of any shape into the input, without a word.
-        shape = self.input.shape
-        count = self.input.batch or len(batch)
-        if batch.shape != (count, *shape) or batch.dtype != self.input.dtype:
-            raise ModelError(
-                f"{self.where}: the input is {self.input.dtype} of shape "
-                f"({self.input.batch or 'N'}, {', '.join(map(str, shape))}), found {batch.dtype} "
-                f"of shape {batch.shape}"
-            )
-        return self._compute(batch)
+        try:
+            return np.asarray(self._compute(batch), np.float32)
+        except Exception as error:
+            raise ModelError(f"{self.where}: {self.name} failed ({message_line(error)})") from error
 
     @abstractmethod
-    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
-        """Compute a batch that fits."""
+    def _load(self, library: Any, content: bytes, *how: str) -> None:
+        """Make ready to compute; any error is a refusal."""
+
+    @abstractmethod
+    def _compute(self, batch: Images) -> npt.NDArray[Any]:
+        """Return the first output for a batch."""
 
 
 class OnnxruntimeEngine(Engine):
     """The file in onnxruntime; calls from several threads may overlap.
 
-    Args:
-        file: a file that passed the checks.
-        device: ``cpu``, ``cuda`` or ``cuda:1``.
-        threads: CPU threads of one call; by default `default_threads`.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        ModelError: onnxruntime refuses the file, or the device is not there.
+    ``how`` is the device: ``cpu``, ``cuda`` or ``cuda:1``.
     """
 
-    def __init__(self, file: OnnxFile, device: str = "cpu", threads: int | None = None) -> None:
-        super().__init__(file)
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{file.where}: reading .onnx needs onnxruntime; run: pip install 'facerec[onnx]'"
-            ) from error
-        self.name = f"onnxruntime {onnxruntime.__version__}"
-        self.device = device
-        self.precision = "as stored in the file"
-        self._session = _session(onnxruntime, file, device, threads)
-        self._output = self._session.get_outputs()[0].name
+    library = "onnxruntime", "onnxruntime"
+    extra = "onnx"
 
-    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
-        try:
-            (output,) = self._session.run([self._output], {self.input.name: batch})
-            return np.asarray(output, np.float32)
-        except Exception as error:  # onnxruntime's classes share no base but this
-            raise ModelError(f"{self.where}: onnxruntime failed ({message_line(error)})") from error
-
-
-def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None) -> Any:
-    kind, _, index = device.partition(":")
-    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(kind)
-    if wanted is None:
-        raise ModelError(f"{file.where}: an .onnx file runs on cpu or cuda, not on {device!r}")
-    settings = {"device_id": index} if index else {}
-    if kind == "cuda":
-        settings["use_tf32"] = "0"  # its default; float32 would be rounded to 10 bits
-    # Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU; and
-    # one can be there and still not start, for want of its libraries.
-    offered, session = onnxruntime.get_available_providers(), None
-    if wanted in offered:
-        try:
-            session = onnxruntime.InferenceSession(
-                file.content, session_options(threads), providers=[(wanted, settings)]
+    def _load(self, library: Any, content: bytes, *how: str) -> None:
+        self.device = device = how[0] if how else "cpu"
+        kind, _, index = device.partition(":")
+        wanted = f"{kind.upper()}ExecutionProvider"
+        settings = {"device_id": index} if index else {}
+        if kind == "cuda":
+            settings["use_tf32"] = "0"  # its default; float32 would be rounded to 10 bits
+        # Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU;
+        # and one can be there and still not start, for want of its libraries.
+        offered = library.get_available_providers()
+        if wanted in offered:
+            providers = [(wanted, settings)]
+            self._session = library.InferenceSession(content, session_options(), providers)
+            self._output = self._session.get_outputs()[0].name
+            offered = self._session.get_providers()
+        if wanted not in offered:
+            raise ValueError(
+                f"it offers no {wanted} here, only {', '.join(offered)}; install onnxruntime-gpu "
+                "in place of onnxruntime, or use device cpu"
             )
-        except Exception as error:  # onnxruntime's classes share no base but this
-            raise ModelError(
-                f"{file.where}: onnxruntime cannot load it ({message_line(error)})"
-            ) from error
-        offered = session.get_providers()
-    if wanted not in offered:
-        raise ModelError(
-            f"{file.where}: onnxruntime offers no {wanted} here, only {', '.join(offered)}; "
-            "install onnxruntime-gpu in place of onnxruntime, or use device cpu"
-        )
-    return session
+
+    def _compute(self, batch: Images) -> npt.NDArray[Any]:
+        return self._session.run([self._output], {self.input.name: batch})[0]
 
 
 def default_threads() -> int:
@@ -152,86 +139,55 @@ def default_threads() -> int:
     return min(int(asked), cores) if asked.isdecimal() and int(asked) else cores
 
 
-def session_options(threads: int | None = None) -> Any:
-    """Return how onnxruntime computes a file here: as stored in the file, on every processor.
-
-    Args:
-        threads: CPU threads of one call; by default `default_threads`.
-    """
+def session_options() -> Any:
+    """Return how onnxruntime computes a file here: as stored in the file, on every processor."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or default_threads()
+    options.intra_op_num_threads = default_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    entries = {
-        # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
-        "session.load_model_format": "ONNX",
-        "optimization.constant_folding_max_output_size_in_bytes": str(FOLDED_BYTES),
-        # ARM processors with bfloat16 can compute products of float32 in it.
-        "mlas.enable_gemm_fastmath_arm64_bfloat16": "0",
-    }
-    for name, value in entries.items():
-        options.add_session_config_entry(name, value)
+    entry = options.add_session_config_entry
+    # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
+    entry("session.load_model_format", "ONNX")
+    entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
+    # ARM processors with bfloat16 can compute products of float32 in it.
+    entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "0")
     return options
 
 
 class OpenVinoEngine(Engine):
     """The file in OpenVINO on the CPU; calls from several threads wait for each other.
 
-    A processor without bfloat16 computes in float32 whatever is asked for; ``precision`` says so.
-
-    Args:
-        file: a file that passed the checks.
-        precision: in which numbers to compute what the file stores as float32.
-        threads: CPU threads; by default `default_threads`.
-
-    Raises:
-        MissingExtraError: OpenVINO is not installed.
-        ModelError: OpenVINO refuses the file.
+    ``how`` is the precision of what the file stores as float32. A processor without bfloat16
+    computes in float32 whatever is asked for; ``precision`` says so.
     """
 
-    def __init__(
-        self, file: OnnxFile, precision: Precision = "fp32", threads: int | None = None
-    ) -> None:
-        super().__init__(file)
-        try:
-            import openvino
-            from openvino.frontend import FrontEndManager
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{file.where}: engine openvino is not installed; run: "
-                "pip install 'facerec[openvino]'"
-            ) from error
-        self.name = f"OpenVINO {openvino.__version__.split('-')[0]}"
-        self.device = "cpu"
+    library = "OpenVINO", "openvino"
+    extra = "openvino"
+
+    def _load(self, library: Any, content: bytes, *how: str) -> None:
+        from openvino.frontend import FrontEndManager
+
+        precision = how[0] if how else "fp32"
         self._lock = threading.Lock()
-        hints = _openvino_hints(precision, threads)
-        try:
-            # Named, so that no other format is recognised in the bytes.
-            reader = FrontEndManager().load_by_framework("onnx")
-            model = reader.convert(reader.load(io.BytesIO(file.content)))
-            compiled = openvino_core().compile_model(model, "CPU", hints)
-            self._request = compiled.create_infer_request()
-            real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-        except Exception as error:  # OpenVINO raises bare RuntimeErrors
-            raise ModelError(
-                f"{file.where}: OpenVINO cannot load it ({message_line(error)})"
-            ) from error
+        # Named, so that no other format is recognised in the bytes.
+        reader = FrontEndManager().load_by_framework("onnx")
+        model = reader.convert(reader.load(io.BytesIO(content)))
+        compiled = openvino_core().compile_model(model, "CPU", _openvino_hints(precision))
+        self._request = compiled.create_infer_request()
+        real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         self.precision = {"f32": "fp32", "bf16": "bf16"}.get(real, real)
         if self.precision != precision:
             self.precision += f" (this processor has no {precision})"
 
-    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
-        try:
-            with self._lock:
-                self._request.infer([batch])
-                return np.array(self._request.get_output_tensor(0).data, np.float32)
-        except Exception as error:  # OpenVINO raises bare RuntimeErrors
-            raise ModelError(f"{self.where}: OpenVINO failed ({message_line(error)})") from error
+    def _compute(self, batch: Images) -> npt.NDArray[Any]:
+        with self._lock:
+            self._request.infer([batch])
+            return np.array(self._request.get_output_tensor(0).data)
 
 
-def _openvino_hints(precision: Precision, threads: int | None) -> dict[str, Any]:
+def _openvino_hints(precision: str) -> dict[str, Any]:
     """Return what is asked of OpenVINO, whose defaults follow the processor.
 
     Asked for bfloat16 it emulates that with AVX-512, too, and then takes four times as long as in
@@ -240,7 +196,7 @@ def _openvino_hints(precision: Precision, threads: int | None) -> dict[str, Any]
     native = "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {
         "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" and native else "f32",
-        "INFERENCE_NUM_THREADS": threads or default_threads(),
+        "INFERENCE_NUM_THREADS": default_threads(),
     }
 
 
@@ -251,11 +207,7 @@ hints, batches, shape, dtype = map(json.loads, sys.argv[1:])
 content = sys.stdin.buffer.read()
 inputs = [numpy.zeros((batch, *shape), dtype) for batch in batches]
 import onnxruntime
-options = onnxruntime.SessionOptions()
-options.log_severity_level = 4
-options.intra_op_num_threads = hints["INFERENCE_NUM_THREADS"]
-options.add_session_config_entry("session.load_model_format", "ONNX")
-session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 name = session.get_inputs()[0].name
 wanted = [session.run(None, {name: images})[0].shape for images in inputs]
 import openvino
@@ -269,7 +221,7 @@ if found != wanted:
 """
 
 
-def _try_openvino(file: OnnxFile, precision: Precision, threads: int | None) -> None:
+def _try_openvino(file: OnnxFile, precision: Precision) -> None:
     """Refuse a file with which OpenVINO crashes, is busy for ever, or computes beyond its tensors.
 
     onnxruntime must take it too: OpenVINO does not hold all shapes against each other, and what it
@@ -277,7 +229,7 @@ def _try_openvino(file: OnnxFile, precision: Precision, threads: int | None) -> 
     """
     image = file.image_input()
     batches = (1, 2) if image.batch is None else (image.batch,)
-    given = _openvino_hints(precision, threads), batches, image.shape, image.dtype
+    given = _openvino_hints(precision), batches, image.shape, image.dtype
     run = run_apart(file.where, "OpenVINO", _OPENVINO_TRIAL, file.content, *map(json.dumps, given))
     if run.returncode:
         said = [line for line in run.stderr.decode(errors="replace").splitlines() if line.strip()]
@@ -302,7 +254,6 @@ def open_engine(
     engine: EngineName = "onnxruntime",
     device: str = "cpu",
     precision: Precision = "fp32",
-    threads: int | None = None,
 ) -> Engine:
     """Load a file of anybody's into an engine.
 
@@ -315,24 +266,19 @@ def open_engine(
         engine: onnxruntime, or OpenVINO, which is faster on Intel's processors.
         device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         precision: ``bf16`` for OpenVINO alone.
-        threads: CPU threads; by default `default_threads`.
 
     Raises:
         MissingExtraError: the engine is not installed.
         ModelError: the engine refuses the file or the device, or is unknown.
     """
     device = "cpu" if device == "auto" else device
-    if engine == "onnxruntime":
-        if precision != "fp32":
-            raise ModelError(
-                f"{file.where}: an .onnx file fixes its own precision; leave out {precision}, or "
-                "use engine openvino"
-            )
-        return OnnxruntimeEngine(file, device, threads)
-    if engine != "openvino":
-        raise ModelError(f"{file.where}: engine must be onnxruntime or openvino, found {engine!r}")
-    if device != "cpu":
-        raise ModelError(f"{file.where}: engine openvino runs on cpu here, not on {device!r}")
+    if engine == "onnxruntime" and precision == "fp32":
+        return OnnxruntimeEngine(file, device)
+    if engine != "openvino" or device != "cpu":
+        raise ModelError(
+            f"{file.where}: there is no engine {engine!r} for {precision} on {device!r}; "
+            "onnxruntime computes a file as it is on cpu or cuda, openvino in fp32 or bf16 on cpu"
+        )
     if importlib.util.find_spec("openvino") is not None:  # else the engine says what to install
-        _try_openvino(file, precision, threads)
-    return OpenVinoEngine(file, precision, threads)
+        _try_openvino(file, precision)
+    return OpenVinoEngine(file, precision)

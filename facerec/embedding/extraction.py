@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,8 +24,8 @@ from facerec.threads import batches_ahead
 Image = npt.NDArray[np.uint8]
 
 _Vectors = npt.NDArray[np.float32]
-_Finish = Callable[[], list[_Vectors]]
-"""Waits for the raw embeddings of each view of a batch and returns them."""
+_Finish = Callable[[], tuple[_Vectors, _Vectors]]
+"""Waits for a batch and returns its vectors and norms, see `Embeddings`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +57,13 @@ class Embeddings:
 
 
 def extract(
-    model: EmbeddingModel,
-    images: Sequence[Image] | Image | Callable[[int], Image],
-    count: int | None = None,
-    *,
-    flip: bool,
-    batch_size: int = 64,
+    model: EmbeddingModel, images: Iterable[Image], *, flip: bool, batch_size: int = 64
 ) -> Embeddings:
     """Embed images one batch at a time; only one batch of pixels is held in memory.
 
     Args:
         model: what embeds.
-        images: uint8 RGB images ``(112, 112, 3)``: a sequence, or a function from index to image.
-        count: number of images; needed with a function, else the length of the sequence.
+        images: uint8 RGB images ``(112, 112, 3)``.
         flip: add the raw embedding of the mirror image, as InsightFace's verification does
             (``recognition/arcface_torch/eval/verification.py``).
         batch_size: images fetched and embedded together.
@@ -76,16 +71,11 @@ def extract(
     Raises:
         ImageError: images of the wrong shape or type.
     """
-    fetch = images if callable(images) else images.__getitem__
-    if count is None:
-        assert not callable(images)
-        count = len(images)
-    vectors = empty((count, model.embedding_size), np.float32)
-    norms = np.empty(count, np.float32)
-    for start in range(0, count, batch_size):
-        rows = slice(start, min(start + batch_size, count))
-        batch = np.stack([fetch(i) for i in range(rows.start, rows.stop)])
-        vectors[rows], norms[rows] = _fused(_begin(model, batch, flip)())
+    waiting = iter(images)
+    found = [(np.empty((0, model.embedding_size), np.float32), np.empty(0, np.float32))]
+    while batch := list(itertools.islice(waiting, batch_size)):
+        found.append(_begin(model, np.stack(batch), flip)())
+    vectors, norms = map(np.concatenate, zip(*found, strict=True))
     return Embeddings(vectors, norms, flip)
 
 
@@ -131,11 +121,10 @@ def embed_images(
     failures: dict[int, str] = {}
 
     def face(index: int) -> Image:
-        where = source.where(index)
+        data, where = source.encoded(index), source.where(index)
         if align is None:
-            data, size = source.encoded(index), model.image_size
-            return decode_image(data, where, size, upright=source.upright)
-        image = decode_image(source.encoded(index), where, size=None, upright=True)
+            return decode_image(data, where, model.image_size, upright=source.upright)
+        image = decode_image(data, where, size=None, upright=True)
         return align.crop(image, str(source.ids[index]), where, model.image_size)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
@@ -150,8 +139,10 @@ def embed_images(
                     failures[start + position] = str(error)
             yield slice(start, start + len(faces)), _begin(model, batch, flip)
 
-    for block, views in _a_batch_late(begun()):
-        vectors[block], norms[block] = _fused(views)
+    # A batch is finished when the next one has begun, so that a GPU always has one to work on.
+    ends: Iterable[Any] = itertools.chain(begun(), (None,))
+    for (block, finish), _ in itertools.pairwise(ends):
+        vectors[block], norms[block] = finish()
         finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
         for row in block.start + np.flatnonzero(~finite):
             where = source.where(rows[row])
@@ -184,31 +175,17 @@ def describe_embedding(
 
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
-    """Begin to embed the images of a batch and, with ``flip``, their mirror images."""
+    """Begin to embed images and, with ``flip``, their mirror images; norms are means over both."""
     views = [model.embed_later(batch)]
     if flip:
         views.append(model.embed_later(batch[:, :, ::-1]))
-    return lambda: [view() for view in views]
 
+    def finish() -> tuple[_Vectors, _Vectors]:
+        vectors, *mirrored = (view() for view in views)
+        norms = np.linalg.norm(vectors, axis=1)
+        for other in mirrored:
+            vectors = vectors + other
+            norms = (norms + np.linalg.norm(other, axis=1)) / 2
+        return vectors, norms
 
-def _fused(views: Sequence[_Vectors]) -> tuple[_Vectors, _Vectors]:
-    """Return the vectors and norms of a batch, see `Embeddings`, from those of one or two views."""
-    vectors, *mirrored = views
-    norms = np.linalg.norm(vectors, axis=1)
-    for other in mirrored:
-        vectors = vectors + other
-        norms = (norms + np.linalg.norm(other, axis=1)) / 2
-    return vectors, norms
-
-
-def _a_batch_late(
-    begun: Iterable[tuple[slice, _Finish]],
-) -> Iterator[tuple[slice, list[_Vectors]]]:
-    """Finish every batch when the next one has begun, so that a GPU always has one to work on."""
-    waiting: tuple[slice, _Finish] | None = None
-    for item in begun:
-        if waiting is not None:
-            yield waiting[0], waiting[1]()
-        waiting = item
-    if waiting is not None:
-        yield waiting[0], waiting[1]()
+    return finish

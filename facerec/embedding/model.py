@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
-from facerec.embedding.bundle import is_bundle, read_bundle
-from facerec.embedding.engines import EngineName, Images, Precision, open_engine
+from facerec.embedding.bundle import bundle_file, is_bundle
+from facerec.embedding.engines import EngineName, Precision, open_engine
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
 from facerec.errors import ImageError, ModelError
@@ -34,9 +34,6 @@ MODEL_FILE = "model.safetensors"
 
 Finish = Callable[[], npt.NDArray[np.float32]]
 """Waits for embeddings and returns them."""
-
-WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar", ".bin")
-"""Suffixes of state dicts."""
 
 
 class EmbeddingModel(ABC):
@@ -55,15 +52,14 @@ class EmbeddingModel(ABC):
         preprocessing: what happens to the pixels before the network.
         evidence: why the preprocessing is what it is, in sentences, the decisive one first.
         assumed: parts of the preprocessing of which nothing tells: ``channels``, ``mean``, ``std``.
-        warnings: what people must hear before they use it, in sentences.
         batch_size: images that go through the network at once.
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
     """
 
     name: str
-    path: Path | None
-    sha256: str | None
+    path: Path | None = None
+    sha256: str | None = None
     runtime: str
     device: str | torch.device
     precision: str
@@ -73,7 +69,6 @@ class EmbeddingModel(ABC):
     preprocessing: Preprocessing
     evidence: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
     batch_size: int
     recipe: dict[str, Any]
     note: dict[str, Any] | None = None
@@ -104,11 +99,7 @@ class EmbeddingModel(ABC):
         Raises:
             ImageError: images of another shape or type.
         """
-        if (
-            images.dtype != np.uint8
-            or images.ndim != 4
-            or images.shape[1:] != (*self.image_size, 3)
-        ):
+        if images.dtype != np.uint8 or images.shape[1:] != (*self.image_size, 3):
             height, width = self.image_size
             raise ImageError(
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
@@ -139,40 +130,31 @@ class EmbeddingModel(ABC):
     def with_preprocessing(self, preprocessing: Preprocessing) -> EmbeddingModel:
         """Return the same model for pixels that are prepared otherwise."""
         other = copy.copy(self)
-        other.preprocessing = preprocessing
-        other.evidence, other.assumed = ("it was given by the caller",), ()
+        other.prepare(PixelGuess(preprocessing, ("it was given by the caller",)))
         return other
 
-    def _prepare(self, pixels: PixelGuess) -> None:
+    def prepare(self, pixels: PixelGuess) -> None:
+        """Take over what happens to the pixels, and what speaks for it."""
         self.preprocessing = pixels.preprocessing
         self.evidence, self.assumed = pixels.evidence, pixels.assumed
 
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
+        named = ("name", "sha256", "runtime", "precision", "embedding_size")
         return {
-            "name": self.name,
+            **{name: getattr(self, name) for name in named},
             "path": None if self.path is None else str(self.path),
-            "sha256": self.sha256,
-            "runtime": self.runtime,
             "device": str(self.device),
-            "precision": self.precision,
-            "embedding_size": self.embedding_size,
             "preprocessing": to_dict(self.preprocessing),
             "preprocessing_evidence": list(self.evidence),
             "preprocessing_assumed": list(self.assumed),
-            **({"warnings": list(self.warnings)} if self.warnings else {}),
             "backbone": None if self.config is None else to_dict(self.config),
             "embedding_bn": None if self.config is None else self.config.embedding_bn,
         }
 
     @abstractmethod
-    def _forward(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """Embed one batch, uint8 ``(B, H, W, 3)``."""
-
     def _begin(self, pixels: npt.NDArray[np.uint8]) -> Finish:
-        """Embed one batch where nobody has to wait for that; elsewhere at once."""
-        vectors = self._forward(pixels)
-        return lambda: vectors
+        """Begin to embed one batch, uint8 ``(B, H, W, 3)``."""
 
     def _ready(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -192,7 +174,6 @@ class OnnxModel(EmbeddingModel):
         batch_size: images that go through the network at once, where the file leaves it open.
         engine: what computes.
         precision: ``bf16`` for OpenVINO.
-        name: short name for tables; by default the file's.
 
     Raises:
         MissingExtraError: the engine is not installed.
@@ -209,47 +190,41 @@ class OnnxModel(EmbeddingModel):
         batch_size: int = 64,
         engine: EngineName = "onnxruntime",
         precision: Precision = "fp32",
-        name: str | None = None,
     ) -> None:
         self.file, self.path = file, file.path
-        self.name = name or ("model" if file.path is None else file.path.stem)
+        self.name = "model" if file.path is None else file.path.stem
         self.sha256 = file.sha256
         self.note = file.note
         self.recipe = (self.note or {}).get("recipe", {})
         self._input = file.image_input()
-        self._prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
-        self._engine = open_engine(file, engine, str(device), precision)
-        self.runtime, self.device = self._engine.name, self._engine.device
-        self.precision = self._engine.precision
+        self.prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
+        self._engine = opened = open_engine(file, engine, str(device), precision)
+        self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
         self.image_size = (self._input.height, self._input.width)
         self.batch_size = self._input.batch or batch_size
         # The stated output shape may be symbolic or wrong; one black image tells the truth.
         black = np.zeros((1, *self.image_size, 3), np.uint8)
-        self.embedding_size = self._forward(black).shape[1]
+        self.embedding_size = self._begin(black)().shape[1]
 
-    def _forward(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    def _begin(self, pixels: npt.NDArray[np.uint8]) -> Finish:
         count = len(pixels)
         if self._input.batch is not None and count < self.batch_size:
             pixels = np.pad(pixels, [(0, self.batch_size - count), (0, 0), (0, 0), (0, 0)])
-        output = self._engine.run(self._batch(pixels))
+        x: npt.NDArray[Any] = pixels.transpose(0, 3, 1, 2)
+        if self._input.dtype == "float32":
+            x = normalize_array(pixels, self.preprocessing)
+        elif self.preprocessing.channels == "bgr":
+            x = x[:, ::-1]
+        if self._input.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
+        output = self._engine.run(np.ascontiguousarray(x))
         if output.ndim < 2 or len(output) != len(pixels) or math.prod(output.shape[2:]) != 1:
             raise ModelError(
                 f"{self.file.where}: {len(pixels)} images gave an output of shape {output.shape}, "
                 f"not ({len(pixels)}, D); this is no embedding model"
             )
-        return output.reshape(len(pixels), -1)[:count]
-
-    def _batch(self, pixels: npt.NDArray[np.uint8]) -> Images:
-        """Return uint8 ``(B, H, W, 3)`` as the file wants it."""
-        x: npt.NDArray[Any]
-        if self._input.dtype == "uint8":
-            x = pixels[..., ::-1] if self.preprocessing.channels == "bgr" else pixels
-            x = x.transpose(0, 3, 1, 2)
-        else:
-            x = normalize_array(pixels, self.preprocessing)
-        if self._input.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return cast(Images, np.ascontiguousarray(x))
+        vectors = output.reshape(len(pixels), -1)[:count]
+        return lambda: vectors
 
 
 def load_model(
@@ -264,10 +239,9 @@ def load_model(
     engine: EngineName = "onnxruntime",
     variant: str | None = None,
 ) -> EmbeddingModel:
-    """Load a model from a run folder, a bundle, an ``.onnx`` file or a file of weights.
+    """Load a model from a run folder, a bundle, an ``.onnx`` or a ``.safetensors`` file.
 
-    The network of others' weights (``.safetensors``, ``.pth``, …) is recognised by the names and
-    shapes of its tensors; their preprocessing is an assumption, as for others' ``.onnx``.
+    Weights of others (``.pth``, …) become a ``.safetensors`` by ``facerec import-weights``.
 
     Args:
         path: a run (its ``model.safetensors`` is taken), a bundle (all checksums are compared) or a
@@ -290,48 +264,37 @@ def load_model(
     """
     path = given = Path(path)
     pixels = {"channels": channels, "mean": mean, "std": std}
-    bundle = read_bundle(path) if path.is_dir() and is_bundle(path) else None
-    if variant is not None and bundle is None:
-        raise ModelError(f"{path}: only a bundle has variants; leave out {variant!r}")
+    checksum = None
     if batch_size < 1:
         # No batch would be computed, and the embeddings would be what the memory held.
         raise ModelError(f"{path}: batch_size must be 1 or more, found {batch_size}")
-    if bundle is not None:
-        path = bundle.onnx(variant)
+    if path.is_dir() and is_bundle(path):
+        path, checksum = bundle_file(path, variant)
     elif path.is_dir():
         path = path / MODEL_FILE
-    if not path.is_file() or path.suffix not in (".onnx", *WEIGHTS):
+    if variant is not None and checksum is None:
+        raise ModelError(f"{given}: only a bundle has variants; leave out {variant!r}")
+    if not path.is_file() or path.suffix not in (".onnx", ".safetensors"):
         raise ModelError(
-            f"{given}: no such model; give a run folder with a {MODEL_FILE}, a bundle, an .onnx "
-            f"file or weights ({', '.join(WEIGHTS)})"
+            f"{given}: no such model; give a run folder with a {MODEL_FILE}, a bundle, an .onnx or "
+            "a .safetensors file; weights of others become one by facerec import-weights"
         )
+    how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
     if path.suffix == ".onnx":
-        file, name = read_onnx(path), None
-        if bundle is not None:
-            if file.beside or file.sha256 != bundle.sums[path.relative_to(given).as_posix()]:
-                raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
+        file = read_onnx(path)
+        if checksum is not None and (file.beside or file.sha256 != checksum):
+            raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
+        model = OnnxModel(file, pixels=pixels, engine=engine, **how)
+        if checksum is not None:
             # The folder alone may be called "." or "bundle/".
-            name = given.resolve().name + ("" if variant is None else f" ({variant})")
-        model = OnnxModel(
-            file,
-            pixels=pixels,
-            device=device,
-            batch_size=batch_size,
-            engine=engine,
-            precision=precision,
-            name=name,
-        )
-        if bundle is not None:
+            model.name = given.resolve().name + ("" if variant is None else f" ({variant})")
             model.evidence += (f"part of the bundle {given}, whose checksums are right",)
         return model
     if engine != "onnxruntime":
-        raise ModelError(
-            f"{path}: engine {engine} computes .onnx files; export the model (facerec export-onnx) "
-            "or leave out the engine"
-        )
+        raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
     from facerec.embedding.torch_model import load_weights
 
-    return load_weights(path, pixels, device=device, batch_size=batch_size, precision=precision)
+    return load_weights(path, pixels, **how)
 
 
 def newest_run(runs: str | Path = "runs") -> Path:

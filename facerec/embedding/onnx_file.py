@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from facerec.errors import MissingExtraError, ModelError, message_line
 from facerec.files import open_file, parse_json
@@ -50,7 +49,7 @@ class TensorInfo:
 
     name: str
     dtype: str
-    """As numpy names it; something else than a tensor goes by its ONNX name."""
+    """As numpy names it."""
     shape: tuple[int | str | None, ...]
     """A number, the name of a free dimension, or None where the file says nothing."""
 
@@ -64,10 +63,12 @@ class ImageInput:
     """The one input of an embedding model: a batch of images."""
 
     name: str
-    dtype: Literal["float32", "uint8"]
+    dtype: str
+    """``float32`` or ``uint8``."""
     batch: int | None
     """Images in a batch; None where that is free."""
-    layout: Literal["NCHW", "NHWC"]
+    layout: str
+    """``NCHW`` or ``NHWC``."""
     height: int
     width: int
 
@@ -96,12 +97,10 @@ class OnnxFile:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     metadata: Mapping[str, str]
-    operators: Mapping[str, int]
-    """Type → how many nodes, most frequent first."""
     parameters: int
     """Numbers in the initialisers."""
-    beside: tuple[str, ...] = ()
-    """Names of the files in its folder that hold weights of it."""
+    beside: bool = False
+    """Whether weights of it lay in other files of its folder."""
 
     @property
     def note(self) -> dict[str, Any] | None:
@@ -110,20 +109,29 @@ class OnnxFile:
         Raises:
             ModelError: the entry is damaged.
         """
-        text = self.metadata.get(METADATA_KEY)
-        if text is None:
+        if METADATA_KEY not in self.metadata:
             return None
         try:
-            note = parse_json(text)
+            note = dict(parse_json(self.metadata[METADATA_KEY]))
             if note["format"] != METADATA_FORMAT or not isinstance(note.get("recipe", {}), dict):
                 raise ValueError(f"this facerec reads format {METADATA_FORMAT}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged or of another "
                 f"facerec ({message_line(error)}); export the model again"
             ) from error
-        assert isinstance(note, dict)
         return note
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what a person should know of a file of others, as names and lines of text."""
+        said = [f"{key}: {text}"[:120] for key, text in self.metadata.items()]
+        return [
+            ("SHA-256", self.sha256),
+            ("size", f"{len(self.content):,} bytes, {self.parameters:,} parameters"),
+            ("format", f"opset {self.opset}, {self.producer[:80] or 'of an unknown producer'}"),
+            *(("interface", str(info)[:200]) for info in (*self.inputs, *self.outputs)),
+            *(("metadata", text) for text in said[:12]),
+        ]
 
     def image_input(self) -> ImageInput:
         """Return the input, if it is one batch of images of a fixed size and there is one output.
@@ -131,31 +139,26 @@ class OnnxFile:
         Raises:
             ModelError: several inputs or outputs, or an input of another rank, type or size.
         """
-        if len(self.inputs) != 1 or len(self.outputs) != 1:
-            raise ModelError(
-                f"{self.where}: an embedding model has one input and one output, found "
-                f"{len(self.inputs)} and {len(self.outputs)}; export the embedding alone"
-            )
-        info = self.inputs[0]
-        layout: Literal["NCHW", "NHWC"] = "NCHW" if info.shape[1:2] == (3,) else "NHWC"
-        batch, *sides = info.shape or (None,)
-        channels = sides.pop(0 if layout == "NCHW" else -1) if len(sides) == 3 else None
+        shape = self.inputs[0].shape if len(self.inputs) == len(self.outputs) == 1 else ()
+        batch, *sides = shape if len(shape) == 4 else (0, 0, 0, 0)
+        layout = "NCHW" if sides[0] == 3 else "NHWC"
+        channels = sides.pop(0 if layout == "NCHW" else -1)
+        height, width = sides
+        fixed = batch if isinstance(batch, int) else None
         if (
             channels != 3
-            or info.dtype not in ("float32", "uint8")
-            or not all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in sides)
-            or (isinstance(batch, int) and not 0 < batch <= MAX_BATCH)
+            or self.inputs[0].dtype not in ("float32", "uint8")
+            or not (isinstance(height, int) and 0 < height <= MAX_SIDE)
+            or not (isinstance(width, int) and 0 < width <= MAX_SIDE)
+            or not (fixed is None or 0 < fixed <= MAX_BATCH)
         ):
+            found = "; ".join(map(str, (*self.inputs, *self.outputs)))
             raise ModelError(
-                f"{self.where}: the input must be float32 or uint8 images (N, 3, H, W) or "
-                f"(N, H, W, 3), H and W from 1 to {MAX_SIDE} and N free or up to {MAX_BATCH}, "
-                f"found {info}; export the model with such an input"
+                f"{self.where}: an embedding model has one output and one input, float32 or uint8 "
+                f"images (N, 3, H, W) or (N, H, W, 3), H and W from 1 to {MAX_SIDE} and N free or "
+                f"up to {MAX_BATCH}, found {found[:300]}; export the embedding alone, so"
             )
-        height, width = sides
-        assert isinstance(height, int) and isinstance(width, int)
-        kind: Literal["float32", "uint8"] = "uint8" if info.dtype == "uint8" else "float32"
-        fixed = batch if isinstance(batch, int) else None
-        return ImageInput(info.name, kind, fixed, layout, height, width)
+        return ImageInput(self.inputs[0].name, self.inputs[0].dtype, fixed, layout, height, width)
 
 
 def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
@@ -177,8 +180,6 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
         raise ModelError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
         ) from error
-    if len(content) > max_bytes:
-        raise ModelError(f"{path}: more than {max_bytes:,} bytes, which is all that is read")
     return parse_onnx(content, str(path), path, max_bytes=max_bytes)
 
 
@@ -205,8 +206,10 @@ def parse_onnx(
         ) from error
     digest = hashlib.sha256(content)
     try:
+        if len(content) > max_bytes:
+            raise ValueError(f"more than {max_bytes:,} bytes, which is all that is read")
         model = onnx.load_model_from_string(content)
-        beside = () if path is None else _take_in(model, path.parent, max_bytes - len(content))
+        beside = path is not None and _take_in(model, path.parent, max_bytes - len(content))
         if beside:
             for tensor in model.graph.initializer:
                 digest.update(tensor.raw_data)
@@ -214,7 +217,21 @@ def parse_onnx(
         if problem := next(_unneeded(model), None):
             raise ValueError(f"{problem}, which an embedding model does not need")
         onnx.checker.check_model(model)
-        file = _described(model, content, where, path, digest.hexdigest(), beside)
+        stored = {tensor.name for tensor in model.graph.initializer}
+        file = OnnxFile(
+            path=path,
+            content=content,
+            where=where,
+            sha256=digest.hexdigest(),
+            opset=next(int(e.version) for e in model.opset_import if e.domain in DOMAINS),
+            ir_version=model.ir_version,
+            producer=f"{model.producer_name} {model.producer_version}".strip(),
+            inputs=tuple(_info(value) for value in model.graph.input if value.name not in stored),
+            outputs=tuple(map(_info, model.graph.output)),
+            metadata={entry.key: entry.value for entry in model.metadata_props},
+            parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+            beside=beside,
+        )
         _check_sizes(model)
     # protobuf, onnx and its checker raise classes that share no base but this.
     except Exception as error:
@@ -225,8 +242,8 @@ def parse_onnx(
     return file
 
 
-def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
-    """Put weights that lie in files of a folder into the model; return the files' names.
+def _take_in(model: Any, folder: Path, room: int) -> bool:
+    """Put weights that lie in files of a folder into the model; return whether there are any.
 
     onnx refuses places outside of the folder, links and what is no file.
 
@@ -236,7 +253,6 @@ def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
     from onnx import external_data_helper as external
 
     tensors = [t for t in model.graph.initializer if external.uses_external_data(t)]
-    names = []
     for tensor in tensors:
         said = external.ExternalDataInfo(tensor)
         size = (folder / said.location).stat().st_size if said.length is None else said.length
@@ -244,13 +260,16 @@ def _take_in(model: Any, folder: Path, room: int) -> tuple[str, ...]:
         if room < 0:
             raise ValueError("its weights in other files are more than is read in all")
         external.load_external_data_for_tensor(tensor, str(folder))
-        names.append(said.location)
-    return tuple(dict.fromkeys(names))
+    return bool(tensors)
 
 
 def _unneeded(model: Any) -> Iterator[str]:
     """Yield what of a model no embedding network needs."""
     graph = model.graph
+    # protobuf gives names that are no UTF-8 as bytes, which join no text.
+    "".join(name for node in graph.node for name in (node.name, *node.input, *node.output))
+    "".join(value.name for value in (*graph.initializer, *graph.input, *graph.output))
+    "".join(text for entry in model.metadata_props for text in (entry.key, entry.value))
     if model.functions or graph.sparse_initializer or len(graph.node) > MAX_NODES:
         yield f"it has functions, sparse tensors or more than {MAX_NODES:,} nodes"
     tensors = list(graph.initializer)
@@ -264,32 +283,6 @@ def _unneeded(model: Any) -> Iterator[str]:
     for tensor in tensors:
         if tensor.data_location or tensor.external_data or len(tensor.dims) > 16:
             yield f"the tensor {tensor.name} lies in another file, or has more than 16 dimensions"
-
-
-def _described(
-    model: Any, content: bytes, where: str, path: Path | None, digest: str, beside: tuple[str, ...]
-) -> OnnxFile:
-    graph = model.graph
-    # protobuf gives names that are no UTF-8 as bytes, which join no text.
-    "".join(name for node in graph.node for name in (node.name, *node.input, *node.output))
-    "".join(tensor.name for tensor in graph.initializer)
-    "".join(text for entry in model.metadata_props for text in (entry.key, entry.value))
-    stored = {tensor.name for tensor in graph.initializer}
-    return OnnxFile(
-        path=path,
-        content=content,
-        where=where,
-        sha256=digest,
-        opset=next(int(e.version) for e in model.opset_import if e.domain in DOMAINS),
-        ir_version=model.ir_version,
-        producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
-        inputs=tuple(_info(value) for value in graph.input if value.name not in stored),
-        outputs=tuple(map(_info, graph.output)),
-        metadata={entry.key: entry.value for entry in model.metadata_props},
-        operators=dict(Counter(node.op_type for node in graph.node).most_common()),
-        parameters=sum(math.prod(tensor.dims) for tensor in graph.initializer),
-        beside=beside,
-    )
 
 
 def _check_sizes(model: Any) -> None:
@@ -328,14 +321,7 @@ def _check_sizes(model: Any) -> None:
 def _info(value: Any) -> TensorInfo:
     from onnx import helper
 
-    kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        return TensorInfo(str(value.name), str(kind), ())
     tensor = value.type.tensor_type
-    try:
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    except (KeyError, ValueError):
-        dtype = f"type {tensor.elem_type}"
     kinds = ((dim, dim.WhichOneof("value")) for dim in tensor.shape.dim)
     shape = tuple(None if kind is None else getattr(dim, kind) for dim, kind in kinds)
-    return TensorInfo("".join((value.name,)), dtype, shape)
+    return TensorInfo(value.name, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile
 from facerec.errors import ModelError, RecipeError
 from facerec.recipe import from_dict
 
-Numbers = npt.NDArray[np.float64]
-
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 """For a graph that normalises by itself: pixels 0…255."""
 
-KNOWN_NAMES = (
-    (r"adaface", Preprocessing("bgr", 127.5, 127.5), "AdaFace (mk-minchul/AdaFace: inference.py)"),
-    (
-        r"(?<!mobile)facenet",
-        Preprocessing("rgb", 127.5, 128.0),
-        "facenet (davidsandberg/facenet: src/facenet.py, fixed_image_standardization)",
-    ),
-)
-"""Of the file, in lower case; what the family trains with, and where that is written. Looked at
-where nothing inside a file tells."""
-
 _ALL = ("channels", "mean", "std")
+_HIGH = 256.0
+_OPERATORS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 
 @dataclass(frozen=True)
@@ -90,24 +77,22 @@ class Scaling:
 
 
 def guess_preprocessing(file: OnnxFile) -> PixelGuess:
-    """Find out what the model wants its pixels to be, and say what speaks for it.
+    """Return what the model wants its pixels to be, and what speaks for it.
 
     The first that applies decides: what facerec wrote into the file; an input of type uint8; a
-    normalisation at the start of the graph, read from its constants; a name of `KNOWN_NAMES`; else
-    the assumption that the model was trained as InsightFace's are.
+    normalisation at the start of the graph, read from its constants; a name with ``adaface``;
+    else the assumption that the model was trained as InsightFace's are.
 
     Raises:
         ModelError: facerec's own entry in the file is damaged.
     """
-    pixels = bool(file.inputs) and file.inputs[0].dtype == "uint8"
     if (note := file.note) is not None:
         return stated_preprocessing(note.get("preprocessing"), file.where)
     usual = "the channel order is an assumption: nothing in the file tells; RGB is usual"
-    if pixels:
+    if file.inputs and file.inputs[0].dtype == "uint8":
         evidence = "the input is uint8, so the graph itself must normalise"
         return PixelGuess(UNSCALED, (evidence, usual), ("mean", "std"), ("channels",))
-    scaling = leading_scaling(file)
-    if scaling is None:
+    if (scaling := leading_scaling(file)) is None:
         return guess_by_name(file.path)
     raw = max(map(abs, scaling.mean)) > 2 or min(map(abs, scaling.std)) > 2
     fits = "pixels 0…255" if raw else "pixels scaled to 0…1"
@@ -117,22 +102,15 @@ def guess_preprocessing(file: OnnxFile) -> PixelGuess:
 
 
 def guess_by_name(path: Path | None) -> PixelGuess:
-    """Return what `KNOWN_NAMES` says of a file's name, else that it wants what InsightFace's do.
-
-    For files in which nothing tells.
-    """
-    name = "" if path is None else path.stem
-    wanted = Preprocessing()
+    """Return BGR for a file named as AdaFace's are, else what InsightFace's models want."""
+    if path is not None and "adaface" in path.stem.lower():
+        evidence = f"the name '{path.stem}' is that of AdaFace (mk-minchul/AdaFace: inference.py)"
+        return PixelGuess(Preprocessing("bgr"), (f"{evidence}; nothing else tells",), (), _ALL)
     evidence = (
         "an assumption: nothing in the file tells; RGB with mean 127.5 and std 127.5 is what "
         "InsightFace's models want"
     )
-    for pattern, usual, family in KNOWN_NAMES:
-        if re.search(pattern, name.lower()):
-            wanted = usual
-            evidence = f"the name '{name}' is that of {family}; nothing else tells"
-            break
-    return PixelGuess(wanted, (evidence,), (), _ALL)
+    return PixelGuess(Preprocessing(), (evidence,), (), _ALL)
 
 
 def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
@@ -160,8 +138,6 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
     """
     import onnx
 
-    if not file.inputs:
-        return None
     graph = onnx.load_model_from_string(file.content).graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     users: dict[str, list[Any]] = {}
@@ -173,53 +149,46 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
             constants[node.output[0]] = constants[node.input[0]]
         for source in set(node.input):
             users.setdefault(source, []).append(node)
-    name = file.inputs[0].name
-    factor, shift = np.ones(1), np.zeros(1)
+    # Where the graph maps two values to says all of a straight line.
+    name = file.inputs[0].name if file.inputs else ""
+    low, high = np.zeros(1), np.full(1, _HIGH)
     steps: list[str] = []
     for _ in graph.node:  # a chain without end would be a cycle
         following = users.get(name, [])
         if len(following) != 1 or not following[0].output:
             break
         node = following[0]
-        if node.op_type not in ("Cast", "Identity", "Transpose"):
-            step = _scaling_step(node, name, constants)
-            if step is None:
+        if node.op_type in _OPERATORS:
+            value = _constant(node, name, constants)
+            if value is None:
                 break
-            times, plus, shown = step
-            with np.errstate(all="ignore"):  # infinite constants are looked for below
-                factor, shift = factor * times, shift * times + plus
-            steps.append(shown)
+            first, compute = node.input[0] == name, _OPERATORS[node.op_type]
+            with np.errstate(all="ignore"):  # what is not finite is looked for below
+                low, high = (compute(x, value) if first else compute(value, x) for x in (low, high))
+            shown = ", ".join(f"{number:.6g}" for number in value)
+            reversed_sub = node.op_type == "Sub" and not first
+            steps.append(f"{node.op_type} {shown}{' − x' if reversed_sub else ''}")
+        elif node.op_type not in ("Cast", "Identity", "Transpose"):
+            break
         name = node.output[0]
-    if not np.isfinite(factor + shift).all() or not factor.all():
+    with np.errstate(all="ignore"):
+        factor = (high - low) / _HIGH
+        mean, std = np.broadcast_arrays(-low / factor, 1 / factor)
+    if not np.isfinite(mean / std).all() or (not mean.any() and (std == 1).all()):
         return None
-    if (factor == 1).all() and not shift.any():
-        return None
-    mean, std = np.broadcast_arrays(-shift / factor, 1 / factor)
     return Scaling(tuple(mean.tolist()), tuple(std.tolist()), " → ".join(steps))
 
 
-def _scaling_step(
-    node: Any, name: str, constants: Mapping[str, Any]
-) -> tuple[Numbers, Numbers, str] | None:
-    """Return (times, plus, words) of a node that computes ``x · times + plus``, else None."""
+def _constant(node: Any, name: str, constants: Mapping[str, Any]) -> Any:
+    """Return the one number, or three, that a node computes with; None if it is none of these."""
     from onnx import numpy_helper
 
-    if node.op_type not in ("Sub", "Add", "Mul", "Div") or len(node.input) != 2:
+    others = [constants.get(source) for source in node.input if source != name]
+    if len(node.input) != 2 or len(others) != 1 or others[0] is None:
         return None
-    left, right = node.input
-    tensor = constants.get(right if left == name else left)
-    if tensor is None or left == right or math.prod(tensor.dims) not in (1, 3):
+    if math.prod(others[0].dims) not in (1, 3) or (node.op_type, node.input[1]) == ("Div", name):
         return None
     try:
-        value = numpy_helper.to_array(tensor).astype(np.float64).ravel()
+        return numpy_helper.to_array(others[0]).astype(np.float64).ravel()
     except (ValueError, TypeError):  # a tensor that holds other numbers than it says
         return None
-    one, zero = np.ones(1), np.zeros(1)
-    shown = f"{node.op_type} {', '.join(f'{number:.6g}' for number in value)}"
-    if node.op_type == "Add":
-        return one, value, shown
-    if node.op_type == "Mul":
-        return value, zero, shown
-    if node.op_type == "Sub":
-        return (one, -value, shown) if left == name else (-one, value, f"{shown} − x")
-    return (1 / value, zero, shown) if left == name and value.all() else None

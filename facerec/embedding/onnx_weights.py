@@ -27,14 +27,11 @@ TOLERANCE = 1e-3
 """Largest difference of embeddings from the file's, as a share of their length. Layers that change
 places change them by about their length, rounding by 1e-6 to 1e-5."""
 
-PRODUCT, PRELU, NORM = "convolution or linear layer", "PReLU", "batch norm"
 _ON_CONSTANTS = ("Identity", "Unsqueeze", "Reshape", "Transpose")
 """Operators between a stored tensor and its layer, where the exporter did not carry them out; what
 they do to the shape is undone by the backbone's own, but for the transposition of a matrix."""
 
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
-_Key = tuple[str, tuple[int, ...]]
-"""Kind and shape of a layer."""
 
 
 @dataclass
@@ -42,6 +39,7 @@ class _Layer:
     """A layer with weights, as the file computes it."""
 
     kind: str
+    """``product``, a convolution or a matrix; ``PReLU``; or ``norm``."""
     weight: Tensor
     bias: Tensor | None = None
     norm: list[Tensor] | None = None
@@ -49,10 +47,10 @@ class _Layer:
     epsilon: float = 0.0
 
 
-def _key(kind: str, weight: Tensor) -> _Key:
-    """Make one key of a linear layer and the 1×1 convolution that some write in its place."""
+def _key(kind: str, weight: Tensor) -> tuple[str, tuple[int, ...]]:
+    """Return one key of a linear layer and the 1×1 convolution that some write in its place."""
     shape = tuple(weight.shape)
-    return kind, shape[:2] if kind == PRODUCT and set(shape[2:]) <= {1} else shape
+    return kind, shape[:2] if kind == "product" and set(shape[2:]) <= {1} else shape
 
 
 def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
@@ -71,7 +69,7 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
             that the embeddings differ.
         MissingExtraError: onnx or onnxruntime is not installed.
     """
-    waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
+    waiting: dict[tuple[str, tuple[int, ...]], deque[_Layer]] = defaultdict(deque)
     backbone.eval()
     try:
         for layer in _layers(file):
@@ -79,20 +77,18 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
         with torch.no_grad():
             for module, norm in _modules(backbone):
                 weight = module.get_parameter("weight")
-                key = _key(_kind(module), weight)
-                if not waiting[key] and not isinstance(module, _BatchNorm):
-                    raise ValueError(f"it has too few layers like {_words(key)}")
-                # A batch norm that is not there is folded into the layer behind it.
-                layer = waiting[key].popleft() if waiting[key] else _Layer(NORM, weight)
-                if not _fill(module, norm, layer):
-                    raise ValueError(f"the backbone has no bias behind its {_words(key)}, it has")
-        if left := next((key for key, unused in waiting.items() if unused), None):
-            raise ValueError(f"it has more layers like {_words(left)} than this backbone")
+                kind = _kind(module)
+                key = _key(kind, weight)
+                # A batch norm that is not there is folded into the layer behind it; any other layer
+                # that is not there, or too many, gives other embeddings.
+                _fill(
+                    module, norm, waiting[key].popleft() if waiting[key] else _Layer(kind, weight)
+                )
         difference = _difference(backbone, file)
         if not difference <= TOLERANCE:
             raise ValueError(
-                f"with its weights this backbone gives other embeddings (they differ by "
-                f"{difference:.2g} of their length), so its layers are joined in another way"
+                f"with its weights this backbone gives other embeddings, {difference:.2g} of their "
+                "length apart"
             )
     # The other kinds: a node breaks the rules of ONNX, or its tensors do not belong together.
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
@@ -100,10 +96,6 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
             f"{file.where}: {message_line(error)}; give the architecture, width and embedding size "
             "that it was exported from"
         ) from error
-
-
-def _words(key: _Key) -> str:
-    return f"{key[0]} of shape {' × '.join(map(str, key[1]))}"
 
 
 def _difference(backbone: nn.Module, file: OnnxFile) -> float:
@@ -121,8 +113,6 @@ def _difference(backbone: nn.Module, file: OnnxFile) -> float:
     theirs = torch.cat([torch.from_numpy(engine.run(b.contiguous().numpy())) for b in batches])
     with torch.no_grad():
         ours = backbone(images)
-    if ours.shape != theirs.shape:
-        return float("inf")
     return float(((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max())
 
 
@@ -147,48 +137,45 @@ def _layers(file: OnnxFile) -> list[_Layer]:
             constant = constants[node.input[0]]
             constants[node.output[0]] = constant.T if node.op_type == "Transpose" else constant
             continue
-        before = made_by.get(node.input[0]) if node.input else None
         numbers = [
             torch.from_numpy(constants[name].astype(np.float32))
             for name in node.input
             if name in constants
         ]
+        before = next((made_by[name] for name in node.input if name in made_by), None)
         layer = _layer(node.op_type, numbers, attributes)
-        if layer is not None and layer.kind == NORM and before is not None and not before.norm:
+        if layer is not None and layer.kind == "norm" and before is not None and not before.norm:
             before.norm, before.epsilon = layer.norm, layer.epsilon
-            made_by[node.output[0]] = before
+            layer = before
         elif layer is not None:
             layers.append(layer)
-            if layer.kind == PRODUCT:
-                made_by[node.output[0]] = layer
-        elif node.op_type == "Add" and len(numbers) == 1:
-            source = next((made_by[name] for name in node.input if name in made_by), None)
-            if source is not None and source.bias is None and source.norm is None:
-                source.bias = numbers[0].flatten()
-                made_by[node.output[0]] = source
+        elif node.op_type == "Add" and before is not None and before.bias is before.norm is None:
+            (before.bias,), layer = [number.flatten() for number in numbers], before
+        if layer is not None and layer.kind == "product":
+            made_by[node.output[0]] = layer
     return layers
 
 
 def _layer(operator: str, numbers: list[Tensor], attributes: dict[str, Any]) -> _Layer | None:
-    """Make a layer of a node's constants, None for an operator without weights."""
+    """Return a layer of a node's constants, None for an operator without weights."""
     if not numbers or operator not in ("Conv", "Gemm", "MatMul", "PRelu", "BatchNormalization"):
         return None
     weight, *more = numbers
     if operator == "PRelu":
-        return _Layer(PRELU, weight.flatten())
+        return _Layer("PReLU", weight.flatten())
     if operator == "BatchNormalization":
         epsilon = float(attributes.get("epsilon", 1e-5))
-        return _Layer(NORM, weight, norm=numbers[:4], epsilon=epsilon)
+        return _Layer("norm", weight, norm=numbers[:4], epsilon=epsilon)
     if operator != "Conv" and not attributes.get("transB", 0):
         weight = weight.T
-    return _Layer(PRODUCT, weight, more[0].flatten() if more else None)
+    return _Layer("product", weight, more[0].flatten() if more else None)
 
 
 # ---------------------------------------------------------------- the backbone's layers
 
 
 def _modules(backbone: nn.Module) -> Iterator[tuple[nn.Module, _BatchNorm | None]]:
-    """Give the layers in the order of computing, each with the batch norm that follows it."""
+    """Yield the layers in the order of computing, each with the batch norm that follows it."""
     order: list[nn.Module] = []
     follows: dict[nn.Module, _BatchNorm] = {}
     outputs: dict[int, tuple[Tensor, nn.Module]] = {}
@@ -202,12 +189,7 @@ def _modules(backbone: nn.Module) -> Iterator[tuple[nn.Module, _BatchNorm | None
         else:
             order.append(module)
 
-    kinds = (nn.Conv2d, nn.Linear, nn.PReLU, nn.BatchNorm1d, nn.BatchNorm2d)
-    hooks = [
-        module.register_forward_hook(record)
-        for module in backbone.modules()
-        if isinstance(module, kinds)
-    ]
+    hooks = [module.register_forward_hook(record) for module in backbone.modules() if _kind(module)]
     try:
         backbone(torch.zeros(1, 3, 112, 112))
     finally:
@@ -217,13 +199,16 @@ def _modules(backbone: nn.Module) -> Iterator[tuple[nn.Module, _BatchNorm | None
 
 
 def _kind(module: nn.Module) -> str:
+    """Return the kind of a layer with weights, see `_Layer`; empty for others."""
     if isinstance(module, nn.Conv2d | nn.Linear):
-        return PRODUCT
-    return PRELU if isinstance(module, nn.PReLU) else NORM
+        return "product"
+    if isinstance(module, nn.PReLU):
+        return "PReLU"
+    return "norm" if isinstance(module, _BatchNorm) else ""
 
 
-def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> bool:
-    """Give a module, and the batch norm behind it, a layer's numbers; tell whether all fit."""
+def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> None:
+    """Give a module, and the batch norm behind it, a layer's numbers."""
     if isinstance(module, _BatchNorm):
         norm = module
     else:
@@ -234,19 +219,13 @@ def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> bool:
         module.bias.copy_(shift)
         shift = torch.zeros(())
     if norm is None:
-        return layer.norm is None and not bool(shift.any())
-    assert norm.running_mean is not None and norm.running_var is not None
-    if layer.norm is None:
-        gamma, beta, mean = torch.ones(()), shift, torch.zeros(())
-        variance = torch.tensor(1.0 - norm.eps)
-    else:
+        return  # a bias that finds no place changes the embeddings, which are compared
+    gamma, beta, mean = torch.ones(()), shift, torch.zeros(())
+    variance = torch.tensor(1.0 - norm.eps)
+    if layer.norm is not None:
         gamma, beta, mean, variance = layer.norm
         mean, variance = mean - shift, variance + (layer.epsilon - norm.eps)
-    for target, value in (
-        (norm.weight, gamma),
-        (norm.bias, beta),
-        (norm.running_mean, mean),
-        (norm.running_var, variance),
-    ):
+    targets = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    for target, value in zip(targets, (gamma, beta, mean, variance), strict=True):
+        assert target is not None
         target.copy_(value)
-    return True

@@ -1,17 +1,15 @@
 """Embeddings in Parquet tables, of facerec and of others; needs the extra ``parquet``.
 
-One row an image: ``image_id``, then a list ``embedding``, or ``e0`` … ``eD-1``, and perhaps
-``subject_id``, or the other names of `facerec.embedding.check`. Other columns are passed over. A
-table that facerec wrote has a note of how it was made in its metadata, and the columns ``norm`` and
-``failure``. Many tables, the shards, are read as one file: a folder, ``DIR/part-*.parquet`` or
-``DIR/part-{000..009}.parquet``.
+One row an image: ``image_id``, ``embedding`` (a list of D float32, null for a failure to acquire),
+``norm``, ``failure``, perhaps ``subject_id``, and the note in the metadata. Tables of others have
+columns of ids and lists, see `facerec.embedding.check`. Many tables, the shards, are read as one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.check import (
-    FORMAT,
-    ID,
-    LIST,
+    BLOCK,
+    IDS,
     MAX_BYTES,
-    SUBJECT,
-    assembled,
+    SUBJECTS,
+    VECTORS,
     check_notes,
-    columns_of,
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
@@ -41,11 +37,9 @@ JOB_FILE = "job.json"
 """Stands in a folder as long as a job that writes shards into it has not ended."""
 
 NOTE_KEY = b"facerec"
-"""The entry of the table's metadata that holds the note, as JSON."""
+"""The entry of a table's metadata that holds the note, as JSON."""
 
-_BATCH = 1 << 14
-
-Matrix = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 def is_shards(path: Path) -> bool:
@@ -79,126 +73,97 @@ def list_shards(path: Path) -> list[Path]:
     return shards
 
 
-def read_parquet(path: Path, numbered: bool = False) -> Embeddings:
-    """Read a table, or all shards that a path stands for as one.
-
-    Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`; some thousand rows at
-    a time are in memory.
-
-    Args:
-        path: the file, a folder of them, or a pattern.
-        numbered: a table without ids is taken too; its images are named 0, 1, …
-
-    Raises:
-        DatasetError: no whole table, another layout, or a shard that is missing or was made by
-            another model or otherwise than the first.
-        MissingExtraError: pyarrow is not installed.
-    """
+def read_parquet(path: Path) -> Embeddings:
+    """Read a table, or all shards that a path stands for, some thousand rows at a time."""
     shards = list_shards(path)
-    total = sum(map(_count, shards))
-    vectors: Matrix | None = None
-    norms = np.full(total, np.nan, np.float32)
-    ids: list[str] = []
-    subjects: list[str] = []
-    reasons: dict[int, str] = {}
+    total = 0
+    for shard in shards:
+        with reading_parquet(shard), _opened(shard) as file:
+            total += file.metadata.num_rows
+    vectors: npt.NDArray[np.float32] | None = None
+    size = 0
+    ids, subjects, norms = list[str](), list[str](), list[Array]()
+    failures: dict[int, str] = {}
     note: dict[str, Any] = {}
+
+    def allocated(size: int) -> npt.NDArray[np.float32]:
+        if size < 1 or not 0 <= 4 * total * size <= MAX_BYTES:
+            raise DatasetError(f"{path}: {total:,} embeddings of {size:,} numbers cannot be read")
+        whole = empty((total, size), np.float32)
+        whole[:] = np.nan
+        return whole
+
     for shard in shards:
         with reading_parquet(shard), _opened(shard) as file:
             text = (file.schema_arrow.metadata or {}).get(NOTE_KEY)
-            others: dict[str, Any] = {
-                "flip": None,
-                "source": {"path": str(path), "format": "parquet"},
-            }
-            own = others if text is None else parse_note(shard, text)
+            own = parse_note(path if text is None else shard, text)
             check_notes(note, own, f"{shards[0]} and {shard}")
-            note = own
-            size = note.pop("dimensions", None)
-            image, subject, values = columns_of(shard, file.schema_arrow.names, numbered)
-            more = ["norm", "failure"] if text is not None else []
-            columns = [name for name in (image, subject, *values, *more) if name]
-            for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
-                start = len(ids)
-                rows = slice(start, start + batch.num_rows)
-                present, found = _vectors(shard, batch, values)
-                if vectors is None and (found.size or size):
-                    vectors = _allocate(path, total, size or found.shape[1])
-                if vectors is not None and found.size:
-                    vectors[rows][present] = found
-                if more:
-                    norms[rows] = batch.column("norm").to_numpy(zero_copy_only=False)
-                    reasons |= {
-                        start + row: why
-                        for row, why in enumerate(batch.column("failure").to_pylist())
-                        if why is not None
-                    }
-                ids += _texts(batch, image) or map(str, range(rows.start, rows.stop))
-                subjects += _texts(batch, subject) or [""] * batch.num_rows
-            if vectors is None and size:
-                vectors = _allocate(path, total, size)
-    if vectors is None:
-        raise DatasetError(f"{path}: there are no embeddings in it; check the file")
-    return assembled(
-        path,
-        vectors,
-        text_array(ids, str(path)),
-        text_array(subjects, str(path)) if any(subjects) else None,
-        note if len(shards) == 1 else {**note, "shards": len(shards)},
-        norms,
-        reasons,
+            note, size = own, int(own.pop("dimensions", size))
+            image, subject, listed = _columns(shard, file.schema_arrow.names)
+            more = [] if text is None else ["norm", "failure"]
+            columns = [name for name in (image, subject, listed, *more) if name]
+            for batch in file.iter_batches(batch_size=BLOCK, columns=columns):
+                rows = range(len(ids), len(ids) + batch.num_rows)
+                present, found = _rows(batch.column(listed))
+                if len(found):
+                    vectors = allocated(found.shape[1]) if vectors is None else vectors
+                    vectors[rows.start : rows.stop][present] = found
+                known = batch.column("norm") if more else np.full(len(rows), np.nan)
+                norms.append(np.asarray(known, np.float32))
+                reasons = batch.column("failure").to_pylist() if more else []
+                failures |= {rows[i]: why for i, why in enumerate(reasons) if why is not None}
+                ids += _texts(batch, image)
+                subjects += _texts(batch, subject) or [""] * len(rows)
+    return Embeddings(
+        allocated(size) if vectors is None else vectors,
+        np.concatenate(norms or [np.empty(0, np.float32)]),
+        note["flip"],
+        ids=text_array(ids, str(path)),
+        subjects=text_array(subjects, str(path)) if any(subjects) else None,
+        failures=failures,
+        note=note if len(shards) == 1 else {**note, "shards": len(shards)},
     )
 
 
-def write_parquet(path: Path, embeddings: Embeddings) -> None:
-    """Write embeddings as a table that says how they were made, for `write_embeddings`.
-
-    Columns: ``image_id``, ``subject_id`` where subjects are known, ``embedding`` (a list of D
-    float32; null for a failure to acquire), ``norm``, ``failure``; the note is in the metadata.
-
-    Args:
-        path: an existing file, overwritten.
-        embeddings: checked already.
-
-    Raises:
-        DatasetError: an id or a subject that is no text of Unicode.
-        MissingExtraError: pyarrow is not installed.
-    """
-    with reading_parquet(path):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    assert embeddings.ids is not None  # its writer sees to that
-    count, size = embeddings.vectors.shape
-    failed = np.zeros(count, bool)
-    failed[list(embeddings.failures)] = True
-    # Lists of a fixed size of which some are null cannot be read back before pyarrow 26.
-    vectors = pa.LargeListArray.from_arrays(
-        np.concatenate([[0], np.cumsum(np.where(failed, 0, size))]).astype(np.int64),
-        pa.array(embeddings.vectors[~failed].reshape(-1)),
-        mask=pa.array(failed),
-    )
-    note = {**embeddings.note, "format": FORMAT, "flip": embeddings.flip, "dimensions": size}
-    texts = {ID: embeddings.ids}
-    if embeddings.subjects is not None:
-        texts[SUBJECT] = embeddings.subjects
-    try:
-        columns = {name: pa.array(text.tolist(), pa.string()) for name, text in texts.items()}
-    except UnicodeEncodeError as problem:
+def _columns(path: Path, header: Collection[str]) -> list[str | None]:
+    """Return the columns of ids, of subjects, and of embeddings."""
+    found = [
+        next((name for name in names if name in header), None) for names in (IDS, SUBJECTS, VECTORS)
+    ]
+    if None in (found[0], found[2]):
         raise DatasetError(
-            f"{path}: {str(problem.object)[:80]!r} is no text of Unicode, which Parquet needs; "
-            "rename the image, or write an .npz file"
-        ) from problem
-    columns[LIST] = vectors
-    columns["norm"] = pa.array(embeddings.norms, mask=failed)
-    reasons = [embeddings.failures.get(row) for row in range(count)]
-    columns["failure"] = pa.array(reasons, pa.string())
-    metadata = {NOTE_KEY: json.dumps(note, ensure_ascii=False, allow_nan=False)}
-    table = pa.table(columns).replace_schema_metadata(metadata)
-    # Numbers hardly compress, and a dictionary of them is larger than they are.
-    pq.write_table(table, path, compression="zstd", use_dictionary=False, store_schema=True)
+            f"{path}: a table of embeddings has the columns {IDS[0]} and {VECTORS[0]}, found "
+            f"{', '.join([*header][:8])[:200]}"
+        )
+    return found
+
+
+def _rows(column: Any) -> tuple[Array, Array]:
+    """Return which rows of a column of lists have an embedding ``(n,)``, and these."""
+    import pyarrow.compute as pc
+
+    present = np.asarray(pc.fill_null(pc.list_value_length(column), 0)) > 0
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is no embedding
+        numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return present, numbers.reshape(present.sum(), -1 if present.any() else 0)
+
+
+def _texts(batch: Any, name: str | None) -> list[str]:
+    """Return the texts of a column; empty where there is none."""
+    values = [] if name is None else batch.column(name).to_pylist()
+    return ["" if value is None else str(value) for value in values]
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    # A buffer, as else a whole row group is read at once, which may be a whole file.
+    return pq.ParquetFile(path, buffer_size=1 << 20)
 
 
 @contextlib.contextmanager
 def reading_parquet(path: Path) -> Iterator[None]:
-    """Word what goes wrong while a table is read.
+    """Word what goes wrong while a table is read or written.
 
     Raises:
         DatasetError: anything did.
@@ -217,52 +182,33 @@ def reading_parquet(path: Path) -> Iterator[None]:
     # Damaged files end in errors of many kinds.
     except Exception as problem:
         raise DatasetError(
-            f"{path}: the table cannot be read ({type(problem).__name__}: {str(problem)[:200]}); "
-            "check the file, or write it again"
+            f"{path}: the table cannot be read or written ({type(problem).__name__}: "
+            f"{str(problem)[:200]}); check the file, or write it again"
         ) from problem
 
 
-def _opened(path: Path) -> Any:
-    import pyarrow.parquet as pq
+def write_parquet(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> None:
+    """Write a table; a name that is no text of Unicode, which Parquet needs, is an error."""
+    assert embeddings.ids is not None  # `checked` sees to that
+    count, size = embeddings.vectors.shape
+    failed = np.zeros(count, bool)
+    failed[[*embeddings.failures]] = True
+    with reading_parquet(path):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    # A buffer, as else a whole row group is read at once, which may be a whole file.
-    return pq.ParquetFile(path, buffer_size=1 << 20)
-
-
-def _count(path: Path) -> int:
-    with reading_parquet(path), _opened(path) as file:
-        return int(file.metadata.num_rows)
-
-
-def _vectors(path: Path, batch: Any, values: list[str]) -> tuple[npt.NDArray[np.bool_], Matrix]:
-    """Return which rows have an embedding ``(n,)``, and these."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is no embedding
-        if not pa.types.is_primitive(batch.column(values[0]).type):
-            (column,) = map(batch.column, values)
-            lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
-            present = lengths > 0
-            sizes = np.unique(lengths[present])
-            if len(sizes) > 1:
-                raise DatasetError(f"{path}: its embeddings have {sizes[0]} to {sizes[-1]} values")
-            numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-            return present, numbers.reshape(int(present.sum()), *sizes)
-        arrays = [batch.column(name).to_numpy(zero_copy_only=False) for name in values]
-        vectors = np.stack([array.astype(np.float32) for array in arrays], axis=1)
-        return np.ones(len(vectors), bool), vectors
-
-
-def _texts(batch: Any, name: str | None) -> list[str]:
-    """Return the texts of a column; empty where there is none."""
-    values = [] if name is None else batch.column(name).to_pylist()
-    return ["" if value is None else str(value) for value in values]
-
-
-def _allocate(path: Path, rows: int, size: int) -> Matrix:
-    if not 0 <= 4 * rows * size <= MAX_BYTES:
-        raise DatasetError(f"{path}: {rows:,} embeddings of {size:,} numbers are more than is read")
-    vectors: Matrix = empty((rows, size), np.float32)
-    vectors[:] = np.nan
-    return vectors
+        texts = {IDS[0]: embeddings.ids, SUBJECTS[0]: embeddings.subjects}
+        columns = {
+            name: pa.array(text.tolist(), pa.string())
+            for name, text in texts.items()
+            if text is not None
+        }
+        lists = (None if no else row for no, row in zip(failed, embeddings.vectors, strict=True))
+        columns[VECTORS[0]] = pa.array(lists, pa.large_list(pa.float32()))
+        columns["norm"] = pa.array(embeddings.norms, mask=failed)
+        reasons = [embeddings.failures.get(row) for row in range(count)]
+        columns["failure"] = pa.array(reasons, pa.string())
+        text = json.dumps({**note, "dimensions": size}, ensure_ascii=False, allow_nan=False)
+        table = pa.table(columns).replace_schema_metadata({NOTE_KEY: text})
+        # Numbers hardly compress, and a dictionary of them is larger than they are.
+        pq.write_table(table, path, compression="zstd", use_dictionary=False, store_schema=True)

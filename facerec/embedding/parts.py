@@ -52,15 +52,12 @@ class EmbeddingsWriter:
         subjects: npt.NDArray[np.str_] | None = None,
     ) -> None:
         self.path = Path(path)
-        if self.path.suffix != ".npz":
+        if self.path.suffix != ".npz" or not len(ids):
             raise DatasetError(
-                f"{path}: an embeddings file has a name that ends in .npz; rename it"
+                f"{path}: an embeddings file has a name that ends in .npz, and an image to embed"
             )
-        if not len(ids):
-            raise DatasetError(f"{self.path}: there is no image to embed; check the source")
-        ids = same_names(ids)
-        check_unique(ids, str(self.path))
-        self.ids, self.note, self.subjects = ids, dict(note), subjects
+        self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
+        check_unique(self.ids, str(self.path))
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
 
@@ -70,31 +67,27 @@ class EmbeddingsWriter:
         Raises:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
-        job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
-        file, here, changed = self.folder / "job.json", f"{self.folder}: holds", list[str]()
+        names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
+        ids = hashlib.sha256(names).hexdigest()
+        job = {**job_identity(self.note), "images": len(self.ids), "ids": ids}
+        file = self.folder / "job.json"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A kill while job.json was written leaves a hidden file at most.
-            strangers = [path.name for path in self.folder.iterdir() if path.name[0] != "."]
-            if file.name in strangers:
-                changed = differences(parse_json(read_file(file)), job)
-            elif strangers:
-                raise DatasetError(
-                    f"{here} {strangers[0]} but no parts of embeddings; choose another output file "
-                    "or move the folder away"
-                )
-            else:
+            if all(path.name[0] == "." for path in self.folder.iterdir()):
                 write_json(file, job)
+            changed = differences(parse_json(read_file(file)), job)
+        except (FileNotFoundError, ValueError, AttributeError) as problem:
+            raise DatasetError(
+                f"{self.folder}: holds no parts of embeddings to go on with ({problem}); choose "
+                "another output file, or remove the folder"
+            ) from problem
         except OSError as problem:
             raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
-        except (ValueError, AttributeError) as problem:
-            raise DatasetError(
-                f"{file}: cannot be read ({problem}); remove {self.folder} and start again"
-            ) from problem
         if changed:
             raise DatasetError(
-                f"{here} parts of a job that differs in {', '.join(changed[:4])}; run that command "
-                "again, choose another output file, or remove the folder"
+                f"{self.folder}: holds parts of a job that differs in {', '.join(changed[:4])}; "
+                "run that command again, choose another output file, or remove the folder"
             )
         return self.missing()
 
@@ -146,18 +139,15 @@ class EmbeddingsWriter:
         vectors = empty((len(self.ids), first.vectors.shape[1]), np.float32)
         norms = np.empty(len(self.ids), np.float32)
         failures: dict[int, str] = {}
-        number = 0
-        while len(rows := self.rows(number)):
-            part = read_embeddings(self._file(number))
+        for number in range(-(-len(self.ids) // self._rows_per_chunk)):
+            rows, part = self.rows(number), read_embeddings(self._file(number))
             if not np.array_equal(part.ids, self.ids[rows]):  # type: ignore[arg-type]
                 raise DatasetError(
                     f"{self._file(number)}: holds other images than it should; remove "
                     f"{self.folder} and run the same command again"
                 )
-            block = slice(int(rows[0]), int(rows[-1]) + 1)
-            vectors[block], norms[block] = part.vectors, part.norms
-            failures.update((block.start + row, why) for row, why in part.failures.items())
-            number += 1
+            vectors[rows], norms[rows] = part.vectors, part.norms
+            failures |= {int(rows[row]): why for row, why in part.failures.items()}
         return Embeddings(
             vectors,
             norms,
@@ -182,19 +172,10 @@ class EmbeddingsWriter:
 
 def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes a job the same job: a note without names, paths and device numbers."""
-    kept = {name: value for name, value in note.items() if name not in ("name", "path")}
-    return {
-        name: job_identity(value)
-        if isinstance(value, Mapping)
-        else str(value).split(":")[0]
-        if name == "device"
-        else value
-        for name, value in kept.items()
-    }
-
-
-def _fingerprint(ids: npt.NDArray[np.str_]) -> str:
-    digest = hashlib.sha256()
-    for name in ids.tolist():
-        digest.update(os.fsencode(name) + b"\0")
-    return digest.hexdigest()
+    job: dict[str, Any] = {}
+    for name, value in note.items():
+        if isinstance(value, Mapping):
+            job[name] = job_identity(value)
+        elif name not in ("name", "path"):
+            job[name] = str(value).split(":")[0] if name == "device" else value
+    return job

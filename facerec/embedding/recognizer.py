@@ -92,10 +92,9 @@ class Verification:
             return f"cosine {self.similarity:.4f}; no decision: {self.source}"
         verdict = "the same person" if self.same else "different people"
         relation = "≥" if self.same else "<"
-        # As many digits as tell the two apart: the line must do what it says.
-        shown = (f"{self.similarity:.{digits}f}" for digits in (4, 6, 9))
-        sides = (text for text in shown if (float(text) >= self.threshold) is self.same)
-        cosine = next(sides, repr(self.similarity))
+        cosine = f"{self.similarity:.4f}"
+        if (float(cosine) >= self.threshold) is not self.same:
+            cosine = repr(self.similarity)  # the line must do what it says
         return f"{verdict}: cosine {cosine} {relation} {self.threshold!r} ({self.source})"
 
 
@@ -132,17 +131,12 @@ class FaceRecognizer:
     """
 
     def __init__(
-        self,
-        model: EmbeddingModel,
-        *,
-        flip: bool | None = None,
-        detector: str | None = None,
+        self, model: EmbeddingModel, *, flip: bool | None = None, detector: str | None = None
     ) -> None:
         self.model, self._detector = model, detector
         self.thresholds = _read_thresholds(model)
-        if flip is None:
-            flip = self.thresholds[0].flip if self.thresholds else True
-        self.flip = flip
+        own = self.thresholds[0].flip if self.thresholds else True
+        self.flip = own if flip is None else flip
 
     def __repr__(self) -> str:
         about = self.model.describe()
@@ -205,12 +199,10 @@ class FaceRecognizer:
         one = _is_photo(images)
         photos: list[Photo] = [cast(Photo, images)] if one else list(cast(Any, images))
 
-        def face(index: int) -> Image:
-            return self.face(photos[index], f"image {index}")[0]
-
+        faces = (self.face(photo, f"image {i}")[0] for i, photo in enumerate(photos))
         batch_size = self.model.batch_size
-        vectors = extract(self.model, face, len(photos), flip=self.flip, batch_size=batch_size)
-        return vectors.vectors[0] if one else vectors.vectors
+        vectors = extract(self.model, faces, flip=self.flip, batch_size=batch_size).vectors
+        return vectors[0] if one else vectors
 
     def face(self, photo: Photo, where: str = "the photo", number: int = 1) -> tuple[Image, str]:
         """Return the aligned face of a photo, and a sentence if there are several.
@@ -224,15 +216,12 @@ class FaceRecognizer:
             ImageError: it cannot be read, there is no face, or no detector; or too few faces.
         """
         image, where = read_photo(photo, where)
-        size = self.model.image_size
-        if image.shape[:2] == size:
+        found, size = image.shape[:2], self.model.image_size
+        if found == size:
             return image, ""
         if self.detector is None:
-            height, width = image.shape[:2]
-            raise ImageError(
-                f"{where}: {height}×{width} (height×width) is not {size[0]}×{size[1]}; "
-                f"{NO_DETECTOR}"
-            )
+            sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
+            raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
         faces = self.detector.faces(image, where)
         if not 1 <= number <= len(faces):
             raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
@@ -271,26 +260,23 @@ class FaceRecognizer:
             MetricError: no rate between 0 and 1.
         """
         known = [t for t in self.thresholds if bench in (None, t.bench)]
-        if fpr is None:
-            # Where all hold for the other flip mode, the refusal says so.
-            own_mode = [t for t in known if t.flip == self.flip] or known
-            rates_known = {parse_rate(t.fpr): t.fpr for t in own_mode}
-            usual = parse_rate(DEFAULT_FPR)
-            own = usual if usual in rates_known else min(rates_known, default=usual)
-            fpr = rates_known.get(own, DEFAULT_FPR)
-        target = parse_rate(fpr)
+        usual = parse_rate(DEFAULT_FPR if fpr is None else fpr)
+        # Where all hold for the other flip mode, the refusal says so.
+        rates = [parse_rate(t.fpr) for t in known if t.flip == self.flip]
+        rates = rates or [parse_rate(t.fpr) for t in known]
+        target = usual if fpr is not None or usual in rates else min(rates, default=usual)
         matching = [t for t in known if parse_rate(t.fpr) == target]
         usable = [t for t in matching if t.flip == self.flip]
         if len(usable) == 1:
             return usable[0]
-        rates = ", ".join(dict.fromkeys(t.fpr for t in known))
-        others = f", only for {rates}" if rates else ""
-        problem = f"no threshold for it is known{others}; give a threshold"
+        listed = ", ".join(dict.fromkeys(t.fpr for t in known))
+        problem = f"no threshold for it is known (there are {listed or 'none'}); give a threshold"
         if usable:
             problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
         elif matching:
             problem = f"its threshold holds for embeddings with flip={not self.flip}; load it so"
-        raise ModelError(f"{self.model.name}, FPR {fpr}: {problem}")
+        asked = matching[0].fpr if matching else fpr or DEFAULT_FPR
+        raise ModelError(f"{self.model.name}, FPR {asked}: {problem}")
 
     def verify(
         self,
@@ -321,19 +307,17 @@ class FaceRecognizer:
         """
         limit = None if threshold is None else float(threshold)
         source, rate = "given", None
-        if threshold is None and not self.thresholds and fpr is None and bench is None:
+        if threshold is None and (self.thresholds or fpr is not None or bench is not None):
+            known = self.threshold(fpr, bench)
+            limit, source, rate = known.value, str(known), known.fpr
+        elif threshold is None:
             source = (
                 "this model knows no threshold; facerec verify --bench … --model MODEL writes one "
                 "beside it"
             )
-        elif threshold is None:
-            known = self.threshold(fpr, bench)
-            limit, source, rate = known.value, str(known), known.fpr
-        elif limit is not None and math.isnan(limit):
-            raise MetricError("the threshold is NaN, which no similarity reaches; give a number")
         sides, notes = [], []
         for name, side, number in zip("ab", (a, b), faces, strict=True):
-            if not (isinstance(side, np.ndarray) and side.dtype.kind == "f"):
+            if not _are_vectors(side):
                 side, note = self.face(cast(Photo, side), f"photo {name}", number)
                 notes.append(note)
             sides.append(side)
@@ -341,8 +325,8 @@ class FaceRecognizer:
         if cosine.ndim:
             raise ImageError("verify compares one face with one other; use similarity for more")
         similarity = float(cosine)
-        if math.isnan(similarity):
-            raise MetricError("an embedding is zero or not finite, so it has no similarity")
+        if math.isnan(similarity + (limit or 0)):
+            raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         same = None if limit is None else similarity >= limit
         return Verification(similarity, limit, same, source, rate, tuple(filter(None, notes)))
 
@@ -373,14 +357,11 @@ class FaceRecognizer:
 
     def _unit(self, faces: Faces) -> NDArray[np.float64]:
         """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
-        vectors = faces
-        if not (isinstance(vectors, np.ndarray) and vectors.dtype.kind == "f"):
-            vectors = self.embed(cast(Images, faces))
+        vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
-                f"{self.model.name}: embeddings have shape (N, {self.embedding_size}) or "
-                f"({self.embedding_size},), found {vectors.shape}; compare embeddings of one "
-                "model only, and give images as uint8"
+                f"{self.model.name}: embeddings have {self.embedding_size} numbers each, found "
+                f"{vectors.shape}; compare those of one model only, and give images as uint8"
             )
         wide = vectors.astype(np.float64)
         with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
@@ -412,8 +393,7 @@ def load(
         DeviceError: the device is not there.
         MissingExtraError: the engine is not installed.
     """
-    model = load_model(path, device=device, **options)
-    return FaceRecognizer(model, flip=flip, detector=detector)
+    return FaceRecognizer(load_model(path, device=device, **options), flip=flip, detector=detector)
 
 
 @functools.lru_cache(maxsize=4)
@@ -461,19 +441,18 @@ def read_photo(photo: Photo, where: str) -> tuple[Image, str]:
             ) from error
     if isinstance(photo, (bytes, bytearray, memoryview)):
         return decode_image(bytes(photo), where, size=None, upright=True), where
-    if (
-        not isinstance(photo, np.ndarray)
-        or photo.dtype != np.uint8
-        or photo.ndim != 3
-        or photo.shape[2] != 3
-        or not photo.size
-    ):
-        found = getattr(photo, "dtype", type(photo).__name__), getattr(photo, "shape", "")
+    dtype, shape = getattr(photo, "dtype", type(photo).__name__), getattr(photo, "shape", ())
+    if dtype != np.uint8 or shape[2:] != (3,) or not photo.size:
         raise ImageError(
             f"{where}: a file, its bytes or an array of uint8 RGB (H, W, 3) is needed, found "
-            f"{found[0]} {found[1]}"
+            f"{dtype} {shape}"
         )
     return photo, where
+
+
+def _are_vectors(faces: Any) -> bool:
+    """Tell raw embeddings from images."""
+    return isinstance(faces, np.ndarray) and faces.dtype.kind == "f"
 
 
 def _is_photo(images: Any) -> bool:
@@ -494,24 +473,21 @@ def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
         if not table and model.path is not None and thresholds_file(model.path).is_file():
             beside = parse_json(read_file(thresholds_file(model.path)))
             table = beside["thresholds"] if beside["sha256"] == model.sha256 else []
-        found = tuple(
-            Threshold(
-                float(row["threshold"]),
-                str(row["fpr"]),
-                # These come from a file that anybody may have written, and are printed.
-                printable(str(row["bench"])),
-                row["flip"],
-                printable(str(row.get("source", {}).get("report") or "")) or None,
-            )
-            for row in table
-        )
-        for known in found:
-            parse_rate(known.fpr)
-            if not math.isfinite(known.value) or not isinstance(known.flip, bool):
-                raise ValueError(f"threshold {known.value}, flip {known.flip!r}")
+        return tuple(map(_threshold, table))
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, MetricError) as error:
         raise ModelError(
             f"{model.path}: its table of thresholds is damaged ({error!r}); export it or run "
             "facerec verify again"
         ) from error
-    return found
+
+
+def _threshold(row: Any) -> Threshold:
+    # These come from a file that anybody may have written, and are printed.
+    bench, report = (
+        printable(str(text or "")) for text in (row["bench"], row.get("source", {}).get("report"))
+    )
+    value, rate, flip = float(row["threshold"]), str(row["fpr"]), row["flip"]
+    parse_rate(rate)
+    if not math.isfinite(value) or not isinstance(flip, bool):
+        raise ValueError(f"threshold {value}, flip {flip!r}")
+    return Threshold(value, rate, bench, flip, report or None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 from facerec.errors import ModelError
 
@@ -36,20 +37,13 @@ def run_apart(
     Raises:
         ModelError: it crashed or took longer than `TRIAL_SECONDS`.
     """
+    command = [sys.executable, "-c", _BEGIN + code, *arguments]
+    how: dict[str, Any] = {"capture_output": True, "timeout": TRIAL_SECONDS, "check": False}
     try:
-        run = subprocess.run(
-            [sys.executable, "-c", _BEGIN + code, *arguments],
-            input=content,
-            capture_output=True,
-            timeout=TRIAL_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ModelError(
-            f"{where}: {library} cannot load it (no embedding after {TRIAL_SECONDS} seconds)"
-        ) from error
-    if run.returncode < 0:
-        raise ModelError(
-            f"{where}: {library} cannot load it (its process ended by signal {-run.returncode})"
-        )
+        run = subprocess.run(command, input=content, **how)
+        problem = f"its process ended by signal {-run.returncode}" if run.returncode < 0 else None
+    except subprocess.TimeoutExpired:
+        problem = f"no embedding after {TRIAL_SECONDS} seconds"
+    if problem is not None:
+        raise ModelError(f"{where}: {library} cannot load it ({problem})")
     return run

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,14 @@ from facerec.embedding.bundle import (
     ONNX_FILE,
     SUMS_FILE,
     VARIANTS_FOLDER,
-    read_bundle,
+    check_sums,
     write_sums,
 )
 from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ExportError, FacerecError
-from facerec.export.cards import CARD_FILE, model_card, training_facts
+from facerec.export.cards import CARD_FILE, bundle_card, training_facts
 from facerec.export.consumers import ConsumerRow, check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.options import DEFAULT, BundleOptions
@@ -36,7 +35,7 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
 from facerec.export.triton import model_id, triton_config
-from facerec.files import atomic_folder, check_replaceable, fsync_directory, json_bytes
+from facerec.files import atomic_folder, check_replaceable, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -86,8 +85,6 @@ def export_bundle(
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
             written then, and an earlier bundle is still there.
     """
-    if not options.max_loss >= 0:
-        raise ExportError(f"max_loss must be 0 or more, found {options.max_loss:g}")
     if benches and options.int8 is None:
         raise ExportError("a bench compares int8 with float32; give --int8, or leave it out")
     if bench := next((bench for bench in benches if bench.pairs.folds is None), None):
@@ -133,7 +130,9 @@ def _write_all(
     def write(name: str, content: bytes) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        with path.open("wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
 
     begin("exporting the graph")
     stated = _stated(model, options, thresholds)
@@ -146,7 +145,8 @@ def _write_all(
     photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
     consumers = check_consumers(folder / ONNX_FILE, model, photos)
     comparisons: list[Comparison] = []
-    variants, left_out = [], []
+    variants: list[dict[str, Any]] = []
+    left_out: list[dict[str, str]] = []
     if options.int8 is not None:
         begin("making int8")
         faces, calibration = calibration_images(options.int8, options.int8_images)
@@ -157,27 +157,24 @@ def _write_all(
         results = _verify(main, "float32", benches, flip, progress)
         own = _verify(int8, "int8", benches, flip, progress)
         comparisons = [compare(*both) for both in zip(results, own, strict=True)]
-        refused = _loss(benches, comparisons, options.max_loss)
-        if refused is None:
+        costs = list(map(_accuracy, benches, comparisons))
+        reasons = filter(None, (_excess(cost, options.max_loss) for cost in costs))
+        left_out = [{"name": "int8", "reason": reason} for reason in reasons][:1]
+        if not left_out:
             found = [row for result in own for row in result_thresholds(result)]
             int8 = parse_onnx(_restate(int8.content, found), int8.where)
             write(INT8_FILE, int8.content)
-            variants.append(
+            faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]
+            variants = [
                 {
                     "name": "int8",
                     **_describe(int8, INT8_FILE),
-                    "min_cosine": min(
-                        round(row.min_cosine, 7)
-                        for row in parity[INT8_FILE]
-                        if row.check == "faces"
-                    ),
+                    "min_cosine": round(min(faces_alone), 7),
                     "calibration": calibration,
-                    "accuracy": list(map(_accuracy, benches, comparisons)),
+                    "accuracy": costs,
                     "thresholds": found,
                 }
-            )
-        else:
-            left_out.append({"name": "int8", "reason": refused})
+            ]
     name = model_id(model.name)
     if options.triton:
         write(f"{TRITON_FOLDER}/{name}/config.pbtxt", triton_config(name, main).encode())
@@ -191,10 +188,9 @@ def _write_all(
     write(NOTE_FILE, json_bytes(note, sort_keys=True))
     # As others will read it: lists, not tuples.
     note = json.loads((folder / NOTE_FILE).read_bytes())
-    write(CARD_FILE, model_card(note).encode())
+    write(CARD_FILE, bundle_card(note).encode())
     write_sums(folder)
-    read_bundle(folder)
-    _sync(folder)
+    check_sums(folder)
     return BundleReport(out, note, parity, comparisons)
 
 
@@ -222,25 +218,14 @@ def _stated(
 def _verify(
     file: OnnxFile, name: str, benches: Sequence[Bench], flip: bool, progress: Progress | None
 ) -> list[VerificationResult]:
-    model = OnnxModel(file, name=name)
-    watch: Callable[[str], Progress | None] = partial(section, progress)
+    model = OnnxModel(file)
+    model.name = name
     return [
-        evaluate_bench(model, bench, flip=flip, progress=watch(f"{name} on {bench.name}"))
+        evaluate_bench(
+            model, bench, flip=flip, progress=section(progress, f"{name} on {bench.name}")
+        )
         for bench in benches
     ]
-
-
-def _loss(benches: Sequence[Bench], comparisons: Sequence[Comparison], limit: float) -> str | None:
-    """Return why int8 loses too much, or None."""
-    for bench, comparison in zip(benches, comparisons, strict=True):
-        row = next(row for row in comparison.rows if row.figure == "accuracy")
-        change = 100 * (row.difference.value or 0)
-        if -change > limit:
-            return (
-                f"its accuracy on {bench.name} changes by {change:+.2f} points, more than the "
-                f"{limit:g} of --max-loss"
-            )
-    return None
 
 
 def _accuracy(bench: Bench, comparison: Comparison) -> dict[str, Any]:
@@ -255,6 +240,17 @@ def _accuracy(bench: Bench, comparison: Comparison) -> dict[str, Any]:
         "basis": comparison.basis,
         "notes": list(comparison.notes),
     }
+
+
+def _excess(cost: Mapping[str, Any], limit: float) -> str | None:
+    """Return why int8 loses too much on a bench, or None."""
+    change = 100 * (cost["int8"] - cost["float32"])
+    return (
+        f"its accuracy on {cost['bench']} changes by {change:+.2f} points, more than the {limit:g} "
+        "of --max-loss"
+        if -change > limit
+        else None
+    )
 
 
 def _note(
@@ -325,14 +321,3 @@ def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:
         if isinstance(value, float):
             values[name] = round(value, 7) if name == "min_cosine" else float(f"{value:.1e}")
     return values
-
-
-def _sync(folder: Path) -> None:
-    """Make every file of a folder durable."""
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            fsync_directory(path)
-        else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    fsync_directory(folder)

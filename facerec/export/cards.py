@@ -36,32 +36,25 @@ DATA_TERMS = {
 BROADER_IMPACT.md has the sources."""
 
 
-def data_terms(path: str | None) -> str | None:
-    """Return what is known of the terms of a training set, judged by its folder's name alone."""
-    name = "" if path is None else Path(path).name.lower()
-    return next((terms for fragment, terms in DATA_TERMS.items() if fragment in name), None)
-
-
 def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a card says about the training, from the recipe (perhaps empty) as JSON types.
 
     Returns:
-        ``data``, the name of the training set's folder; ``terms``, see `data_terms`; ``settings``.
+        ``data``, the name of the training set's folder; ``terms``, what is known of its terms, see
+        `DATA_TERMS`; ``settings``.
     """
     path = recipe.get("data", {}).get("path")
+    name = None if path is None else Path(path).name
+    known = (terms for part, terms in DATA_TERMS.items() if part in (name or "").lower())
     settings = {
         name: _words(recipe[name])
         for name in ("backbone", "margin", "regularizer", "epochs", "batch_size", "seed")
         if recipe.get(name) is not None
     }
-    return {
-        "data": None if path is None else Path(path).name,
-        "terms": data_terms(path),
-        "settings": settings,
-    }
+    return {"data": name, "terms": next(known, None), "settings": settings}
 
 
-def model_card(note: Mapping[str, Any]) -> str:
+def bundle_card(note: Mapping[str, Any]) -> str:
     """Return the card of a bundle, given its ``facerec.json``, as Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.export"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding import TorchModel
@@ -19,8 +20,15 @@ from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
 from facerec.errors import ExportError, message_line
-from facerec.export.graph import copy_for_export, quiet
-from facerec.export.parity import Bar, Images, Vectors, deviation, judge, rounding_words
+from facerec.export.graph import quiet
+from facerec.export.parity import (
+    Bar,
+    Images,
+    Vectors,
+    deviation,
+    torch_embeddings,
+    torch_rounding,
+)
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 
@@ -37,7 +45,7 @@ class ConsumerRow:
     """Largest difference to torch on unit-scale embeddings."""
     min_cosine: float | None = None
     note: str = ""
-    """Why it is not the same, or is so beyond the bar; empty otherwise."""
+    """Why it is not the same; empty otherwise."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +54,8 @@ class _Consumer:
     module: str
     embed: Callable[[OnnxFile, Images], Vectors]
     """Embeds BGR photos, the first one alone and the others as a batch."""
-    bar: Bar
     required: bool
-    """Whether an installed one must embed as torch does."""
+    """Whether an installed one must embed as torch does, to the bar of the main check."""
 
 
 def check_consumers(path: Path, model: TorchModel, images: Images) -> list[ConsumerRow]:
@@ -67,62 +74,46 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
     # Its folder has a temporary name as yet, which would tell the user nothing.
     file = parse_onnx(path.read_bytes(), path.name, path)
     stated = guess_preprocessing(file).preprocessing
-    reference = _reference(model, images, torch.float32)
-    return [_row(consumer, file, stated, model, images, reference) for consumer in _CONSUMERS]
-
-
-def _row(
-    consumer: _Consumer,
-    file: OnnxFile,
-    stated: Preprocessing,
-    model: TorchModel,
-    images: Images,
-    reference: Vectors,
-) -> ConsumerRow:
-    name = consumer.name
-    try:
-        with quiet():
-            version = str(importlib.import_module(consumer.module).__version__)
-    except ImportError as error:
-        return ConsumerRow(name, None, "not installed", note=message_line(error))
-    if consumer.module == "insightface" and stated != Preprocessing():
-        return ConsumerRow(name, version, "not suited", note="it feeds RGB by 127.5/127.5 alone")
-    try:
-        with quiet():
-            embeddings = consumer.embed(file, images)
-    except Exception as error:  # whatever a stranger's library raises
-        if consumer.required:
+    pixels = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
+    reference = torch_embeddings(model, pixels, stated)
+    noise = functools.cache(partial(torch_rounding, model, pixels, stated, reference))
+    rows = []
+    for consumer in _CONSUMERS:
+        name = consumer.name
+        try:
+            with quiet():
+                version = str(importlib.import_module(consumer.module).__version__)
+        except ImportError as error:
+            rows.append(ConsumerRow(name, None, "not installed", note=message_line(error)))
+            continue
+        if consumer.module == "insightface" and stated != Preprocessing():
+            why = "it feeds RGB by 127.5/127.5 alone"
+            rows.append(ConsumerRow(name, version, "not suited", note=why))
+            continue
+        try:
+            with quiet():
+                found = deviation(reference, consumer.embed(file, images))
+        except Exception as error:  # whatever a stranger's library raises
+            if consumer.required:
+                raise ExportError(
+                    f"{name} {version} cannot use the exported file ({message_line(error)}); try "
+                    "another opset"
+                ) from error
+            why = message_line(error).removeprefix(f"{file.where}: ")
+            rows.append(ConsumerRow(name, version, "cannot load", note=why))
+            continue
+        bar = Bar() if consumer.required else Bar(1e-4)
+        same = bar.reached(found, noise)
+        if consumer.required and not same:
             raise ExportError(
-                f"{name} {version} cannot use the exported file ({message_line(error)}); try "
-                "another opset"
-            ) from error
-        note = message_line(error).removeprefix(f"{file.where}: ")
-        return ConsumerRow(name, version, "cannot load", note=note)
-    measured = deviation(reference, embeddings)
-    figures = measured.max_abs, measured.min_cosine
-    passed, rounding = judge(
-        measured,
-        consumer.bar,
-        lambda: deviation(_reference(model, images, torch.float64), reference).max_abs,
-    )
-    if passed:
-        note = "" if rounding is None else rounding_words(rounding)
-        return ConsumerRow(name, version, "same", *figures, note)
-    if consumer.required:
-        raise ExportError(
-            f"{name} {version} does not embed as the backbone does: max |Δ| {figures[0]:.2g} (at "
-            f"most {consumer.bar.max_abs:g}), cosine {figures[1]:.7f} (at least "
-            f"{consumer.bar.min_cosine:g})"
-        )
-    return ConsumerRow(name, version, "not suited", *figures, "it computes the network otherwise")
-
-
-def _reference(model: TorchModel, images: Images, dtype: torch.dtype) -> Vectors:
-    backbone = copy_for_export(model.backbone).to(dtype)
-    pixels = torch.from_numpy(normalize_array(images[..., ::-1], model.preprocessing))
-    with torch.no_grad():
-        embeddings: Vectors = backbone(pixels.to(dtype)).numpy()
-    return embeddings
+                f"{name} {version} does not embed as the backbone does: max |Δ| "
+                f"{found.max_abs:.2g} (at most {bar.max_abs:g}), cosine {found.min_cosine:.7f} (at "
+                f"least {bar.min_cosine:g})"
+            )
+        outcome: Outcome = "same" if same else "not suited"
+        why = "" if same else "it computes the network otherwise"
+        rows.append(ConsumerRow(name, version, outcome, **vars(found), note=why))
+    return rows
 
 
 def _with_engine(
@@ -172,8 +163,8 @@ def _opencv(file: OnnxFile, images: Images) -> Vectors:
 
 
 _CONSUMERS = (
-    _Consumer("onnxruntime", "onnxruntime", _with_engine(OnnxruntimeEngine), Bar(), True),
-    _Consumer("insightface", "insightface", _insightface, Bar(), True),
-    _Consumer("OpenCV", "cv2", _opencv, Bar(1e-4), False),
-    _Consumer("OpenVINO", "openvino", _with_engine(OpenVinoEngine), Bar(1e-4), False),
+    _Consumer("onnxruntime", "onnxruntime", _with_engine(OnnxruntimeEngine), True),
+    _Consumer("insightface", "insightface", _insightface, True),
+    _Consumer("OpenCV", "cv2", _opencv, False),
+    _Consumer("OpenVINO", "openvino", _with_engine(OpenVinoEngine), False),
 )

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -25,7 +24,7 @@ from facerec.backbones import Preprocessing
 from facerec.defaults import OPSET
 from facerec.embedding.onnx_file import METADATA_KEY
 from facerec.errors import ExportError, MissingExtraError, message_line
-from facerec.export.rewrites import Graph, attributes, epsilon_of
+from facerec.export.rewrites import Graph
 
 INPUT = "data"
 OUTPUT = "embedding"
@@ -43,8 +42,8 @@ def export_graph(
     """Export a backbone as one float32 ONNX file without weights beside it.
 
     Input ``data`` ``(batch, 3, 112, 112)``, output ``embedding`` ``(batch, D)``, both float32, the
-    batch free. Nothing in the graph normalises pixels or embeddings. Batch norms are folded where
-    that is exact; those before a padded convolution stay. The channel order and, with mean 127.5,
+    batch free. Nothing in the graph normalises pixels or embeddings. Batch norms behind a layer are
+    folded into it; those before a convolution stay. The channel order and, with mean 127.5,
     the standard deviation go into the first convolution, see `graph_preprocessing`.
 
     Args:
@@ -60,14 +59,12 @@ def export_graph(
     module = copy_for_export(backbone)
     model = _trace(module, opset)
     graph = Graph(model)
-    _flatten_before_linear(graph)
-    _fold_batch_norm_into_linear(graph)
     wanted = graph_preprocessing(preprocessing)
     if wanted != preprocessing:
         _fold_preprocessing(graph, preprocessing, wanted)
     graph.finish()
     _check_interface(model.graph)
-    return finish(model, {**note, "preprocessing": asdict(wanted)}, opset)
+    return serialized(model, {**note, "preprocessing": asdict(wanted)}, opset)
 
 
 def graph_preprocessing(preprocessing: Preprocessing) -> Preprocessing:
@@ -82,7 +79,7 @@ def graph_preprocessing(preprocessing: Preprocessing) -> Preprocessing:
     return Preprocessing("rgb", preprocessing.mean, preprocessing.std)
 
 
-def finish(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
+def serialized(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
     """Name, annotate, check and serialise an ``onnx.ModelProto``, always to the same bytes.
 
     The model is changed in place. The note becomes the metadata entry that
@@ -142,13 +139,7 @@ def quiet() -> Iterator[None]:
 
 
 def copy_for_export(backbone: nn.Module) -> nn.Module:
-    """Copy a backbone to the CPU in float32 and eval mode, without what DDP or compile add."""
-    while True:
-        ddp = isinstance(backbone, nn.parallel.DistributedDataParallel)
-        wrapped = getattr(backbone, "module" if ddp else "_orig_mod", None)
-        if not isinstance(wrapped, nn.Module):
-            break
-        backbone = wrapped
+    """Return a copy of a backbone on the CPU, in float32 and eval mode."""
     module = copy.deepcopy(backbone).to("cpu", torch.float32).eval()
     return module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
@@ -177,76 +168,31 @@ def _trace(module: nn.Module, opset: int) -> Any:
                 verbose=False,
             )
     except Exception as error:  # the exporter wraps whatever went wrong, in classes of its own
+        cause: BaseException = error  # its own words are advice on debugging
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
         raise ExportError(
-            f"torch.onnx cannot export this {type(module).__name__} ({_reason(error)}); export a "
-            "backbone that maps float32 (B, 3, 112, 112) to (B, D) and branches on no values"
+            f"torch.onnx cannot export this {type(module).__name__} ({message_line(cause)}); give "
+            "a backbone that maps float32 (B, 3, 112, 112) to (B, D) and branches on no values"
         ) from error
     assert program is not None
     return program.model_proto
 
 
 def _check_interface(graph: Any) -> None:
-    import onnx
-
-    def words(values: Any) -> str:
-        return ", ".join(
-            f"{value.name} {onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)} "
-            f"{[d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]}"
-            for value in values
-        )
-
-    actual = f"{words(graph.input)} → {words(graph.output)}"
-    shape = graph.output[0].type.tensor_type.shape.dim
-    size = shape[1].dim_value if len(shape) == 2 else 0
-    height, width = IMAGE_SIZE
-    wanted = f"{INPUT} FLOAT {[BATCH, 3, height, width]} → {OUTPUT} FLOAT {[BATCH, size or 'D']}"
-    if actual != wanted:
+    """Refuse a graph that does not map a free batch of images to one embedding each."""
+    found = [
+        (v.name, [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim])
+        for v in (*graph.input, *graph.output)
+    ]
+    *_, size = ["D", *found[-1][1]]
+    wanted = [(INPUT, [BATCH, 3, *IMAGE_SIZE]), (OUTPUT, [BATCH, size])]
+    if found != wanted or not isinstance(size, int):
         raise ExportError(
-            f"the exported graph is {actual}, it must be {wanted}; export a backbone that maps any "
-            "batch of images to one embedding each"
+            f"the exported graph has inputs and outputs {found}; export a backbone that maps any "
+            f"batch of images to one embedding each, {INPUT} {[BATCH, 3, *IMAGE_SIZE]} → {OUTPUT} "
+            f"{[BATCH, 'D']}"
         )
-
-
-def _flatten_before_linear(graph: Graph) -> None:
-    """Replace a reshape to two dimensions by Flatten, which needs no stored shape."""
-    import onnx
-
-    for node in graph.nodes("Reshape"):
-        shape = graph.values(node.input[1]) if node.input[1] in graph.stored else np.empty(0)
-        if len(shape) == 2 and shape[0] == -1:
-            node.CopyFrom(onnx.helper.make_node("Flatten", node.input[:1], node.output, axis=1))
-
-
-def _fold_batch_norm_into_linear(graph: Graph) -> None:
-    """Fold batch norm → flatten → linear, which no padding lies between, into the linear layer.
-
-    With ``y = W(s·x + t) + b``: ``W' = W·s``, ``b' = b + W·t``, computed in float64.
-    """
-    made = {node.output[0]: node for node in graph.graph.node}
-    for linear in graph.nodes("Gemm"):
-        flatten = made.get(linear.input[0])
-        norm = made.get(flatten.input[0]) if flatten and flatten.op_type == "Flatten" else None
-        if flatten is None or norm is None or norm.op_type != "BatchNormalization":
-            continue
-        options = attributes(linear)
-        names = [*norm.input[1:], *linear.input[1:]]
-        plain = options.get("transB") == 1 and not options.get("transA")
-        if (
-            not plain
-            or {options.get("alpha", 1.0), options.get("beta", 1.0)} != {1.0}
-            or not graph.stored.keys() >= set(names)
-            or any(len(graph.readers(name)) > 1 for name in (*linear.input, norm.output[0]))
-        ):
-            continue
-        gamma, beta, mean, variance, weight = map(graph.values, names[:5])
-        scale = gamma / np.sqrt(variance + epsilon_of(norm))
-        pixels = weight.shape[1] // len(scale)
-        shift = np.repeat(beta - mean * scale, pixels)
-        graph.set(linear.input[1], weight * np.repeat(scale, pixels))
-        graph.add_bias(linear, weight @ shift)
-        flatten.input[0] = norm.input[0]
-        graph.remove(norm)
-        return
 
 
 def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocessing) -> None:
@@ -286,10 +232,3 @@ def _name_all(graph: Any) -> None:
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-
-
-def _reason(error: BaseException) -> str:
-    """Return what first went wrong; the exporter's own words are advice on debugging."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return message_line(error)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from facerec.defaults import OPSET
+from facerec.limits import Flags, NonNegative
 
 
 @dataclass(frozen=True)
-class BundleOptions:
+class BundleOptions(Flags):
     """What goes into a bundle besides the main file; also the flags of the command."""
 
     int8: Path | None = None
@@ -17,7 +18,7 @@ class BundleOptions:
     file too, calibrated on them."""
     int8_images: int = 512
     """How many of them."""
-    max_loss: float = 0.2
+    max_loss: NonNegative = 0.2
     """An int8 file that loses more accuracy on a bench, in points of percent, is left out."""
     opset: int = OPSET
     """ONNX operator set."""

@@ -14,7 +14,7 @@ from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError, MissingExtraError
-from facerec.export.graph import INPUT, finish, quiet
+from facerec.export.graph import INPUT, quiet, serialized
 from facerec.export.rewrites import split_batch_norms, split_prelus
 from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
@@ -36,7 +36,7 @@ BINS = 2048
 PERCENTILE = 99.999
 """Share of the values in the range, in percent."""
 
-OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu", "Flatten")
+OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu")
 """What onnxruntime and OpenVINO compute in int8."""
 
 
@@ -120,7 +120,7 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
     _name_nodes(model.graph)
     first = [node.name for node in model.graph.node if INPUT in node.input]
     names = _quantised_values(model.graph, first)
-    ranges = calibrate(model, names, _batches(images, preprocessing))
+    ranges = value_ranges(model, names, _batches(images, preprocessing))
     with quiet():
         quantizer = QDQQuantizer(
             onnx.shape_inference.infer_shapes(model),
@@ -137,10 +137,10 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
         quantizer.quantize_model()
         # It appends what it adds at the end.
         quantizer.model.topological_sort()
-    return finish(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
+    return serialized(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
 
 
-def calibrate(model: Any, names: list[str], batches: Iterator[NDArray[np.float32]]) -> Ranges:
+def value_ranges(model: Any, names: list[str], batches: Iterator[NDArray[np.float32]]) -> Ranges:
     """Return the range of each value in an ``onnx.ModelProto``; see `quantize_int8`.
 
     One batch at a time is in memory.

@@ -8,6 +8,7 @@ kernels; weights are computed in float64. An ``onnx.ModelProto`` is changed in p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -164,47 +165,44 @@ class Graph:
         nodes = [node for node in self.graph.node if name in node.input]
         return nodes + [None for value in self.graph.output if value.name == name]
 
+    def owns(self, node: Any, names: Iterable[str]) -> bool:
+        """Tell whether values are stored, and for this node alone."""
+        return all(name in self.stored and self.readers(name) == [node] for name in names)
+
     def convolves(self, node: Any, given: str) -> bool:
         """Tell whether this is a convolution of ``given`` with stored weights of its own."""
         return (
             node is not None
             and node.op_type == "Conv"
             and node.input[0] == given
-            and attributes(node).get("auto_pad", b"NOTSET") == b"NOTSET"
-            and all(name in self.stored and len(self.readers(name)) == 1 for name in node.input[1:])
+            and self.owns(node, node.input[1:])
         )
 
     def scalable(self, node: Any, given: str) -> bool:
         """Tell whether this reads the value so that a factor fits into its own weights."""
         if node is not None and node.op_type == "BatchNormalization":
-            return node.input[0] == given and all(
-                name in self.stored and len(self.readers(name)) == 1 for name in node.input[3:]
-            )
+            return node.input[0] == given and self.owns(node, node.input[3:])
         return self.convolves(node, given)
+
+    def maker(self, name: str) -> Any:
+        """Return the node that makes a value, or None."""
+        return next((node for node in self.graph.node if name in node.output), None)
 
     def convolution_of(self, name: str) -> Any:
         """Return the convolution with weights of its own that makes a value, or None."""
-        for node in self.graph.node:
-            if name in node.output:
-                return node if self.convolves(node, node.input[0]) else None
-        return None
+        maker = self.maker(name)
+        return maker if maker is not None and self.convolves(maker, maker.input[0]) else None
 
     def summand_of(self, add: Any, but: str = "") -> Any:
         """Return the convolution that makes a summand for this sum alone, or None."""
-        for name in add.input:
-            if (
-                name != but
-                and len(self.readers(name)) == 1
-                and (convolution := self.convolution_of(name))
-            ):
-                return convolution
-        return None
+        own = (name for name in add.input if name != but and len(self.readers(name)) == 1)
+        return next(filter(None, map(self.convolution_of, own)), None)
 
     def bias_behind(self, name: str) -> Any:
         """Return a convolution whose bias adds to a value and to nothing else, or None."""
-        for node in self.graph.node:
-            if name in node.output and node.op_type == "Add":
-                return self.summand_of(node)
+        maker = self.maker(name)
+        if maker is not None and maker.op_type == "Add":
+            return self.summand_of(maker)
         return self.convolution_of(name)
 
     def values(self, name: str) -> Array:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from facerec.export.parity import rounding_words
 from facerec.report import words
 from facerec.report.table import Table, text_table
 from facerec.statistics.intervals import Interval
@@ -16,39 +15,22 @@ UNRESOLVED = "not resolvable"
 Row = Mapping[str, Any]
 
 
-def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
+def parity_table(rows: Sequence[tuple[str, Row]]) -> Table:
     """Return how far files are from torch, of each its name and a check as JSON types."""
-    cells = [
-        (
-            name,
-            row["check"],
-            str(row["batch"]),
-            words.number(row["max_abs"], ".1e"),
-            words.number(row["min_cosine"], ".7f"),
-        )
-        for name, row in rows
-    ]
+    cells = [(name, row["check"], str(row["batch"]), *_figures(row)) for name, row in rows]
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
     caption = "onnxruntime against torch, embeddings of length 1"
-    remarks = [
-        f"{row['check']}, batch {row['batch']}: {rounding_words(row['rounding'])}"
-        for _, row in rows
-        if row.get("rounding") is not None
-    ]
-    return text_table(caption, headings, cells, words=("check",), remarks=remarks)
+    return text_table(caption, headings, cells, words=("check",))
 
 
-def consumers_table(rows: Sequence[Row]) -> Table[Any]:
+def consumers_table(rows: Sequence[Row]) -> Table:
     """Return what every consumer makes of the bundle; reasons stand below."""
     cells = [
         (
             row["consumer"],
             (row["version"] or "").split("-")[0],
             row["outcome"],
-            *(
-                "" if row[name] is None else words.number(row[name], form)
-                for name, form in (("max_abs", ".1e"), ("min_cosine", ".7f"))
-            ),
+            *_figures(row),
         )
         for row in rows
     ]
@@ -58,7 +40,7 @@ def consumers_table(rows: Sequence[Row]) -> Table[Any]:
     return text_table(caption, headings, cells, words=headings[:3], remarks=remarks)
 
 
-def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
+def thresholds_table(rows: Sequence[Row]) -> Table:
     """Return the thresholds that a bundle states, with what they gave where they were found.
 
     Those without a ``source`` were found by the export itself.
@@ -86,6 +68,11 @@ def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
     around = "95 % interval", "FPR there", "TPR there", "source"
     headings = "bench", "target FPR", "threshold", *around
     return text_table("Thresholds", headings, cells, words=("target FPR", *around))
+
+
+def _figures(row: Row) -> Iterator[str]:
+    for name, form in (("max_abs", ".1e"), ("min_cosine", ".7f")):
+        yield "" if row[name] is None else words.number(row[name], form)
 
 
 def _percent(share: float | None) -> str:

@@ -14,22 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
+from facerec.defaults import PERMUTATIONS, REPLICATES
 from facerec.errors import MetricError
-from facerec.fairness.norms import (
-    INDEPENDENT_SUBJECTS,
-    Array,
-    SubjectBootstrap,
-    SubjectNorms,
-    estimate_of,
-)
+from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
+    Welch,
     anova,
     eta2_interval,
     minimum_detectable,
-    moments_of,
+    permute,
+    resampled,
 )
-from facerec.fairness.welch import Welch, permute
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
@@ -60,59 +56,50 @@ class Association:
 
 def associate(
     sample: SubjectNorms,
-    bootstrap: SubjectBootstrap,
-    *,
-    permutations: int = 9999,
+    permutations: int = PERMUTATIONS,
+    replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Association:
     """Compare the mean norms of the subjects of all groups.
 
     Args:
         sample: the norms.
-        bootstrap: of its groups.
         permutations: of the groups over subjects.
-        seed: of the permutations.
+        replicates: resamples of the subjects.
+        seed: of both.
 
     Raises:
-        MetricError: no permutation, one group, no more subjects than groups, or equal norms.
+        MetricError: one group, no more subjects than groups, or equal norms.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
-    _check(sample)
-    analysis = anova(means, groups)
-    test = permute(means, groups, permutations, seed)
-    moments = moments_of(means, bootstrap)
-    welch = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
-    interval = eta2_interval(moments, test.p)
-    return Association(
-        eta2=estimate_of(analysis.eta2, interval, len(groups), NO_INTERVAL),
-        welch_f=None if analysis.within == 0 else test.observed,
-        p=test.p,
-        pairs=_pairs(sample, bootstrap),
-        mde_eta2=minimum_detectable(sizes, analysis, welch),
-    )
-
-
-def _check(sample: SubjectNorms) -> None:
-    """Refuse norms whose groups cannot be compared."""
-    means = sample.means
-    if len(sample.sizes) < 2:
+    if len(sizes) < 2:
         raise MetricError("all subjects are in one group")
-    if len(sample.groups) <= len(sample.sizes):
+    if len(groups) <= len(sizes):
         raise MetricError("there are no more subjects than groups")
     if np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max():
         raise MetricError("all subjects have the same mean norm")
-
-
-def _pairs(
-    sample: SubjectNorms, bootstrap: SubjectBootstrap
-) -> tuple[tuple[str, Estimate, float], ...]:
-    """Compare the subjects of every two groups."""
-    values = [sample.means[ids] for ids in bootstrap.members]
-    both = [*itertools.combinations(range(len(values)), 2)]
-    titles = [f"{sample.names[i]} − {sample.names[j]}" for i, j in both]
-    deltas = [cliffs_delta(values[i], values[j]) for i, j in both]
+    between, within = anova(means, groups)
+    f, p = permute(means, groups, permutations, seed)
+    moments = resampled(means, groups, replicates, seed)
+    welch = Welch.of(sizes, moments.squares, between + within)
+    eta2 = between / (between + within)
+    values = [means[groups == g] for g in range(len(sizes))]
+    both = [*itertools.combinations(range(len(sizes)), 2)]
     ps = holm([difference_p(values[i], values[j]) for i, j in both])
-    return tuple(zip(titles, deltas, map(float, ps), strict=True))
+    return Association(
+        eta2=estimate_of(eta2, eta2_interval(moments, p), len(groups), NO_INTERVAL),
+        welch_f=None if within == 0 else f,
+        p=p,
+        pairs=tuple(
+            (
+                f"{sample.names[i]} − {sample.names[j]}",
+                cliffs_delta(values[i], values[j]),
+                float(adjusted),
+            )
+            for (i, j), adjusted in zip(both, ps, strict=True)
+        ),
+        mde_eta2=minimum_detectable(sizes, within, welch),
+    )
 
 
 def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:

@@ -1,16 +1,15 @@
 """Recorded attributes of subjects, joined with the norms of their images.
 
-Nothing here guesses an attribute. What cannot be used is counted as an `Exclusion`, cells of few
-subjects are pooled or suppressed, and subjects leave this file as running numbers.
+Nothing here guesses an attribute. What cannot be used is counted as an `Exclusion`, and subjects
+leave this file as running numbers.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,23 +18,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import DatasetError, MetricError
-from facerec.names import is_missing, same_names
+from facerec.embedding.extraction import Embeddings
+from facerec.errors import DatasetError
+from facerec.fairness.groupings import (
+    ALL_GROUPS,
+    EVERYBODY,
+    MOST_GROUPS,
+    OTHERS,
+    POOLED,
+    UNKNOWN,
+    Grouping,
+    contradictory,
+    form_groupings,
+)
+from facerec.names import is_missing
 from facerec.records.images import check_unique, text_array
 from facerec.tables import Table
 
-POOLED = "other (pooled)"
-"""Name of the group that small groups are pooled into."""
-ALL_GROUPS = "all groups"
-"""Name of the row of all subjects with a group."""
-EVERYBODY = "everybody"
-"""Name of the row of all subjects, with or without a recorded group, and of their threshold."""
-OTHERS = "other people"
-"""Name of the threshold that was set on other data."""
-SMALLEST_CELL = 10
-"""Subjects from which on a cell is shown."""
-MOST_GROUPS = 100
-"""Groups of one attribute or intersection."""
 MOST_NUMBERS = 12
 """Different numbers that are taken for groups, such as grades; more of them are measurements."""
 LEAST_CV = 1e-4
@@ -95,59 +94,25 @@ class Exclusion:
 
 
 @dataclass(frozen=True, eq=False)
-class Grouping:
-    """Groups of one attribute, or of the intersection of several."""
-
-    attributes: tuple[str, ...]
-    """One, or those that intersect."""
-    cells: tuple[tuple[str, ...], ...]
-    """Values of each group, one an attribute; in order of the values, pooled ones last."""
-    codes: NDArray[np.int64]
-    """Group of every joined image, ``(n,)``; −1 without a label or in a suppressed cell."""
-    pooled: tuple[tuple[str, ...], ...] = ()
-    """Cells under ten subjects that make up the group `POOLED`."""
-    suppressed: tuple[tuple[str, ...], ...] = ()
-    """Cells left out: under ten subjects, or else such a cell would follow from totals."""
-
-    @property
-    def name(self) -> str:
-        """The attributes, as in ``race × sex``."""
-        return " × ".join(self.attributes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The groups, as in ``A × female``."""
-        return tuple(POOLED if cell[0] == POOLED else " × ".join(cell) for cell in self.cells)
-
-
-@dataclass(frozen=True, eq=False)
 class Joined:
-    """Images that have both an embedding (or a failure to acquire one) and attributes."""
+    """What is recorded of the images of an embeddings file."""
 
-    rows: NDArray[np.int64]
-    """Row of the embeddings, ascending, ``(n,)``."""
     norms: NDArray[np.float64]
-    """Raw norm, ``(n,)``; NaN or 0 where the image was not acquired."""
+    """Raw norm of every row, ``(N,)``; NaN where the image was not acquired."""
     subjects: NDArray[np.int64]
-    """Running number of the subject, ``(n,)``, in the order of their names. Whoever has the
-    attributes can undo that; nobody else can."""
+    """Running number of the subject, ``(N,)``, in the order of their names; `UNKNOWN` where the
+    image takes no part. Whoever has the attributes can undo that; nobody else can."""
     groupings: tuple[Grouping, ...]
     """Attributes in the order asked for, then intersections."""
     exclusions: tuple[Exclusion, ...]
     """What was left out."""
-    label_sources: tuple[str, ...]
-    """Where labels come from."""
-    banner: str | None
-    """What every page must carry, if anything."""
-    order: NDArray[np.int64]
-    """Rank of each image's id, ``(n,)``: what is drawn of images goes by it and not by the row."""
     family: NDArray[np.int64] | None = None
     """Family of each subject, ``(G,)``; None where no families are recorded."""
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
-        """Whether each image has an embedding, ``(n,)``; one of zeros has no direction."""
-        return self.norms > 0
+        """Whether each image takes part and has a direction, ``(N,)``."""
+        return (self.subjects != UNKNOWN) & (self.norms > 0)
 
 
 def read_attributes(
@@ -196,18 +161,18 @@ def read_attributes(
                 "write it there or remove the line"
             )
     sources = dict(sorted(Counter(table[_SOURCE]).items()))
-    inferred = check_sources(path, sources, allow_inferred=allow_inferred)
+    values = {name: _texts(path, table[name], missing=True) for name in dict.fromkeys(groups)}
+    for name, texts in values.items():
+        check_values(path, name, texts)
     return Attributes(
         path=path,
         lines=lines,
-        images=_text(path, table[_IMAGE]),
-        subjects=_text(path, table[subject]),
-        groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
+        images=_texts(path, table[_IMAGE]),
+        subjects=_texts(path, table[subject]),
+        groups=values,
         label_sources=tuple(sources),
-        inferred=inferred,
-        families=None
-        if not families
-        else _text(path, table[_FAMILY].mask(table[_FAMILY].map(is_missing), "")),
+        inferred=check_sources(path, sources, allow_inferred=allow_inferred),
+        families=_texts(path, table[_FAMILY], missing=True) if families else None,
     )
 
 
@@ -236,10 +201,7 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
 
 def join(
     attributes: Attributes,
-    ids: ArrayLike,
-    norms: ArrayLike,
-    failures: Collection[int] = (),
-    *,
+    embeddings: Embeddings,
     intersections: Sequence[Sequence[str]] = (),
     source: str = "the embeddings",
 ) -> Joined:
@@ -252,56 +214,36 @@ def join(
 
     Args:
         attributes: of images.
-        ids: image ids of the embeddings, ``(N,)``, unique.
-        norms: raw norms, ``(N,)``; those of failures are not looked at.
-        failures: rows that were not acquired.
+        embeddings: N of them, with image ids.
         intersections: tuples of attributes whose combinations are groups too.
         source: names the embeddings in errors.
 
     Raises:
-        DatasetError: ids that repeat, normalised embeddings, no image in common, or too many
-            groups.
-        MetricError: arrays that do not fit together.
+        DatasetError: no ids or ids that repeat, normalised embeddings, no image in common, or too
+            many groups.
     """
-    names, values = same_names(np.asarray(ids).astype(np.str_)), np.asarray(norms, np.float64)
-    if names.shape != values.shape:
-        raise MetricError(f"{source}: {names.size} ids and {values.size} norms; give one an image")
-    check_unique(names, source)
-    failed = np.zeros(len(names), dtype=bool)
-    failed[list(failures)] = True
-    check_raw(values[~failed], source)
+    ids, norms = embeddings.ids, np.asarray(embeddings.norms, np.float64)
+    if ids is None:
+        raise DatasetError(f"{source}: embeddings without ids cannot be joined with attributes")
+    check_unique(ids, source)
+    norms = np.where(np.isin(np.arange(len(ids)), [*embeddings.failures]), np.nan, norms)
+    check_raw(norms, source)
     exclusions: list[Exclusion] = []
-    chosen, rows = _match(attributes, names, source, exclusions)
-    broken = ~np.isfinite(values[rows]) & ~failed[rows]
-    _exclude(exclusions, "norm is not finite", rows[broken], kind="row")
-    chosen, rows = chosen[~broken], rows[~broken]
-    if not len(rows):
-        raise DatasetError(f"{source}: no image is left to audit after exclusions")
-    subjects = np.unique(attributes.subjects[chosen], return_inverse=True)[1].astype(np.int64)
-    known = np.where(failed[rows], np.nan, values[rows])
+    lines, rows = _match(attributes, ids, source, exclusions)
+    subjects = np.full(len(ids), UNKNOWN)
+    subjects[rows] = np.unique(attributes.subjects[lines], return_inverse=True)[1].reshape(-1)
+    labels = {
+        name: _labels(attributes, name, lines, rows, len(ids), exclusions)
+        for name in attributes.groups
+    }
+    combinations = [*((name,) for name in attributes.groups), *map(tuple, intersections)]
+    norms = np.where(np.isfinite(norms), norms, np.nan)
+    numbers, groupings = form_groupings(combinations, labels, subjects, norms > 0)
     family = None
     if attributes.families is not None:
-        family = _families(attributes.path, attributes.families[chosen], subjects)
-    labels = {
-        name: _labels(attributes, name, chosen, subjects, exclusions) for name in attributes.groups
-    }
-    combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
-    combinations += [tuple(combination) for combination in intersections]
-    everyone = subjects
-    left, subjects, groupings = form_groupings(combinations, labels, subjects, known > 0)
-    if family is not None:
-        family = family[np.unique(everyone[left])]
-    return Joined(
-        rows=rows[left],
-        norms=known[left],
-        subjects=subjects,
-        groupings=groupings,
-        exclusions=tuple(exclusions),
-        label_sources=attributes.label_sources,
-        banner=INFERRED if attributes.inferred else None,
-        order=np.unique(names[rows[left]], return_inverse=True)[1].astype(np.int64),
-        family=family,
-    )
+        family = _families(attributes.path, attributes.families[lines], subjects[rows])
+        family = family[np.unique(subjects[numbers != UNKNOWN])]
+    return Joined(norms, numbers, groupings, tuple(exclusions), family)
 
 
 def _families(
@@ -319,72 +261,7 @@ def _families(
     size = int(subjects.max()) + 1
     family = np.arange(size)
     family[named.subject] = size + named.family.factorize()[0]
-    return np.unique(family, return_inverse=True)[1].astype(np.int64)
-
-
-def form_groupings(
-    combinations: Sequence[tuple[str, ...]],
-    labels: Mapping[str, NDArray[np.str_]],
-    subjects: NDArray[np.int64],
-    acquired: NDArray[np.bool_],
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Grouping, ...]]:
-    """Make groups of images, small ones pooled, suppressed or set apart.
-
-    Args:
-        combinations: attributes, alone or intersecting.
-        labels: value of each attribute, ``(n,)``, empty where it cannot be used.
-        subjects: number of the subject, ``(n,)``; has one value of an attribute at most.
-        acquired: whether each image is in the figures, ``(n,)``.
-
-    Returns:
-        Which images stay, ``(n,)``, and running numbers of subjects and the groupings of those.
-
-    Raises:
-        DatasetError: too many groups.
-    """
-    left, apart = _set_apart(labels, subjects, acquired)
-    subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
-    acquired = acquired[left]
-    raw: list[tuple[NDArray[np.int64], list[tuple[str, ...]]]] = []
-    members = np.full((int(subjects.max()) + 1, len(combinations)), -1, dtype=np.int64)
-    for column, names in enumerate(combinations):
-        columns = [labels[name][left] for name in names]
-        labelled = np.all([values != "" for values in columns], axis=0)
-        codes = np.full(len(labelled), -1, dtype=np.int64)
-        table = pd.MultiIndex.from_arrays([values[labelled] for values in columns])
-        codes[labelled], found = table.factorize(sort=True)
-        raw.append((codes, list(map(tuple, found))))
-        there = acquired & labelled
-        members[subjects[there], column] = codes[there]
-    seen = np.isin(np.arange(len(members)), subjects[acquired])
-    states = protect(members[seen], [len(cells) for _, cells in raw])
-    groupings = []
-    for names, (codes, cells), state in zip(combinations, raw, states, strict=True):
-        of = {fate: np.flatnonzero(state == fate).tolist() for fate in (SHOWN, IN_POOL, HIDDEN)}
-        visible = [cells[i] for i in of[SHOWN]]
-        # −1, no cell, takes the last entry, which stays −1.
-        number = np.full(len(cells) + 1, -1, dtype=np.int64)
-        number[of[SHOWN]], number[of[IN_POOL]] = np.arange(len(visible)), len(visible)
-        if of[IN_POOL]:
-            visible.append((POOLED,) * len(names))
-        if len(visible) > MOST_GROUPS:
-            raise DatasetError(
-                f"the intersection of {', '.join(names)} has {len(visible):,} groups, more than "
-                f"{MOST_GROUPS} cannot be compared; intersect fewer attributes"
-            )
-        gone = [(value,) for value in (apart[names[0]] if len(names) == 1 else ())]
-        pooled, hidden = ([cells[i] for i in of[fate]] for fate in (IN_POOL, HIDDEN))
-        groupings.append(
-            Grouping(names, tuple(visible), number[codes], tuple(pooled), (*hidden, *gone))
-        )
-    return left, subjects, tuple(groupings)
-
-
-def contradictory(subjects: NDArray[Any], values: NDArray[np.str_]) -> NDArray[Any]:
-    """Return the subjects ``(n,)`` with two values ``(n,)``; an empty one does not count."""
-    recorded = pd.DataFrame({"subject": subjects, "value": values})[values != ""]
-    distinct = recorded.drop_duplicates()["subject"]
-    return distinct[distinct.duplicated()].to_numpy().astype(subjects.dtype)
+    return np.unique(family, return_inverse=True)[1].reshape(-1)
 
 
 def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
@@ -424,7 +301,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
             f"{path}: the column {name} has {len(distinct):,} different values, more than "
             f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
         )
-    numbers = sum(map(_is_number, distinct.tolist()))
+    decimals = pd.Series(distinct).str.replace(",", ".", regex=False)
+    numbers = int(np.isfinite(pd.to_numeric(decimals, errors="coerce")).sum())
     if numbers > MOST_NUMBERS:
         raise DatasetError(
             f"{path}: the column {name} has {numbers:,} different numbers, which are no groups; "
@@ -447,27 +325,17 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
         written[folded] = value
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text.replace(",", ".")))
-    except ValueError:
-        return False
-
-
-def _text(path: Path, column: pd.Series) -> NDArray[np.str_]:
+def _texts(path: Path, column: pd.Series, missing: bool = False) -> NDArray[np.str_]:
+    """Return the texts of a column, with ``missing`` empty where nothing is recorded."""
+    if missing:
+        column = column.mask(column.map(is_missing), "")
     return text_array(column.to_list(), f"{path}, column {column.name}")
-
-
-def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
-    values = _text(path, column.mask(column.map(is_missing), ""))
-    check_values(path, name, values)
-    return values
 
 
 def _match(
     attributes: Attributes, ids: NDArray[np.str_], source: str, exclusions: list[Exclusion]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the position among the lines and the row of each common image, by row."""
+    """Return the position among the lines and the row of each common image."""
     lines, images = attributes.lines, attributes.images
     columns = images, attributes.subjects, *attributes.groups.values()
     table = pd.DataFrame(dict(enumerate(columns)))
@@ -494,7 +362,6 @@ def _match(
             f"can be joined with the {len(ids):,} of {source} (as {str(ids[0])[:60]!r}); ids must "
             "be equal to the letter, with folder and suffix"
         )
-    kept = kept[np.argsort(at[kept], kind="stable")]
     return kept, at[kept]
 
 
@@ -519,106 +386,19 @@ def _exclude(
 def _labels(
     attributes: Attributes,
     name: str,
-    chosen: NDArray[np.int64],
-    subjects: NDArray[np.int64],
+    lines: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    size: int,
     exclusions: list[Exclusion],
 ) -> NDArray[np.str_]:
-    """Return the value of an attribute for each joined image, empty where it cannot be used."""
-    values = attributes.groups[name]
+    """Return the value of an attribute for each image, empty where it cannot be used."""
+    values, subjects = attributes.groups[name], attributes.subjects[lines]
     # A contradiction anywhere in the file counts, also on lines that were not joined.
-    conflict = np.isin(attributes.subjects[chosen], contradictory(attributes.subjects, values))
-    empty = (values[chosen] == "") & ~conflict
+    conflict = np.isin(subjects, contradictory(attributes.subjects, values))
+    empty = (values[lines] == "") & ~conflict
     for reason, gone in (("subject in several groups", conflict), (NO_VALUE, empty)):
-        lines = attributes.lines[chosen[gone]]
-        _exclude(exclusions, reason, lines, subjects[gone], attribute=name)
-    return np.where(conflict, "", values[chosen])
-
-
-def _set_apart(
-    labels: Mapping[str, NDArray[np.str_]], subjects: NDArray[np.int64], acquired: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], dict[str, list[str]]]:
-    """Find the images that stay, and the values of each attribute whose subjects do not.
-
-    These are groups under ten subjects that no pool hides, beside others that are shown. Another
-    group may become too small without their subjects, so this goes on until none does.
-    """
-    left = np.ones(len(subjects), dtype=bool)
-    apart: dict[str, list[str]] = {name: [] for name in labels}
-    grown = True
-    while grown:
-        grown = False
-        for name, values in labels.items():
-            used = left & acquired & (values != "")
-            pairs = pd.DataFrame({"subject": subjects[used], "value": values[used]})
-            sizes = pairs.drop_duplicates()["value"].value_counts()
-            small = sizes[sizes < SMALLEST_CELL]
-            if _can_pool(small.to_numpy()) or small.size in (0, sizes.size):
-                continue
-            apart[name] += sorted(small.index)
-            left &= ~np.isin(subjects, subjects[left & np.isin(values, small.index.to_list())])
-            grown = True
-    return left, apart
-
-
-def _can_pool(sizes: NDArray[np.integer]) -> bool:
-    """Whether small cells, by their numbers of subjects, can be shown as one group."""
-    return int(np.count_nonzero(sizes)) >= 2 and int(sizes.sum()) >= SMALLEST_CELL
-
-
-SHOWN, IN_POOL, HIDDEN = 0, 1, 2
-"""What becomes of a cell."""
-
-
-def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Decide which cells are shown, pooled and suppressed, so that no small one can be computed.
-
-    Cells under ten subjects are pooled where two or more of a grouping make ten subjects, and
-    suppressed elsewhere. Every shown count is a sum over the subjects that share all their groups;
-    a small cell is revealed if its own sum is a linear combination of those shown and the total.
-    As long as one is, the smallest shown cell in the combination is suppressed too (secondary
-    suppression; Hundepool et al., Statistical Disclosure Control, Wiley 2012, chapter 4).
-
-    Args:
-        members: cell of every subject in every grouping, ``(G, K)``, −1 for none.
-        cells: number of cells of every grouping, ``(K,)``.
-
-    Returns:
-        `SHOWN`, `IN_POOL` or `HIDDEN` for the cells of each grouping.
-    """
-    atoms, counts = np.unique(members, axis=0, return_counts=True)
-    inside = [
-        (atoms[:, k, None] == np.arange(number)).T.astype(np.float64)
-        for k, number in enumerate(cells)
-    ]
-    states, small = [], []
-    for matrix in inside:
-        sizes = matrix @ counts
-        low = sizes < SMALLEST_CELL
-        states.append(np.where(low, IN_POOL if _can_pool(sizes[low]) else HIDDEN, SHOWN))
-        small.append(matrix[low & (sizes > 0)])
-    secret = np.concatenate(small)
-    grouping_of_secret = np.repeat(np.arange(len(small)), [len(cells) for cells in small])
-    while len(secret):
-        shown: list[tuple[int, NDArray[np.bool_]]] = []
-        for k, state in enumerate(states):
-            shown += [(k, np.arange(len(state)) == cell) for cell in np.flatnonzero(state == SHOWN)]
-            if (state == IN_POOL).any():
-                shown.append((k, state == IN_POOL))
-        if not shown:
-            break
-        sums = np.array(
-            [np.ones(len(atoms)), *(inside[k][which].sum(axis=0) for k, which in shown)]
-        )
-        weights = np.linalg.lstsq(sums.T, secret.T, rcond=None)[0]
-        revealed = np.flatnonzero(np.abs(weights.T @ sums - secret).max(axis=1) < 1e-6)
-        used = [np.flatnonzero(np.abs(weights[1:, i]) > 1e-6) for i in revealed]
-        choices = [
-            (shown[j][0] != grouping_of_secret[i], sums[1 + j] @ counts, j)
-            for i, combination in zip(revealed, used, strict=True)
-            for j in combination.tolist()
-        ]
-        if not choices:
-            break
-        k, which = shown[min(choices)[2]]
-        states[k][which] = HIDDEN
-    return states
+        numbers = attributes.lines[lines[gone]]
+        _exclude(exclusions, reason, numbers, subjects[gone], attribute=name)
+    labels = np.full(size, "", values.dtype)
+    labels[rows] = np.where(conflict, "", values[lines])
+    return labels

@@ -9,8 +9,8 @@ serves all draws of noise. A ratio is infinite where its denominator is 0, and N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,12 +19,15 @@ from scipy.special import stdtrit
 
 from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
-from facerec.fairness.pair_counts import Values
-from facerec.fairness.rates import ErrorsAt, GroupErrors
+from facerec.fairness import rows as names
+from facerec.fairness.groupings import ALL_GROUPS
+from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
-from facerec.statistics.operating_points import RULE_OF_30, parse_rate
+from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
+
+Values = NDArray[np.float64]
 
 MIN_SUBJECTS = 10
 """Groups with fewer subjects take no part in a comparison."""
@@ -51,7 +54,7 @@ Formula = Callable[[ArrayLike], Values]
 
 def max_over_geomean(rates: ArrayLike) -> Values:
     """Return max x / (Π x)^(1/n); 1 at parity."""
-    values = _rates(rates)
+    values = np.asarray(rates, np.float64)
     # Logarithms of the quotients, so that equal rates give exactly 1.
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.exp(np.mean(np.log(values.max(axis=-1, keepdims=True) / values), axis=-1))
@@ -59,14 +62,14 @@ def max_over_geomean(rates: ArrayLike) -> Values:
 
 def max_over_min(rates: ArrayLike) -> Values:
     """Return max x / min x; 1 at parity."""
-    values = _rates(rates)
+    values = np.asarray(rates, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return values.max(axis=-1) / values.min(axis=-1)
 
 
 def max_minus_min(rates: ArrayLike) -> Values:
     """Return max x − min x; 0 at parity."""
-    values = _rates(rates)
+    values = np.asarray(rates, np.float64)
     return values.max(axis=-1) - values.min(axis=-1)
 
 
@@ -75,7 +78,7 @@ def gini(rates: ArrayLike) -> Values:
 
     Howard et al., 2022, arXiv 2203.05051.
     """
-    values = _rates(rates)
+    values = np.asarray(rates, np.float64)
     count = values.shape[-1]
     gaps = np.abs(values[..., :, None] - values[..., None, :]).sum(axis=(-2, -1))
     scale = 2 * count * (count - 1) * values.mean(axis=-1)
@@ -114,15 +117,6 @@ class Differentials:
     remarks: tuple[str, ...]
     """Which groups are not compared and why, or why there are no rows, a sentence each."""
 
-    def heading(self, of: Of) -> Differential | None:
-        """Return the ratio at the smallest target at which all groups carry one, if there is any.
-
-        Else the one at the largest target, which says why there is none.
-        """
-        rows = [row for row in self.rows if (row.measure, row.of) == (RATIO, of)]
-        rows.sort(key=lambda row: parse_rate(row.target))
-        return next((row for row in rows if row.p_value is not None), rows[-1] if rows else None)
-
 
 def differentials(
     errors: GroupErrors, *, replicates: int = REPLICATES, seed: int = 0
@@ -147,96 +141,168 @@ def differentials(
         seed: of the draws.
     """
     used, remarks = _compared(errors)
-    names = tuple(errors.names[index] for index in used)
+    compared = tuple(errors.names[index] for index in used)
     if len(used) < 2:
         few = f"no comparison: {len(used)} groups with enough subjects and pairs, two are needed"
-        return Differentials(names, (), (*remarks, few))
-    generator = np.random.default_rng(seed)
-    quantiles = generator.random((2, replicates, len(used)))
-    rows = [row for point in errors.points for row in _at(point, used, names, quantiles)]
-    return Differentials(names, tuple(rows), tuple(remarks))
+        return Differentials(compared, (), (*remarks, few))
+    quantiles = np.random.default_rng(seed).random((2, replicates, len(used)))
+    rows: list[Differential] = []
+    for at in errors.points:
+        of_groups = [_Rates.of("false matches", compared, at.fmr, used)]
+        of_groups.append(_Rates.of("false non-matches", compared, at.fnmr, used))
+        small = _too_fine(at.point, of_groups[0])
+        ofs: tuple[Of, Of] = ("FMR", "FNMR")
+        for of, rates, drawn in zip(ofs, of_groups, quantiles, strict=True):
+            withheld = small if of == "FMR" or not at.point.resolvable else ""
+            noise = None if withheld else _noise(rates, drawn)
+            for measure in MEASURES:
+                found, p = _measured(measure, rates, noise, withheld)
+                rows.append(
+                    Differential(
+                        **vars(found), measure=measure, of=of, target=at.point.target, p_value=p
+                    )
+                )
+    return Differentials(compared, tuple(rows), tuple(remarks))
+
+
+def rate_rows(
+    grouping: str, errors: GroupErrors | MetricError, replicates: int, seed: int, *, first: bool
+) -> Iterator[names.Row]:
+    """Yield the error rates of a grouping and their differentials; of the first thresholds too."""
+    if isinstance(errors, MetricError):
+        yield names.row(grouping, "FMR", Estimate(None, remark=str(errors)))
+        return
+    for at in errors.points:
+        point, target = at.point, at.point.target
+        if first:
+            fixed = _threshold(point, errors.thresholds.source)
+            yield names.row("", names.THRESHOLD, fixed, "", target)
+        if not point.resolvable:
+            continue
+        nominal = float(parse_rate(target))
+        for name, *shares in zip((*errors.names, ALL_GROUPS), at.fmr, at.fnmr, strict=True):
+            for figure, share in zip(("FMR", "FNMR"), shares, strict=True):
+                found = names.rate(share)
+                if figure == "FMR" and found.total and nominal * found.total < 1:
+                    few = f"not resolvable with {found.total:,} non-mated pairs"
+                    found = replace(found, remark=few)
+                yield names.row(grouping, figure, found, name, target)
+        for (one, other), share in at.between.items():
+            both = f"{errors.names[one]} – {errors.names[other]}"
+            yield names.row(grouping, names.BETWEEN_GROUPS, names.rate(share), both, target)
+    measured = differentials(errors, replicates=replicates, seed=seed)
+    for row in measured.rows:
+        figure = f"{NAMES[row.of]} ({row.of} {row.measure})"
+        yield names.row(grouping, figure, row, "", row.target)
+        if row.p_value is not None:
+            yield names.row(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
+    for remark in measured.remarks:
+        yield names.row(grouping, "FPD and FND", Estimate(None, remark=remark))
+
+
+def _threshold(point: OperatingPoint, source: str) -> Estimate:
+    if not point.resolvable:
+        value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
+    elif np.isfinite(point.threshold):
+        value, remark = point.threshold, source
+    else:
+        accepts = "everything" if point.threshold == -np.inf else "nothing"
+        value, remark = None, f"it accepts {accepts}; {source}"
+    return Estimate(value, None, point.false_accepts, point.non_mated, remark)
 
 
 def _compared(errors: GroupErrors) -> tuple[list[int], list[str]]:
     """Return the indices of the groups that are compared, and a sentence for each other one."""
     used, left_out = [], []
     for index, (name, subjects) in enumerate(zip(errors.names, errors.group_subjects, strict=True)):
-        point = errors.points[0] if errors.points else None
-        mated, non_mated = (
-            (point.fnmr[index].total, point.fmr[index].total) if point else (None, None)
-        )
+        at = errors.points[0]
+        made = [share.comparisons if share else 0 for share in (at.fnmr[index], at.fmr[index])]
         if subjects < MIN_SUBJECTS:
             left_out.append(f"{name}: {subjects} subjects, fewer than {MIN_SUBJECTS}")
-        elif not (mated and non_mated):
-            left_out.append(
-                f"{name}: {mated or 0} mated and {non_mated or 0} non-mated pairs within it"
-            )
+        elif not all(made):
+            left_out.append(f"{name}: {made[0]} mated and {made[1]} non-mated pairs within it")
         else:
             used.append(index)
     return used, left_out
 
 
-def _at(
-    point: ErrorsAt, used: Sequence[int], names: tuple[str, ...], quantiles: Values
-) -> list[Differential]:
-    """Return all measures at one threshold."""
-    kinds = [
-        _Rates.of(
-            what,
-            names,
-            [rates[index] for index in used],
-            [point.shares[index][kind] for index in used],
-            quantiles[kind],
-        )
-        for kind, (what, rates) in enumerate(
-            (("false matches", point.fmr), ("false non-matches", point.fnmr))
-        )
-    ]
-    ofs: tuple[Of, Of] = ("FMR", "FNMR")
-    return [
-        _differential(point, of, kinds, kind, measure)
-        for kind, of in enumerate(ofs)
-        for measure in MEASURES
-    ]
+@dataclass(frozen=True, eq=False)
+class _Rates:
+    """Rates of one kind in the groups that are compared."""
+
+    what: str
+    names: tuple[str, ...]
+    shares: tuple[ClusteredShare, ...]
+    errors: NDArray[np.int64]
+    comparisons: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        names: tuple[str, ...],
+        shares: Sequence[ClusteredShare | None],
+        used: Sequence[int],
+    ) -> _Rates:
+        chosen = tuple(share for index in used if (share := shares[index]))
+        counts = np.array([(share.events, share.comparisons) for share in chosen]).T
+        return cls(what, names, chosen, *counts)
+
+    @property
+    def values(self) -> Values:
+        return self.errors / self.comparisons
+
+    def counted(self, chosen: NDArray[np.bool_]) -> str:
+        """Name the errors of some groups."""
+        listed = [
+            f"{self.errors[index]}/{self.comparisons[index]:,} in {self.names[index]}"
+            for index in np.flatnonzero(chosen)
+        ]
+        return f"{self.what} {', '.join(listed)}"
 
 
-def _differential(
-    point: ErrorsAt, of: Of, kinds: Sequence[_Rates], kind: int, measure: str
-) -> Differential:
-    rates, (formula, ratio) = kinds[kind], MEASURES[measure]
-    reason = _withheld(point, of, kinds[0]) or (rates.too_few() if ratio else None)
-    value = interval = p_value = None
-    if reason is None:
-        value = float(formula(rates.rates))
-        found = rates.against_parity(formula, value)
-        if found is None:
-            reason = "no interval: a group has no error, or too few subjects"
-        else:
-            p_value, interval = found
-    return Differential(
-        value,
-        interval,
-        events=int(rates.errors.min()),
-        remark=reason or "",
-        measure=measure,
-        of=of,
-        target=point.point.target,
-        p_value=p_value,
-    )
-
-
-def _withheld(point: ErrorsAt, of: Of, fmr: _Rates) -> str | None:
-    """Say why a measure has no value at this threshold."""
-    fixed = point.point
+def _too_fine(fixed: OperatingPoint, fmr: _Rates) -> str:
+    """Say why the data cannot tell the FMR of groups at this threshold; nothing if they can."""
     if not fixed.resolvable:
         return (
             f"not resolvable: FMR {fixed.target} with the {fixed.non_mated:,} non-mated pairs on "
             "which the threshold was fixed"
         )
     small = (float(parse_rate(fixed.target)) * fmr.comparisons < 1) & (fmr.errors < FEW_ERRORS)
-    if of == "FMR" and small.any():
+    if small.any():
         return f"insufficient data: {fmr.counted(small)} at a nominal FMR of {fixed.target}"
-    return None
+    return ""
+
+
+def _no_ratio(rates: _Rates) -> str:
+    """Say why rates are not to be divided by each other; nothing if they are."""
+    if not rates.errors.all():
+        highs = [share.interval().high for share in rates.shares if not share.events]
+        none = rates.counted(rates.errors == 0)
+        return f"undefined: {none}, true rate at most {max(highs):.2g}"
+    values = rates.values
+    extremes = np.isin(values, (values.min(), values.max()))
+    few = rates.errors < FEW_ERRORS
+    if not few.any() and (rates.errors[extremes] < RULE_OF_30).all():
+        few = extremes
+    return f"insufficient data: {rates.counted(few)}" if few.any() else ""
+
+
+def _measured(
+    measure: str, rates: _Rates, noise: _Noise | None, withheld: str
+) -> tuple[Estimate, float | None]:
+    """Return a measure with its interval and p-value, or why it has none."""
+    formula, ratio = MEASURES[measure]
+    fewest = int(rates.errors.min())
+    reason = withheld or (_no_ratio(rates) if ratio else "")
+    if reason:
+        return Estimate(None, events=fewest, remark=reason), None
+    value = float(formula(rates.values))
+    found = None if noise is None else _against_parity(noise, formula, value)
+    if found is None:
+        reason = "no interval: a group has no error, or too few subjects"
+        return Estimate(value, events=fewest, remark=reason), None
+    return Estimate(value, found[1], events=fewest), found[0]
 
 
 @dataclass(frozen=True)
@@ -262,129 +328,57 @@ class _Noise:
             return np.minimum(rates * self.factors if noise else rates, 1.0)
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """Rates of one kind in all groups."""
+def _noise(rates: _Rates, quantiles: Values) -> _Noise | None:
+    """Return the noise of each group, from its subjects, around rates between parity and these.
 
-    what: str
-    names: tuple[str, ...]
-    errors: NDArray[np.int64]
-    comparisons: NDArray[np.int64]
-    rates: Values
-    noise: _Noise | None
-    """None where a group has no error or too few subjects."""
-    upper: float | None
-    """The highest upper limit among groups without an error."""
-
-    @classmethod
-    def of(
-        cls,
-        what: str,
-        names: tuple[str, ...],
-        cells: Sequence[Estimate],
-        shares: Sequence[ClusteredShare | None],
-        quantiles: Values,
-    ) -> _Rates:
-        errors = np.array([cell.events for cell in cells])
-        comparisons = np.array([cell.total for cell in cells])
-        bounds = [cell.interval.high for cell in cells if not cell.events and cell.interval]
-        return cls(
-            what,
-            names,
-            errors,
-            comparisons,
-            errors / comparisons,
-            _noise(errors, comparisons, shares, quantiles),
-            max(bounds, default=None),
-        )
-
-    def too_few(self) -> str | None:
-        """Say why rates are not to be divided by each other."""
-        if not self.errors.all():
-            limit = "" if self.upper is None else f", true rate at most {self.upper:.2g}"
-            return f"undefined: {self.counted(self.errors == 0)}{limit}"
-        extremes = np.isin(self.rates, (self.rates.min(), self.rates.max()))
-        few = self.errors < FEW_ERRORS
-        if not few.any() and (self.errors[extremes] < RULE_OF_30).all():
-            few = extremes
-        return f"insufficient data: {self.counted(few)}" if few.any() else None
-
-    def counted(self, chosen: NDArray[np.bool_]) -> str:
-        """Name the errors of some groups."""
-        listed = [
-            f"{self.errors[index]}/{self.comparisons[index]:,} in {self.names[index]}"
-            for index in np.flatnonzero(chosen)
-        ]
-        return f"{self.what} {', '.join(listed)}"
-
-    def against_parity(self, formula: Formula, value: float) -> tuple[float, Interval] | None:
-        """Return how often equal rates differ as much, and the interval; None without noise."""
-        noise = self.noise
-        if noise is None:
-            return None
-
-        def measured(size: float | Values, noisy: bool = False) -> Values:
-            # Far from parity rates vanish, and their ratios with them.
-            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                return formula(noise.at(size, noisy))
-
-        equal = measured(0.0, True)
-        if np.isnan(equal).any():
-            return None
-        level = 1 - CONFIDENCE
-        p_value = (1 + int(np.count_nonzero(equal >= value))) / (1 + equal.size)
-        # Noise is alike at all sizes of the difference, but not at all values of the measure.
-        scale = measured(_SIZES[:, None])
-        usable = np.isfinite(scale)
-        sizes, scale = _SIZES[usable], np.maximum.accumulate(scale[usable])
-
-        def holds(size: float) -> bool:
-            estimates = np.interp(measured(size, True), scale, sizes)
-            off = np.abs(estimates - size) >= abs(1 - size)
-            return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
-
-        def end(inside: float, outside: float) -> float:
-            for _ in range(30):
-                middle = (inside + outside) / 2
-                inside, outside = (middle, outside) if holds(middle) else (inside, middle)
-            return float(measured(inside))
-
-        near = end(1.0, 0.0) if p_value < level - 1e-9 else float(measured(0.0))
-        outside = next((size for size in sizes[sizes > 1] if not holds(size)), float(sizes[-1]))
-        ends = near, end(1.0, outside), value
-        return p_value, Interval(min(ends), max(ends), CONFIDENCE, INVERTED, SCALED)
-
-
-def _noise(
-    errors: NDArray[np.int64],
-    comparisons: NDArray[np.int64],
-    shares: Sequence[ClusteredShare | None],
-    quantiles: Values,
-) -> _Noise | None:
-    """Return the noise of each group, from its subjects, around rates between parity and these."""
-    if not errors.all():
+    None where a group has no error or too few subjects.
+    """
+    spreads = [share.test_variance for share in rates.shares]
+    if not rates.errors.all() or not np.isfinite(spreads).all():
         return None
     factors = np.empty(quantiles.shape)
-    for column, share in enumerate(shares):
-        if share is None or not math.isfinite(share.test_variance):
-            return None
-        spread = math.sqrt(share.test_variance) / share.value
-        factors[:, column] = np.exp(
-            stdtrit(max(1.0, share.effective_subjects - 1), quantiles[:, column]) * spread
-        )
-    common = float(errors.sum() / comparisons.sum())
-    direction = np.log(errors / comparisons / common)
+    for column, (share, variance) in enumerate(zip(rates.shares, spreads, strict=True)):
+        freedom = max(1.0, share.effective_subjects - 1)
+        drawn = stdtrit(freedom, quantiles[:, column])
+        factors[:, column] = np.exp(drawn * (math.sqrt(variance) / share.value))
+    common = float(rates.errors.sum() / rates.comparisons.sum())
+    direction = np.log(rates.values / common)
     if np.abs(direction).max() < 1e-9:
         # Equal rates have no direction; any will do.
         direction = np.where(np.arange(len(direction)) == 0, 1e-9, 0.0)
     return _Noise(common, direction, factors)
 
 
-def _rates(rates: ArrayLike) -> Values:
-    values = np.asarray(rates, dtype=np.float64)
-    if not values.ndim or values.shape[-1] < 2:
-        raise MetricError(
-            f"rates of shape {values.shape} are of fewer than two groups; there is nothing to "
-            "compare"
-        )
-    return values
+def _against_parity(noise: _Noise, formula: Formula, value: float) -> tuple[float, Interval] | None:
+    """Return how often equal rates differ as much, and the interval of the measure."""
+
+    def measured(size: float | Values, noisy: bool = False) -> Values:
+        # Far from parity rates vanish, and their ratios with them.
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return formula(noise.at(size, noisy))
+
+    equal = measured(0.0, True)
+    if np.isnan(equal).any():
+        return None
+    level = 1 - CONFIDENCE
+    p_value = (1 + int(np.count_nonzero(equal >= value))) / (1 + equal.size)
+    # Noise is alike at all sizes of the difference, but not at all values of the measure.
+    scale = measured(_SIZES[:, None])
+    usable = np.isfinite(scale)
+    sizes, scale = _SIZES[usable], np.maximum.accumulate(scale[usable])
+
+    def holds(size: float) -> bool:
+        estimates = np.interp(measured(size, True), scale, sizes)
+        off = np.abs(estimates - size) >= abs(1 - size)
+        return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
+
+    def end(inside: float, outside: float) -> float:
+        for _ in range(30):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+        return float(measured(inside))
+
+    near = end(1.0, 0.0) if p_value < level - 1e-9 else float(measured(0.0))
+    outside = next((size for size in sizes[sizes > 1] if not holds(size)), float(sizes[-1]))
+    ends = near, end(1.0, outside), value
+    return p_value, Interval(min(ends), max(ends), CONFIDENCE, INVERTED, SCALED)

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
-from facerec.fairness.channels import BINS, DISCARD_SHARES, discard_name
-from facerec.fairness.findings import Of, estimate, head_target, working_targets
+from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
+from facerec.fairness.norm_errors import BINS, DISCARD_SHARES, discard_name
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
+from facerec.fairness.rows import estimate
 from facerec.report.estimate import Estimate
 from facerec.report.figures import (
     SMALL,
@@ -29,8 +29,8 @@ from facerec.report.figures import (
     name_rows,
     note,
     percent_axis,
+    plain_axes,
     styles,
-    tidy,
     verbatim,
 )
 from facerec.report.figures import label as short
@@ -49,10 +49,9 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     panels: list[tuple[str, Named]] = []
     if audit.norms is not None:
         panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    for of in kinds:
-        target = head_target(rows, grouping, of)
-        if target:
+    head = audit.facts["headline"][grouping]
+    for of in ("FMR", "FNMR"):
+        if target := head[of]:
             found = _named(rows, of, grouping=grouping, target=target)
             panels.append((f"{of}, threshold for {target}", found))
     if panels:
@@ -81,8 +80,7 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
-    searched = working_targets(rows, grouping)
-    if searched:
+    if searched := head["searches"]:
         grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
 
@@ -124,7 +122,7 @@ def _forests(grid: Sequence[Sequence[tuple[str, Named]]]) -> Figure:
 
 
 def _forest(axes: Axes, title: str, named: Named) -> None:
-    tidy(axes)
+    plain_axes(axes)
     shares = any(one.events is not None for _, one in named)
     values = [one.value for _, one in named if one.value]
     # Rates of groups that differ by orders of magnitude; what is 0 has no place there.
@@ -154,7 +152,7 @@ def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     """Draw each group's norms: images as half a violin, means of subjects as bins beside it."""
     figure = Figure(figsize=(max(_WIDTH, 0.6 + 0.75 * len(groups)), 3.6), layout="constrained")
     axes = figure.add_subplot()
-    tidy(axes)
+    plain_axes(axes)
     means, of_image = sample.means, sample.groups[sample.subjects]
     span = float(sample.norms.min()), float(sample.norms.max())
     for column, style in enumerate(styles(groups)):
@@ -197,7 +195,7 @@ def _norms_and_errors(rows: pd.DataFrame, groups: Sequence[str]) -> Figure:
     right.set(xlabel="share left out, lowest norms first", ylabel="FNMR of what remains")
     percent_axis(right.xaxis)
     for axes in (left, right):
-        tidy(axes)
+        plain_axes(axes)
         percent_axis(axes.yaxis)
         axes.set_ylim(bottom=0)
     legend(figure, shown)

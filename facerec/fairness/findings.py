@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS
-from facerec.fairness.differentials import NAMES, RATIO
+from facerec.fairness.differentials import NAMES, RATIO, Of
+from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.result import Finding
+from facerec.fairness.rows import estimate
 from facerec.report import words
 from facerec.report.conclusions import ALPHA, of_test
-from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
 MOST = 8
 """Findings of an audit."""
 
-Of = Literal["FMR", "FNMR"]
 _HAPPENS: dict[Of, str] = {
     "FMR": "{upper} of the impostor pairs of {high} and {lower} of those of {low} are accepted",
     "FNMR": "{upper} of the genuine pairs of {high} and {lower} of those of {low} are rejected",
@@ -57,20 +55,6 @@ def caveats(label_sources: Sequence[str], policy: str, *, norms: bool = True) ->
     return (*sentences, *(_OF_NORMS if norms else ()))
 
 
-def estimate(row: Any) -> Estimate:
-    """Return what a row of `facerec.fairness.rows` holds as an estimate."""
-
-    def known(value: float) -> float | None:
-        return None if pd.isna(value) else float(value)
-
-    low, high = known(row.low), known(row.high)
-    interval = None if low is None or high is None else Interval(low, high)
-    events, total = (
-        None if pd.isna(count) else int(count) for count in (row.numerator, row.denominator)
-    )
-    return Estimate(known(row.value), interval, events, total, str(row.remark))
-
-
 def heading(rows: pd.DataFrame, grouping: str, of: Of) -> str | None:
     """Return the smallest target at which all groups carry a ratio of this rate; None without."""
     figure = names.p_of(f"{NAMES[of]} ({of} {RATIO})")
@@ -93,14 +77,18 @@ def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
     return chosen
 
 
-def head_target(rows: pd.DataFrame, grouping: str, of: Of) -> str:
-    """Return the target to look at first: that of `heading`, or else the largest one."""
-    found = heading(rows, grouping, of)
+def headline(rows: pd.DataFrame, grouping: str) -> dict[str, Any]:
+    """Return the target to look at first of FMR and FNMR, and those of ``searches``.
+
+    It is that of `heading`, or else the largest one; empty without any.
+    """
     known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
-    return found or max(known, key=parse_rate, default="")
+    largest = max(known, key=parse_rate, default="")
+    first: dict[str, Any] = {of: heading(rows, grouping, of) or largest for of in _HAPPENS}
+    return first | {"searches": working_targets(rows, grouping)}
 
 
-def find(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
+def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings, those on the first grouping first.
 
     Of identification only differences that are detected make lines; so do changes from a baseline.
@@ -125,7 +113,7 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
     if found.empty:
         return
     eta2 = estimate(found.iloc[0])
-    p = names.number(rows, names.p_of(names.ETA2), grouping=grouping)
+    p = names.value_of(rows, names.p_of(names.ETA2), grouping=grouping)
     people = words.counted(eta2.total or 0, "subject")
     if eta2.value is None or p is None:
         yield Finding(
@@ -147,7 +135,7 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
             )
         )
     else:
-        least = names.number(rows, names.DETECTABLE, grouping=grouping)
+        least = names.value_of(rows, names.DETECTABLE, grouping=grouping)
         detail.append(f"η² from {words.number(least, '.2g')} would mostly have been detected")
     yield Finding(
         f"{_percent(eta2.value)} {words.limits(eta2.interval, 100)} of the variance of people's "
@@ -165,7 +153,7 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
     if target is None:
         ratios = names.select(rows, figure, grouping=grouping)
         if ratios.empty:
-            lacking = rows["figure"].isin(["FMR", "FPD and FND"]) & (rows["remark"] != "")
+            lacking = rows["figure"].isin(["FMR", "FPD and FND"]) & rows["value"].isna()
             reasons = rows[lacking & (rows["grouping"] == grouping)]
             why = "no threshold" if reasons.empty else str(reasons["remark"].iloc[0])
         else:
@@ -175,7 +163,7 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
         yield Finding(said, "insufficient data", why.removeprefix("insufficient data: "), True)
         return
     ratio = estimate(names.select(rows, figure, grouping=grouping, target=target).iloc[0])
-    p = names.number(rows, names.p_of(figure), grouping=grouping, target=target)
+    p = names.value_of(rows, names.p_of(figure), grouping=grouping, target=target)
     rates = names.select(rows, of, grouping=grouping, target=target)
     rates = rates[rates["group"] != ALL_GROUPS].sort_values("value")
     high, low = (rates.iloc[place] for place in (-1, 0))
@@ -207,7 +195,7 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
         largest = ratios.loc[np.log(ratios["value"]).abs().idxmax()]
         ratio, other = estimate(largest), largest.figure.removeprefix(begin)
         rates = [
-            names.number(rows, figure, grouping=grouping, target=target, group=group) or 0.0
+            names.value_of(rows, figure, grouping=grouping, target=target, group=group) or 0.0
             for group in (largest.group, other)
         ]
         yield Finding(
@@ -233,7 +221,7 @@ def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
                 continue
             what = figure.removeprefix("change: ")
             before, after = (
-                names.number(rows, f"{side}: {what}", grouping=grouping)
+                names.value_of(rows, f"{side}: {what}", grouping=grouping)
                 for side in ("baseline", "new")
             )
             inside = change.interval.low <= 0 <= change.interval.high

@@ -6,15 +6,15 @@ Images of one subject resemble each other, so the subject is the unit of every i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from facerec.errors import MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS, Grouping, Joined
+from facerec.fairness.groupings import ALL_GROUPS
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -23,8 +23,6 @@ CLUSTERED_T = "sandwich by subject, Student's t"
 BONETT = "Bonett with Student's t, within subjects by jackknife, MOVER"
 JACKKNIFE = "jackknife over subjects on a log scale, Student's t"
 NO_SPREAD = "no interval: there are fewer than two subjects, or they do not differ"
-DRAWN_AT_ONCE = 1 << 21
-"""How often subjects are drawn in replicates: numbers held at once."""
 
 Array = NDArray[np.float64]
 
@@ -45,48 +43,28 @@ class SubjectNorms:
     """Subject 0 … G − 1 of each image, ``(N,)``."""
 
     @classmethod
-    def from_images(
+    def of(
         cls,
-        norms: ArrayLike,
-        subjects: ArrayLike,
-        groups: ArrayLike,
+        norms: NDArray[np.floating],
+        subjects: NDArray[np.integer],
+        codes: NDArray[np.integer],
+        names: Sequence[str],
         name: str = "group",
     ) -> SubjectNorms:
-        """Number subjects and groups in their sorted order.
+        """Take the images that were acquired and have a group, given one each of N images.
 
         Args:
-            norms: of images, ``(N,)``, finite.
-            subjects: of images, ``(N,)``, any names or numbers.
-            groups: of images, ``(N,)``, any names or numbers.
+            norms: ``(N,)``, NaN where there is none.
+            subjects: their numbers, ``(N,)``.
+            codes: of the groups, ``(N,)``; negative without one.
+            names: of the groups.
             name: of the attribute.
         """
-        values = np.asarray(norms, dtype=np.float64)
-        _, first, index = np.unique(np.asarray(subjects), return_index=True, return_inverse=True)
-        found, codes = np.unique(np.asarray(groups), return_inverse=True)
-        texts = tuple(str(text) for text in found.tolist())
-        return cls(name, texts, codes[first], values, index.astype(np.int64))
-
-    @classmethod
-    def of(cls, joined: Joined, grouping: Grouping) -> SubjectNorms:
-        """Take the acquired images of the shown groups.
-
-        Raises:
-            MetricError: all groups are suppressed.
-        """
-        inside = (grouping.codes >= 0) & joined.acquired
-        if not inside.any():
-            raise MetricError(
-                f"{grouping.name}: no group has enough subjects to be shown; there is nothing to "
-                "audit by it"
-            )
-        _, first, index = np.unique(joined.subjects[inside], return_index=True, return_inverse=True)
-        return cls(
-            grouping.name,
-            grouping.names,
-            grouping.codes[inside][first],
-            joined.norms[inside],
-            index.astype(np.int64),
-        )
+        inside = (codes >= 0) & (norms > 0)
+        _, first, index = np.unique(subjects[inside], return_index=True, return_inverse=True)
+        groups = codes[inside][first].astype(np.int64)
+        values = norms[inside].astype(np.float64)
+        return cls(name, tuple(names), groups, values, index.astype(np.int64))
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -104,66 +82,6 @@ class SubjectNorms:
     def sizes(self) -> NDArray[np.int64]:
         """Subjects in each group, ``(k,)``."""
         return np.bincount(self.groups)
-
-
-class SubjectBootstrap:
-    """How often each subject is drawn in each replicate; the same for every figure and attribute.
-
-    Groups draw in the order of their first subjects, so that their names change nothing.
-    """
-
-    def __init__(self, groups: ArrayLike, replicates: int = 2000, seed: int = 0) -> None:
-        """Draw as many subjects from every group as it has, with replacement.
-
-        Args:
-            groups: group 0 … k − 1 of each subject, ``(G,)``.
-            replicates: R, the number of resamples.
-            seed: equal seeds draw equal multiplicities.
-
-        Raises:
-            MetricError: no replicate.
-        """
-        if replicates < 1:
-            raise MetricError(f"{replicates} replicates; a bootstrap needs at least one")
-        codes = np.asarray(groups)
-        self.replicates, self.seed = replicates, seed
-        self.members = [np.flatnonzero(codes == g) for g in range(int(codes.max()) + 1)]
-        self.multiplicities: list[NDArray[np.uint8]] = [np.empty((0, 0), np.uint8)] * len(
-            self.members
-        )
-        """Of the subjects of each group, ``(R, n)``. A byte is enough: with more than 255 subjects,
-        256 draws of one have a chance below 1e-500."""
-        generator = np.random.default_rng(seed)
-        for g in in_order_of_appearance(codes):
-            size = len(self.members[g])
-            drawn = np.empty((replicates, size), dtype=np.uint8)
-            for row in drawn:
-                row[:] = np.bincount(generator.integers(size, size=size), minlength=size)
-            self.multiplicities[g] = drawn
-
-    def sums(self, group: int, features: Array) -> Array:
-        """Return the sum over drawn subjects, ``(R, F)``.
-
-        Args:
-            group: which.
-            features: of its subjects in their order, ``(n, F)``.
-        """
-        return drawn_sums(self.multiplicities[group], features)
-
-
-def drawn_sums(drawn: NDArray[np.uint8], features: Array) -> Array:
-    """Return the sums of the features of subjects, each as often as it is drawn, ``(R, F)``.
-
-    Args:
-        drawn: how often each subject is drawn in each replicate, ``(R, n)``.
-        features: of the subjects, ``(n, F)``.
-    """
-    result = np.empty((len(drawn), features.shape[1]))
-    step = max(1, DRAWN_AT_ONCE // drawn.shape[1])
-    for start in range(0, len(drawn), step):
-        batch = slice(start, start + step)
-        result[batch] = drawn[batch].astype(np.float64) @ features
-    return result
 
 
 def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
@@ -359,14 +277,52 @@ def between_sd(
     return value, Interval(lower, upper, confidence, BONETT, INDEPENDENT_SUBJECTS)
 
 
-def in_order_of_appearance(groups: NDArray[np.int64]) -> list[int]:
-    """Return the groups in the order of their first subjects, whatever their names."""
-    codes, first = np.unique(groups, return_index=True)
-    return [int(code) for code in codes[np.argsort(first)]]
-
-
 def estimate_of(
     value: float | None, interval: Interval | None, subjects: int, missing: str = NO_SPREAD
 ) -> Estimate:
     """Return a figure of some subjects, with why it has no interval if it has none."""
     return Estimate(value, interval, total=subjects, remark="" if interval else missing)
+
+
+def variation_without(norms: Array, subject: NDArray[np.integer]) -> Array:
+    """Return the coefficient of variation (ddof 1) of norms of all, and without each subject."""
+    centre = float(norms.mean())
+    rest = norms - centre
+    count, total, squares = _left_out(
+        np.stack([np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)])
+    )
+    spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
+    return _quotients(np.sqrt(spread), centre + total / count)
+
+
+def eta2_without(means: Array, groups: NDArray[np.integer]) -> Array:
+    """Return SSB / SST of the mean norms of subjects, and without each of them."""
+    rest = means - means.mean()
+    member = (groups == np.arange(int(groups.max()) + 1)[:, None]).astype(np.float64)
+    counts, totals = _left_out(member), _left_out(member * rest)
+    grand = _quotients(totals.sum(axis=0) ** 2, counts.sum(axis=0))
+    explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
+    return _quotients(explained.sum(axis=0) - grand, _left_out(rest**2) - grand)
+
+
+def delta_without(first: Array, second: Array) -> Array:
+    """Return P(X > Y) − P(X < Y) of X ``(n,)`` and Y ``(m,)``, and without each of both."""
+    signs = np.sign(first[:, None] - second)
+    won = np.concatenate([[0.0], signs.sum(axis=1), signs.sum(axis=0)])
+    pairs = np.concatenate(
+        [[0], np.full(len(first), len(second)), np.full(len(second), len(first))]
+    )
+    return _quotients(signs.sum() - won, signs.size - pairs)
+
+
+def _quotients(numerator: Array, denominator: Array) -> Array:
+    """Return the quotients, NaN where the denominator is not positive."""
+    result = np.full(np.shape(denominator), np.nan)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result
+
+
+def _left_out(values: Array) -> Array:
+    """Return sums over the last axis: of all, and without each, ``(…, G + 1)``."""
+    whole = values.sum(axis=-1, keepdims=True)
+    return np.concatenate([whole, whole - values], axis=-1)

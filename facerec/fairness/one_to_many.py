@@ -20,17 +20,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import AUDIT_FPIR_TARGETS
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import EVERYBODY, OTHERS, Grouping, Joined
+from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.pair_counts import rate
-from facerec.fairness.rows import Rows
-from facerec.large_arrays import take
+from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping
 from facerec.limits import Checked, Seed
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
@@ -41,15 +40,10 @@ from facerec.statistics.operating_points import (
     parse_rate,
     step_threshold,
 )
-from facerec.statistics.searches import (
-    NOBODY,
-    ratio_interval,
-    search_share,
-)
+from facerec.statistics.searches import NOBODY, ratio_interval, search_share
 from facerec.verification.identification import nearest_entries
 
 Mask = NDArray[np.bool_]
-Templates = NDArray[np.float64]
 
 _HALVES = 2
 
@@ -66,14 +60,14 @@ class SearchPlan(Checked):
     """Of the split of subjects and the choice of images."""
 
 
-def draw(
-    subjects: NDArray[np.int64], order: NDArray[np.int64], seed: int
+def draw_galleries(
+    subjects: NDArray[np.int64], ids: ArrayLike, seed: int
 ) -> tuple[NDArray[np.int64], Mask]:
     """Split subjects into halves and choose an image of each to enrol.
 
     Args:
         subjects: subject of each image, 0 to G − 1, ``(n,)``.
-        order: a number of each image's own, ``(n,)``, by which it is drawn; rows play no part.
+        ids: of the images, ``(n,)``, by whose order they are drawn; rows play no part.
         seed: equal seeds draw alike.
 
     Returns:
@@ -84,20 +78,19 @@ def draw(
     half = np.empty(images.size, np.int64)
     half[generator.permutation(images.size)] = np.arange(images.size) % _HALVES
     chance = np.empty(subjects.size, np.int64)
-    chance[np.argsort(order)] = generator.permutation(subjects.size)
+    chance[np.argsort(ids)] = generator.permutation(subjects.size)
     enrolled = np.zeros(subjects.size, bool)
     enrolled[np.lexsort((chance, subjects))[np.cumsum(images) - images]] = True
     return half, enrolled
 
 
-def enrol(vectors: NDArray[np.floating], subjects: NDArray[np.int64], chosen: Mask) -> Templates:
-    """Return the template of every subject, the unit vector of the image chosen, ``(G, D)``.
-
-    Subjects without such an image have NaN.
-    """
-    templates = np.full((int(subjects.max()) + 1, vectors.shape[1]), np.nan)
-    units = vectors[chosen].astype(np.float64)
-    templates[subjects[chosen]] = units / np.linalg.norm(units, axis=1, keepdims=True)
+def _templates(
+    vectors: NDArray[np.floating], subjects: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """Return the unit vectors of the images to enrol, by subject, ``(G, D)``; NaN without one."""
+    templates = np.full((count, vectors.shape[1]), np.nan)
+    units = vectors.astype(np.float64)
+    templates[subjects] = units / np.linalg.norm(units, axis=1, keepdims=True)
     return templates
 
 
@@ -111,8 +104,8 @@ class OtherSubjects:
     """Raw embeddings, ``(M, D)``."""
     subjects: NDArray[np.int64]
     """Subject of each, 0 to P − 1, ``(M,)``."""
-    order: NDArray[np.int64]
-    """Rank of the id of each, ``(M,)``."""
+    ids: NDArray[np.str_] | NDArray[np.int64]
+    """Of each, ``(M,)``."""
 
     @classmethod
     def of(cls, embeddings: Embeddings, name: str) -> OtherSubjects:
@@ -121,20 +114,18 @@ class OtherSubjects:
         Raises:
             DatasetError: there is none.
         """
-        names = embeddings.subjects
-        if names is None:
-            names = np.full(len(embeddings.norms), "")
-        known = (names != "") & (embeddings.norms > 0)
-        if not known.any():
+        known = embeddings.norms > 0
+        if embeddings.subjects is not None:
+            known &= embeddings.subjects != ""
+        if embeddings.subjects is None or not known.any():
             raise DatasetError(
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "
                 "searched for; embed record files or a folder of subject/image.jpg"
             )
         rows = np.flatnonzero(known)
-        subjects = np.unique(names[rows], return_inverse=True)[1].reshape(-1)
+        subjects = np.unique(embeddings.subjects[rows], return_inverse=True)[1].reshape(-1)
         ids = rows if embeddings.ids is None else embeddings.ids[rows]
-        order = np.unique(ids, return_inverse=True)[1].reshape(-1)
-        return cls(name, take(embeddings.vectors, rows), subjects, order)
+        return cls(name, embeddings.vectors[rows], subjects, ids)
 
     @property
     def count(self) -> int:
@@ -160,8 +151,8 @@ class OtherSubjects:
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
                 f"{size:,} subjects, or leave out --threshold-from or --one-to-many"
             )
-        _, enrolled = draw(self.subjects, self.order, seed)
-        templates = enrol(self.vectors, self.subjects, enrolled)
+        _, enrolled = draw_galleries(self.subjects, self.ids, seed)
+        templates = _templates(self.vectors[enrolled], self.subjects[enrolled], self.count)
         order = np.random.default_rng((seed, 2)).permutation(self.count)
         best = []
         for start in range(0, self.count - size + 1, size):
@@ -174,147 +165,63 @@ class OtherSubjects:
         return np.concatenate(best)
 
 
-class _Searcher:
-    """Searches of both galleries, and their figures by group.
+def _search_both(
+    vectors: NDArray[np.floating], ids: NDArray[np.str_], joined: Joined, seed: int
+) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """Search both galleries.
 
-    Attributes:
-        image: the probe of each search, ``(S,)``.
-        subject: behind it.
-        gallery: number of the gallery.
-        mated: whether the subject is in it.
-        best: best score with another subject's entry; ``entry`` is the subject of that entry,
-            ``second`` the next best score, ``mate`` the score with the subject's own entry.
+    Returns:
+        A row a search: the image; its subject; the gallery's number; whether the subject is in it
+        (``mated``); the best score with another subject's entry, the subject of that entry and the
+        second best; the score with the subject's own entry (``mate``). And the gallery of each
+        subject, ``(G,)``, `NOBODY` without a template.
     """
-
-    def __init__(self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan) -> None:
-        self.plan, self._subjects = plan, joined.subjects
-        self.count = int(joined.subjects.max()) + 1
-        own = vectors[joined.rows]
-        half, enrolled = draw(joined.subjects, joined.order, plan.seed)
-        templates = enrol(own, self._subjects, enrolled & joined.acquired)
-        self._made = ~np.isnan(templates[:, 0])
-        self.placed = np.where(self._made, half, NOBODY)
-        blocks = []
-        for gallery in range(_HALVES):
-            inside = half[self._subjects] == gallery
-            # An enrolled image would find itself; whoever failed to enrol has no mate to find.
-            mated = inside & ~enrolled & self._made[self._subjects]
-            probes = np.flatnonzero((mated | ~inside) & joined.acquired)
-            entries = np.flatnonzero(self.placed == gallery)
-            found = nearest_entries(
-                own[probes], self._subjects[probes], templates[entries], entries
-            )
-            # Without an entry the row is −1, which takes the last one.
-            entry = np.append(entries, NOBODY)[found.entry]
-            where = np.full(probes.size, gallery)
-            blocks.append(
-                (probes, where, mated[probes], found.best, entry, found.second, found.mate)
-            )
-        columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
-        self.image, self.gallery, self.mated, self.best, self.entry, self.second, self.mate = (
-            columns
+    images = np.flatnonzero(joined.subjects != UNKNOWN)
+    subjects, acquired = joined.subjects[images], joined.acquired[images]
+    placed, enrolled = draw_galleries(subjects, ids[images], seed)
+    there = enrolled & acquired
+    templates = _templates(vectors[images[there]], subjects[there], placed.size)
+    half = placed[subjects]
+    placed[np.isnan(templates[:, 0])] = NOBODY
+    searches = []
+    for gallery in range(_HALVES):
+        # An enrolled image would find itself; whoever failed to enrol has no mate to find.
+        mated = (placed[subjects] == gallery) & ~enrolled
+        probes = np.flatnonzero((mated | (half != gallery)) & acquired)
+        entries = np.flatnonzero(placed == gallery)
+        found = nearest_entries(
+            vectors[images[probes]], subjects[probes], templates[entries], entries
         )
-        self.subject = self._subjects[self.image]
-        self.entries = tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
-
-    def add(self, rows: Rows, grouping: Grouping, others: NDArray[np.float32] | None) -> None:
-        """Add the figures of a grouping; ``others`` are scores on which thresholds are set."""
-        thresholds = list(self._thresholds(rows, grouping, others))
-        reference = self.plan.reference
-        if reference not in grouping.names:
-            subjects = [
-                np.unique(self._subjects[grouping.codes == code]).size
-                for code in range(len(grouping.names))
-            ]
-            reference = grouping.names[int(np.argmax(subjects))]
-        members = _members(grouping, grouping.codes[self.image])
-
-        def add(
-            figure: str, where: str, events: Mask, bar: float | NDArray[np.floating], among: Mask
-        ) -> None:
-            shares = {name: self._share(events, bar, among & inside) for name, inside in members}
-            for name, share in shares.items():
-                rows.add(grouping.name, figure, _rate(share), name, where)
-                if name not in (reference, EVERYBODY):
-                    ratio = _ratio(share, shares[str(reference)], str(reference))
-                    rows.add(
-                        grouping.name, names.ratio_of(figure, str(reference)), ratio, name, where
-                    )
-
-        with np.errstate(invalid="ignore"):
-            beaten = self.mated & (self.best >= self.mate)
-        mates = np.where(self.mated, self.mate, np.float32(np.inf))
-        add(names.RANK_1, "", beaten, mates, self.mated)
-        for where, value in thresholds:
-            add("FPIR", where, ~self.mated & (self.best >= value), value, ~self.mated)
-            add("FNIR", where, self.mated & (self.mate < value), math.inf, self.mated)
-        for name, images in _members(grouping, grouping.codes):
-            there = np.bincount(self._subjects[images], minlength=self.count) > 0
-            failed = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
-            rows.add(grouping.name, names.NOT_ENROLLED, rate(failed), name)
-
-    def _thresholds(
-        self, rows: Rows, grouping: Grouping, others: NDArray[np.float32] | None
-    ) -> Iterator[tuple[str, float]]:
-        """Add the thresholds; yield target with basis and value of those that have one.
-
-        They are set on everybody, or on other subjects; and on the reference, if it is one of
-        these groups. Each is the lowest one whose FPIR does not exceed the target.
-        """
-        bases = {EVERYBODY: self.best[~self.mated]} if others is None else {OTHERS: others}
-        if self.plan.reference in grouping.names:
-            code = grouping.names.index(str(self.plan.reference))
-            of_reference = grouping.codes[self.image] == code
-            bases[str(self.plan.reference)] = self.best[~self.mated & of_reference]
-        for (basis, scores), target in itertools.product(bases.items(), self.plan.targets):
-            allowed = allowed_accepts(target, scores.size)
-            ordered = np.sort(scores)[::-1]
-            lowest = step_threshold(ordered, allowed, self.best, self.second, self.mate)
-            remark, where = "", f"{target} of {basis}"
-            if parse_rate(target) * scores.size < 1:
-                remark = f"not resolvable with {scores.size:,} non-mated searches"
-            elif not math.isfinite(lowest):
-                remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
-            alarms = int(np.count_nonzero(scores >= lowest))
-            value = None if remark else lowest
-            found = Estimate(value, None, alarms, scores.size, remark)
-            rows.add(grouping.name, names.FPIR_THRESHOLD, found, "", where)
-            if value is not None:
-                yield where, value
-
-    def _share(
-        self, events: Mask, bar: float | NDArray[np.floating], which: Mask
-    ) -> ClusteredShare | None:
-        """Return the share of events among some searches; None if there is no such search.
-
-        Args:
-            events: ``(S,)``.
-            bar: what an entry of another subject must reach to cause one; +∞ if none can.
-            which: searches that count, ``(S,)``.
-        """
-        if not which.any():
-            return None
-        alone = events & (self.best >= bar) & (self.second < bar)
-        entry = np.where(alone, self.entry, NOBODY)
-        return search_share(
-            events[which], self.subject[which], entry[which], self.placed, self.gallery[which]
+        searches.append(
+            pd.DataFrame(
+                {
+                    "image": images[probes],
+                    "subject": subjects[probes],
+                    "gallery": gallery,
+                    "mated": mated[probes],
+                    "best": found.best,
+                    # Without an entry the row is −1, which takes the last one.
+                    "entry": np.append(entries, NOBODY)[found.entry],
+                    "second": found.second,
+                    "mate": found.mate,
+                }
+            )
         )
+    return pd.concat(searches, ignore_index=True), placed
 
 
-def add_searches(
-    rows: Rows,
-    vectors: NDArray[np.floating],
+def search_groups(
+    embeddings: Embeddings,
     joined: Joined,
     groupings: Sequence[Grouping],
     plan: SearchPlan,
     others: OtherSubjects | None = None,
-) -> str:
-    """Add identification by group; return how galleries and searches were made.
+) -> tuple[list[names.Row], str]:
+    """Return identification by group as rows, and how galleries and searches were made.
 
     Args:
-        rows: to which the figures are added.
-        vectors: raw embeddings, ``(N, D)``, of which ``joined`` names the rows.
-        joined: images with their subjects; failures to acquire stay images.
+        embeddings: N raw ones, with ids.
+        joined: their subjects; failures to acquire stay images.
         groupings: with a group to show.
         plan: targets, reference, galleries and templates.
         others: set the thresholds for everybody on these subjects.
@@ -331,43 +238,105 @@ def add_searches(
             f"the reference group {plan.reference!r} is none of the groups that are shown "
             f"({', '.join(shown[:20])}); name one of these"
         )
-    searcher = _Searcher(vectors, joined, plan)
-    mated, made = int(np.count_nonzero(searcher.mated)), searcher.mated.size
+    assert embeddings.ids is not None  # else nothing would have been joined
+    searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, plan.seed)
+    mated, made = int(searches.mated.sum()), len(searches)
     if not mated or mated == made:
         raise MetricError(
             f"{mated} of {made} searches are mated; identification needs both kinds, so some "
             "subjects with two images or more"
         )
-    size = max(searcher.entries)
-    of_others = None if others is None else others.best_scores(size, plan.seed)
-    for grouping in groupings:
-        searcher.add(rows, grouping, of_others)
+    entries = np.bincount(placed[placed != NOBODY]).tolist()
     protocol = (
-        f"{searcher.count:,} subjects were split into two halves by seed {plan.seed}. Each half "
+        f"{placed.size:,} subjects were split into two halves by seed {plan.seed}. Each half "
         "was enrolled once, with one image, drawn by the seed, as a template, in galleries of "
-        f"{' and '.join(f'{entries:,}' for entries in searcher.entries)} subjects. Other images of "
+        f"{' and '.join(f'{size:,}' for size in entries)} subjects. Other images of "
         f"enrolled subjects made {mated:,} mated searches, all images of the other half "
         f"{made - mated:,} non-mated ones; figures pool both galleries."
     )
-    if others is not None and of_others is not None:
+    of_others = None
+    if others is not None:
+        of_others = others.best_scores(max(entries), plan.seed)
         protocol += (
             f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
-            f"{of_others.size:,} non-mated searches in galleries of {size:,} of them."
+            f"{of_others.size:,} non-mated searches in galleries of {max(entries):,} of them."
         )
-    return protocol
+    rows: list[names.Row] = []
+    for grouping in groupings:
+        rows += _by_group(searches, placed, joined.subjects, grouping, plan, of_others)
+    return rows, protocol
+
+
+def _by_group(
+    searches: pd.DataFrame,
+    placed: NDArray[np.int64],
+    subjects: NDArray[np.int64],
+    grouping: Grouping,
+    plan: SearchPlan,
+    others: NDArray[np.float32] | None,
+) -> Iterator[names.Row]:
+    """Yield the figures of a grouping; ``others`` are scores on which thresholds are set."""
+    best, mate, is_mated = (searches[name].to_numpy() for name in ("best", "mate", "mated"))
+    second = searches.second.to_numpy()
+    bases = {EVERYBODY: best[~is_mated]} if others is None else {OTHERS: others}
+    reference = str(plan.reference)
+    of_search = grouping.codes[searches.image]
+    if reference in grouping.names:
+        bases[reference] = best[~is_mated & (of_search == grouping.names.index(reference))]
+    else:
+        counts = [
+            np.unique(subjects[grouping.codes == code]).size for code in range(len(grouping.names))
+        ]
+        reference = grouping.names[int(np.argmax(counts))]
+
+    def rates(
+        figure: str, where: str, events: Mask, bar: float | NDArray[np.floating], among: Mask
+    ) -> Iterator[names.Row]:
+        """Yield a rate by group; ``bar`` is what another's entry must reach to cause an event."""
+        alone = events & (best >= bar) & (second < bar)
+        entry = np.where(alone, searches.entry, NOBODY)
+        shares = {}
+        for name, inside in _members(grouping, of_search):
+            at = among & inside
+            of_search_at = searches.subject[at], entry[at], placed, searches.gallery[at]
+            shares[name] = search_share(events[at], *of_search_at) if at.any() else None
+        for name, share in shares.items():
+            yield names.row(grouping.name, figure, names.rate(share, "no search"), name, where)
+            if name not in (reference, EVERYBODY):
+                ratio = _ratio(share, shares[reference], reference)
+                figure_of = names.ratio_of(figure, reference)
+                yield names.row(grouping.name, figure_of, ratio, name, where)
+
+    with np.errstate(invalid="ignore"):
+        beaten = is_mated & (best >= mate)
+    bar = np.where(is_mated, mate, np.float32(np.inf))
+    yield from rates(names.RANK_1, "", beaten, bar, is_mated)
+    for (basis, scores), target in itertools.product(bases.items(), plan.targets):
+        # The lowest threshold whose FPIR does not exceed the target.
+        ordered = np.sort(scores)[::-1]
+        lowest = step_threshold(ordered, allowed_accepts(target, scores.size), best, second, mate)
+        remark, where = "", f"{target} of {basis}"
+        if parse_rate(target) * scores.size < 1:
+            remark = f"not resolvable with {scores.size:,} non-mated searches"
+        elif not math.isfinite(lowest):
+            remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
+        alarms = int(np.count_nonzero(scores >= lowest))
+        found = Estimate(None if remark else lowest, None, alarms, scores.size, remark)
+        yield names.row(grouping.name, names.FPIR_THRESHOLD, found, "", where)
+        if not remark:
+            yield from rates("FPIR", where, ~is_mated & (best >= lowest), lowest, ~is_mated)
+            yield from rates("FNIR", where, is_mated & (mate < lowest), math.inf, is_mated)
+    for name, images in _members(grouping, grouping.codes):
+        there = np.unique(subjects[images & (subjects != UNKNOWN)])
+        failed = placed[there] == NOBODY
+        share = ClusteredShare.from_mated_counts(failed, np.ones(there.size))
+        yield names.row(grouping.name, names.NOT_ENROLLED, names.rate(share), name)
 
 
 def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
     """Return which entries of codes are of each group, and at last those of everybody."""
     members = [(name, codes == code) for code, name in enumerate(grouping.names)]
     return [*members, (EVERYBODY, np.ones(codes.size, bool))]
-
-
-def _rate(share: ClusteredShare | None) -> Estimate:
-    """Return a share of searches; None if there is none."""
-    if share is None:
-        return Estimate(None, events=0, total=0, remark="no search")
-    return Estimate(share.value, share.interval(), share.events, share.comparisons)
 
 
 def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:

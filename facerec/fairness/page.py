@@ -1,28 +1,36 @@
-"""The page of an audit, its tables, the terminal's lines and the section for a model card.
+"""An audit as files: page, tables, a model card's section; and its lines on the terminal.
 
 All are made from the rows of `facerec.fairness.rows`; a table has the rows of all attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS, EVERYBODY
 from facerec.fairness.baseline import READING
-from facerec.fairness.channels import BINS
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import Of, estimate, head_target, verdict, working_targets
-from facerec.fairness.result import Audit
+from facerec.fairness.findings import verdict
+from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
+from facerec.fairness.norm_errors import BINS
+from facerec.fairness.result import SCHEMA, Audit
+from facerec.fairness.rows import estimate
+from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report import words
+from facerec.report.csv_tables import to_csv
+from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.table import Cell, Table, escape_markdown, text_table
+
+PAGE = "audit.html"
+JSON = "audit.json"
 
 _FATES = {
     "suppressed": "under ten subjects, or else such a group would follow from totals",
@@ -53,7 +61,43 @@ _LEADS = {
 }
 
 
-def render(audit: Audit, command: str) -> dict[str, bytes]:
+def check_audit_folder(folder: str | Path) -> None:
+    """Refuse a folder that a report may not replace; see `check_replaceable`."""
+    check_replaceable(folder, lambda at: files_listed(at / JSON, schema=SCHEMA), "an audit")
+
+
+def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
+    """Write the whole report; it appears whole or not at all, and replaces an earlier one.
+
+    Args:
+        folder: of the report.
+        audit: what it says.
+        command: that makes the same report again.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FacerecError: the folder holds anything but an audit, or cannot be written.
+    """
+    final = Path(folder).resolve()
+    check_audit_folder(final)
+    files = {
+        **page_files(audit, command),
+        "audit.csv": to_csv(audit.records),
+        "model_card_section.md": card_section(audit).encode(),
+    }
+    document = audit.to_json(command, [*files, JSON])
+    write_folder(final, {**files, JSON: json_bytes(document, indent=1)})
+    return final / PAGE
+
+
+def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
+    """Return the rows of an ``audit.json``."""
+    return list(parse_json(Path(path).read_bytes())["rows"])
+
+
+def page_files(audit: Audit, command: str) -> dict[str, bytes]:
     """Return ``audit.html`` and its pictures, path → contents; equal audits give equal bytes."""
     drawings, files, shown = {}, {}, dict(tables(audit))
     for name, figure, caption in pictures(audit):
@@ -91,7 +135,7 @@ def render(audit: Audit, command: str) -> dict[str, bytes]:
         sections=[Section(name, what, leads.get(name, "")) for name, what in parts.items() if what],
         banner=audit.banner,
     )
-    return {"audit.html": page.render().encode(), **files}
+    return {PAGE: page.render().encode(), **files}
 
 
 def lead(audit: Audit) -> str:
@@ -113,7 +157,7 @@ def group_sizes(audit: Audit) -> list[str]:
         sizes = []
         for group in groups["shown"]:
             where = {"grouping": grouping, "group": group}
-            count = names.number(audit.rows, names.SUBJECTS, **where)
+            count = names.value_of(audit.rows, names.SUBJECTS, **where)
             unit = "subjects" if count is not None else "sides of pairs"
             total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
             sizes.append(f"{group} {int(total if count is None else count):,} {unit}")
@@ -121,7 +165,7 @@ def group_sizes(audit: Audit) -> list[str]:
     return said
 
 
-def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
+def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
     """Yield name and table, those that the data have."""
     rows = audit.rows
     if audit.norms is not None:
@@ -143,7 +187,9 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
         ]
         table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
         yield "norm_and_errors", table
-    if found := list(dict.fromkeys(t for g in audit.groupings for t in working_targets(rows, g))):
+    searched = [at for head in audit.facts["headline"].values() for at in head["searches"]]
+    if searched:
+        found = dict.fromkeys(searched)
         columns = [(f"{of} at {at}", of, at) for at in found for of in ("FPIR", "FNIR")]
         columns.append((names.RANK_1, names.RANK_1, ""))
         caption = "Identification at the thresholds for an FPIR"
@@ -153,11 +199,11 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table[Sequence[Cell | str]]]]:
         yield "changes", _changes(rows, changes)
 
 
-def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]]:
+def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the targets that head the tables."""
     heads = _heads(audit)
     columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR")]
-    values = [names.number(audit.rows, names.THRESHOLD, target=at) for at in heads]
+    values = [names.value_of(audit.rows, names.THRESHOLD, target=at) for at in heads]
     told = [f"{words.threshold(t)} (FMR {at})" for t, at in zip(values, heads, strict=True)]
     caption = f"Error rates at one threshold for all: {' and '.join(told)}"
     return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
@@ -165,8 +211,7 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table[Sequence[Cell | str]
 
 def _heads(audit: Audit) -> list[str]:
     """Return the targets that head the tables."""
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    found = [head_target(audit.rows, name, of) for name in audit.groupings for of in kinds]
+    found = [head[of] for head in audit.facts["headline"].values() for of in ("FMR", "FNMR")]
     return list(dict.fromkeys(filter(None, found)))[:2]
 
 
@@ -176,7 +221,7 @@ def _by_group(
     columns: Sequence[tuple[str, str, str]],
     groupings: Sequence[str],
     whole: str = "",
-) -> Table[Sequence[Cell | str]]:
+) -> Table:
     """Return a table with a row a group; a column has heading, figure and target.
 
     ``whole`` names the row of all groups together, if there is one.
@@ -195,19 +240,17 @@ def _by_group(
     return text_table(caption, ["group", *(title for title, _, _ in columns)], lines)
 
 
-def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
+def _apart(audit: Audit) -> Table:
     """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
     rows, lines = audit.rows, []
-    kinds: tuple[Of, Of] = ("FMR", "FNMR")
-    for grouping in audit.groupings:
+    for grouping, head in audit.facts["headline"].items():
         wanted = [(names.ETA2, ""), (names.DELTA, "")]
-        for of in kinds:
-            target = head_target(rows, grouping, of)
-            wanted += [(f"{NAMES[of]} ({of} {measure})", target) for measure in MEASURES]
+        for of in ("FMR", "FNMR"):
+            wanted += [(f"{NAMES[of]} ({of} {measure})", head[of]) for measure in MEASURES]
         ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
         withheld = ratios.index[ratios["value"].isna()]  # audit.csv says why
-        searched = working_targets(rows, grouping)
-        wanted += [(one, at) for at in searched for one in dict.fromkeys(ratios["figure"])]
+        of_searches = dict.fromkeys(ratios["figure"])
+        wanted += [(one, at) for at in head["searches"] for one in of_searches]
         for figure, target in wanted:
             where = {"grouping": grouping, "target": target}
             found = names.select(rows, figure, **where)
@@ -216,7 +259,7 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
             if len(found) > _MOST_PAIRS:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
             for row in found.itertuples():
-                p = names.number(rows, names.p_of(figure), group=str(row.group), **where)
+                p = names.value_of(rows, names.p_of(figure), group=str(row.group), **where)
                 rate = "FPIR" if " of " in target else "FMR"
                 at = filter(None, (str(row.group), target and f"at {rate} {target}"))
                 title = figure if len(audit.groupings) == 1 else f"{grouping}: {figure}"
@@ -225,12 +268,12 @@ def _apart(audit: Audit) -> Table[Sequence[Cell | str]]:
     return text_table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
 
 
-def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table[Sequence[Cell | str]]:
+def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table:
     lines: list[tuple[Cell | str, ...]] = []
     for row in changes.itertuples():
         figure = str(row.figure).removeprefix("change: ")
         ends = [
-            words.number(names.number(rows, f"{side}: {figure}", group=str(row.group)))
+            words.number(names.value_of(rows, f"{side}: {figure}", group=str(row.group)))
             for side in ("baseline", "new")
         ]
         lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
@@ -318,7 +361,7 @@ def print_audit(audit: Audit, console: Any) -> None:
         console.print(f"note: {warning}", style="yellow")
 
 
-def model_card(audit: Audit) -> str:
+def card_section(audit: Audit) -> str:
     """Return a section of a screen for a model card, with the rates of the first attribute."""
     blocks = [
         "## Bias, Risks, and Limitations",

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from facerec.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError
 from facerec.fairness.norms import SubjectNorms
 from facerec.limits import Checked, Seed
+from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
 from facerec.statistics.operating_points import parse_rate
 
+SCHEMA = "facerec.audit/2"
+
 
 @dataclass(frozen=True)
-class Settings(Checked):
+class AuditSettings(Checked):
     """What is asked."""
 
     intersect: bool = False
@@ -48,7 +52,7 @@ class Settings(Checked):
         return [(group,) for group in groups] + ([tuple(groups)] if self.intersect else [])
 
 
-DEFAULTS = Settings()
+DEFAULTS = AuditSettings()
 
 
 @dataclass(frozen=True)
@@ -95,3 +99,21 @@ class Audit:
     def banner(self) -> str:
         """What every page must carry, if anything."""
         return str(self.facts["banner"] or "")
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as JSON types; what is no finite number is None."""
+        return tidy.records(self.rows.replace([np.inf, -np.inf], np.nan))
+
+    def to_json(self, command: str, files: Sequence[str]) -> dict[str, Any]:
+        """Return JSON types: a head of facts, findings and sentences, and flat rows."""
+        return {
+            "schema": SCHEMA,
+            "command": command,
+            **self.facts,
+            "findings": [{**vars(finding), "text": finding.text} for finding in self.findings],
+            "warnings": list(self.warnings),
+            "caveats": list(self.caveats),
+            "files": sorted(files),
+            "rows": self.records,
+        }

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import tidy
+from facerec.report.tidy import COLUMNS as FIGURE
+from facerec.report.tidy import figure_row
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.intervals import Interval
 
-COLUMNS = (
-    "grouping", "group", "figure", "target", "value", "low", "high", "numerator", "denominator",
-    "remark",
-)  # fmt: skip
+COLUMNS = ("grouping", "group", *FIGURE)
 """``grouping`` is an attribute or an intersection, empty for figures of everybody; ``group`` is one
 of its groups, or several that are compared, empty for a figure of all of them together; ``target``
 the nominal rate of a threshold. ``low`` and ``high`` are a 95 % interval; ``numerator`` and
@@ -33,6 +33,8 @@ THRESHOLD, BETWEEN_GROUPS = "threshold", "FMR between groups"
 FPIR_THRESHOLD, RANK_1 = "FPIR threshold", "rank-1 miss rate"
 NOT_ENROLLED = "not enrolled"
 
+Row = dict[str, object]
+
 
 def p_of(figure: str) -> str:
     """Return the name of the p-value of a figure."""
@@ -44,25 +46,30 @@ def ratio_of(figure: str, group: str) -> str:
     return f"{figure} over that of {group}"
 
 
-class Rows:
-    """Collects figures."""
+def row(grouping: str, figure: str, found: Estimate, group: str = "", target: str = "") -> Row:
+    """Return one row of the table."""
+    return figure_row(figure, found, target, grouping=grouping, group=group)
 
-    def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
 
-    def add(
-        self, grouping: str, figure: str, estimate: Estimate, group: str = "", target: str = ""
-    ) -> None:
-        """Add a figure."""
-        values = (
-            grouping, group, figure, target, estimate.value, estimate.low, estimate.high,
-            estimate.events, estimate.total, estimate.remark,
-        )  # fmt: skip
-        self._rows.append(dict(zip(COLUMNS, values, strict=True)))
+def rate(share: ClusteredShare | None, none: str = "no comparison") -> Estimate:
+    """Return a rate with the interval that its sums by subject give; ``none`` says it has none."""
+    if share is None:
+        return Estimate(None, events=0, total=0, remark=none)
+    return Estimate(share.value, share.interval(), share.events, share.comparisons)
 
-    def frame(self) -> pd.DataFrame:
-        """Return the table; numbers are missing where there are none."""
-        return tidy(self._rows)
+
+def estimate(row: Any) -> Estimate:
+    """Return what a row holds as an estimate."""
+
+    def known(value: float) -> float | None:
+        return None if pd.isna(value) else float(value)
+
+    low, high = known(row.low), known(row.high)
+    interval = None if low is None or high is None else Interval(low, high)
+    events, total = (
+        None if pd.isna(count) else int(count) for count in (row.numerator, row.denominator)
+    )
+    return Estimate(known(row.value), interval, events, total, str(row.remark))
 
 
 def select(rows: pd.DataFrame, figure: str, **where: str) -> pd.DataFrame:
@@ -72,7 +79,7 @@ def select(rows: pd.DataFrame, figure: str, **where: str) -> pd.DataFrame:
     return rows
 
 
-def number(rows: pd.DataFrame, figure: str, **where: str) -> float | None:
+def value_of(rows: pd.DataFrame, figure: str, **where: str) -> float | None:
     """Return the value of a figure; None where there is none."""
     found = select(rows, figure, **where)["value"].dropna()
     return None if found.empty else float(found.iloc[0])

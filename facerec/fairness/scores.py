@@ -23,14 +23,13 @@ from facerec.fairness.attributes import (
     Exclusion,
     check_sources,
     check_values,
-    contradictory,
-    form_groupings,
 )
-from facerec.fairness.audit import add_rates, add_sizes, complete, with_groups
-from facerec.fairness.pair_counts import UNKNOWN
-from facerec.fairness.rates import Calibration, PairList, fix_thresholds, listed_rates
-from facerec.fairness.result import DEFAULTS, Audit, Settings
-from facerec.fairness.rows import Rows
+from facerec.fairness.audit import conclude, size_rows, with_groups
+from facerec.fairness.differentials import rate_rows
+from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
+from facerec.fairness.rates import ListedPairs, Thresholds, fix_thresholds, listed_rates
+from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
+from facerec.fairness.rows import Row
 from facerec.verification.protocols import ScoredPairs
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
@@ -41,17 +40,15 @@ NO_SUBJECTS = (
     "of few subjects cannot be told from groups of few pairs."
 )
 
-Labels = dict[str, NDArray[np.str_]]
-
 
 def audit_scores(
     scored: ScoredPairs,
     groups: Sequence[str],
     *,
     name: str,
-    settings: Settings = DEFAULTS,
+    settings: AuditSettings = DEFAULTS,
     attributes: Attributes | None = None,
-    calibration: Calibration | None = None,
+    thresholds: Thresholds | None = None,
     allow_inferred: bool = False,
     inputs: Sequence[Mapping[str, Any]] = (),
 ) -> Audit:
@@ -64,8 +61,7 @@ def audit_scores(
         settings: targets, seed and the like.
         attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
-        calibration: where the global thresholds were fixed, by default on all impostors of these
-            scores.
+        thresholds: fixed on other data; by default on all impostors of these scores.
         allow_inferred: take labels whose source says that they are inferred.
         inputs: the files behind all this, for the report.
 
@@ -85,29 +81,21 @@ def audit_scores(
     )
     inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
     label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
-    left, _, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
-    known = sides.subjects_known
+    subjects, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
+    left, known = subjects != UNKNOWN, sides.subjects_known
     chosen = with_groups(groupings, groups, f"{name}: ", "subjects" if known else "pairs")
     # Refuses scores of one kind.
     fix_thresholds(scored.scores, scored.issame, settings.targets, name)
-    pairs = PairList(
-        name,
-        scored.scores,
-        np.arange(2 * len(scored)).reshape(-1, 2).T,
-        scored.issame,
-        np.where(left, sides.subjects, UNKNOWN),
-        not known,
-    )
-    rows, spread = Rows(), []
-    for grouping in chosen:
-        codes = np.full(left.size, UNKNOWN)
-        codes[left] = grouping.codes
-        spread.append((codes, grouping.names))
-    counted = listed_rates(pairs, spread, targets=settings.targets, calibration=calibration)
-    subjects = sides.subjects[left] if known else None
+    both = np.arange(2 * len(scored)).reshape(-1, 2).T
+    pairs = ListedPairs(name, scored.scores, both, scored.issame, subjects, not known)
+    spread = [(grouping.codes, grouping.names) for grouping in chosen]
+    counted = listed_rates(pairs, spread, targets=settings.targets, thresholds=thresholds)
+    rows: list[Row] = []
     for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
-        add_sizes(rows, grouping, subjects, ~sides.scored[left], images=False)
-        add_rates(rows, grouping.name, errors, settings, first=number == 0)
+        rows += size_rows(grouping, subjects if known else None, ~sides.scored, images=False)
+        rows += rate_rows(
+            grouping.name, errors, settings.replicates, settings.seed, first=not number
+        )
     stay = left.reshape(-1, 2).all(axis=1)
     facts = {
         "inputs": list(inputs),
@@ -115,7 +103,7 @@ def audit_scores(
         "banner": INFERRED if inferred else None,
         "images": None,
         "pairs": int(np.count_nonzero(stay)),
-        "subjects": len(np.unique(sides.subjects[left])) if known else None,
+        "subjects": int(subjects.max()) + 1 if known else None,
         "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),
         "left_out": [vars(gone) for gone in sides.exclusions],
         "searches": None,
@@ -126,7 +114,7 @@ def audit_scores(
         *([] if known else [NO_SUBJECTS]),
     ]
     policy = f"from the pair list of {name}"
-    return complete(facts, rows, groupings, settings, policy, calibration is not None, notes)
+    return conclude(facts, rows, groupings, settings, policy, thresholds is not None, notes)
 
 
 class _Sides:
@@ -150,9 +138,11 @@ class _Sides:
         self.scored = np.repeat(~np.isnan(scored.scores), 2)
         self.exclusions: list[Exclusion] = []
 
-    def labels(self, groups: Sequence[str], attributes: Attributes | None) -> Labels:
+    def labels(
+        self, groups: Sequence[str], attributes: Attributes | None
+    ) -> dict[str, NDArray[np.str_]]:
         """Return the value of every attribute, ``(2n,)``, empty where it cannot be used."""
-        labels: Labels = {}
+        labels: dict[str, NDArray[np.str_]] = {}
         for group in groups:
             if attributes is not None:
                 values = self._of_subjects(group, attributes)

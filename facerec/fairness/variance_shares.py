@@ -1,4 +1,12 @@
-"""The share of the variance of norms that lies between groups: estimates, intervals, power."""
+"""The share of the variance of norms that lies between groups: its test, interval and power.
+
+The test is Welch's, by permutation of the groups over subjects. Permuting groups is exact only
+where they differ in nothing: if a small group spreads more (its subjects have fewer images, say),
+the sum of squares between groups rejects equal means far too often, and far too seldom if it
+spreads less. Permuted, a statistic that divides every mean by its own error keeps its level in
+large samples whatever the groups spread (Janssen, Statistics & Probability Letters 36, 1997; Chung
+and Romano, Annals of Statistics 41, 2013), and stays exact where they differ in nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.special import fdtri, ncfdtr, ndtri, stdtrit
 
-from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectBootstrap
-from facerec.fairness.welch import Welch
+from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array
 from facerec.report.conclusions import ALPHA
 from facerec.statistics.intervals import Interval
+
+DRAWN_AT_ONCE = 1 << 21
+"""How often subjects are drawn in replicates: numbers held at once."""
 
 POWER = 0.8
 """Chance to detect the minimum detectable effect."""
@@ -23,28 +33,15 @@ INVERTED = "test inverted by a cluster bootstrap over subjects"
 
 NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
 
+_CELLS = 1 << 20
+"""Labels held at once while permuting."""
 
-@dataclass(frozen=True)
-class Anova:
-    """A one-way analysis of variance of single values."""
-
-    between: float
-    """Sum of squares between groups."""
-    within: float
-    """Sum of squares within groups."""
-    groups: int
-    """k."""
-    values: int
-    """G."""
-
-    @property
-    def eta2(self) -> float:
-        """SSB / SST."""
-        return self.between / (self.between + self.within)
+_LEAST = 1e-12
+"""Least variance within a group, as a share of the whole, so that ties do not divide by zero."""
 
 
-def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
-    """Return the analysis of variance of one value a subject.
+def anova(values: ArrayLike, groups: ArrayLike) -> tuple[float, float]:
+    """Return the sums of squares between and within groups of one value a subject.
 
     Args:
         values: ``(G,)``.
@@ -55,10 +52,94 @@ def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
     centred = numbers - numbers.mean()
     sizes = np.bincount(codes)
     means = np.bincount(codes, weights=centred) / sizes
-    grand = float(centred.mean())
-    between = float(sizes @ (means - grand) ** 2)
-    within = float(((centred - means[codes]) ** 2).sum())
-    return Anova(between, within, len(sizes), len(numbers))
+    between = float(sizes @ (means - centred.mean()) ** 2)
+    return between, float(((centred - means[codes]) ** 2).sum())
+
+
+@dataclass(frozen=True)
+class Welch:
+    """Weights and scale of Welch's analysis of variance (Biometrika 38, 1951), or of replicates."""
+
+    weights: Array
+    """1 / squared standard error of the mean of each group, ``(…, k)``."""
+    scale: Array
+    """Which turns Σ w (mean − weighted mean)² into F, ``(…)``."""
+    within: Array
+    """Degrees of freedom of the error, ``(…)``; those of the effect are k − 1."""
+
+    @classmethod
+    def of(cls, sizes: ArrayLike, squares: Array, total: float) -> Welch:
+        """Take the errors of means of one value a subject.
+
+        The variance in a group of one subject is that in all groups together.
+
+        Args:
+            sizes: n, subjects in each group, ``(k,)``.
+            squares: sums of squares about the means of the groups, ``(…, k)``.
+            total: sum of squares about the mean of all; it sets what counts as no variance.
+        """
+        n = np.asarray(sizes, dtype=np.float64)
+        spare = n.sum() - len(n)
+        pooled = squares.sum(axis=-1, keepdims=True) / spare
+        single = n < 2
+        variances = np.where(single, pooled, squares / np.where(single, 1, n - 1))
+        weights = n / np.maximum(variances, _LEAST * total / n.sum())
+        k = len(n)
+        shares = weights / weights.sum(axis=-1, keepdims=True)
+        uneven = ((1 - shares) ** 2 / np.where(single, spare, n - 1)).sum(axis=-1)
+        scale = (k - 1) * (1 + 2 * (k - 2) / (k**2 - 1) * uneven)
+        return cls(weights, scale, (k**2 - 1) / (3 * uneven))
+
+    def f(self, means: Array) -> Array:
+        """Return the statistic of means of the groups, ``(…, k)``."""
+        shares = self.weights / self.weights.sum(axis=-1, keepdims=True)
+        centred = means - (shares * means).sum(axis=-1, keepdims=True)
+        return (self.weights * centred**2).sum(axis=-1) / self.scale
+
+
+def permute(
+    values: ArrayLike, groups: ArrayLike, permutations: int = 9999, seed: int = 0
+) -> tuple[float, float]:
+    """Return Welch's statistic and its p-value, the groups given to other subjects at random.
+
+    The p-value is (1 + replicates that reach the observed) / (1 + replicates) (Phipson and Smyth,
+    Statistical Applications in Genetics and Molecular Biology 9, 2010). Groups are numbered in the
+    order of their first subjects, so that their names change nothing.
+
+    Args:
+        values: one a subject, ``(G,)``.
+        groups: group 0 … k − 1 of each subject, ``(G,)``.
+        permutations: how many.
+        seed: equal seeds permute equally.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    numbers = numbers - numbers.mean()
+    spread = float(np.sqrt((numbers**2).mean()))
+    numbers = numbers / (spread or 1.0)
+    features = np.stack([numbers, numbers**2], axis=1)
+    _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
+    codes = np.argsort(np.argsort(first))[codes]
+    sizes = np.bincount(codes).astype(np.float64)
+
+    def statistics(labels: NDArray[np.integer]) -> Array:
+        sums = np.empty((len(labels), len(sizes), 2))
+        for g in range(len(sizes) - 1):
+            sums[:, g] = (labels == g).astype(np.float64) @ features
+        sums[:, -1] = features.sum(axis=0) - sums[:, :-1].sum(axis=1)
+        means, squares = np.moveaxis(sums / sizes[:, None], 2, 0)
+        left = np.maximum(squares - means**2, 0) * sizes
+        return Welch.of(sizes, left, len(codes)).f(means) * (spread > 0)
+
+    small = codes.astype(np.min_scalar_type(len(sizes)))
+    generator = np.random.default_rng([seed, 1])
+    rows = np.tile(small, (max(1, min(permutations, _CELLS // len(codes))), 1))
+    observed, reached = float(statistics(small[None])[0]), 0
+    for start in range(0, permutations, len(rows)):
+        batch = rows[: permutations - start]
+        generator.permuted(batch, axis=1, out=batch)
+        # Equal ones differ by rounding.
+        reached += int(np.count_nonzero(statistics(batch) >= observed * (1 - 1e-9)))
+    return observed, (1 + reached) / (1 + permutations)
 
 
 def minimum_detectable_eta2(
@@ -101,18 +182,23 @@ def minimum_detectable_eta2(
     return noncentrality / (noncentrality + efficiency * subjects)
 
 
-def minimum_detectable(sizes: ArrayLike, analysis: Anova, test: Welch) -> float | None:
-    """Return the η² that Welch's test detects, whichever groups differ."""
+def minimum_detectable(sizes: ArrayLike, within: float, test: Welch) -> float | None:
+    """Return the η² that Welch's test detects, whichever groups differ.
+
+    Args:
+        sizes: subjects in each group, ``(k,)``.
+        within: sum of squares within groups.
+        test: of these.
+    """
     n = np.asarray(sizes, dtype=np.float64)
-    if analysis.within == 0:
-        return minimum_detectable_eta2(analysis.values, analysis.groups)
-    error = analysis.within / (analysis.values - analysis.groups)
+    subjects, groups = int(n.sum()), len(n)
+    if within == 0:
+        return minimum_detectable_eta2(subjects, groups)
     # A difference is the same from whatever zero, so one group may have none.
-    alike, own = (_contrasts(w)[1:, 1:] for w in (n / error, test.weights))
+    pooled = n / (within / (subjects - groups))
+    alike, own = (_contrasts(w)[1:, 1:] for w in (pooled, test.weights))
     least = 1 / float(eigvalsh(alike, own)[-1])
-    return minimum_detectable_eta2(
-        analysis.values, analysis.groups, within=float(test.within), efficiency=least
-    )
+    return minimum_detectable_eta2(subjects, groups, within=float(test.within), efficiency=least)
 
 
 @dataclass(frozen=True)
@@ -131,19 +217,37 @@ class Moments:
     """``squares`` of replicates, ``(R, k)``."""
 
 
-def moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
-    """Return means and spread of the groups, as they are and in resamples of subjects."""
-    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
+def resampled(values: Array, groups: ArrayLike, replicates: int = 2000, seed: int = 0) -> Moments:
+    """Return means and spread of the groups, as they are and in resamples of their subjects.
+
+    Groups draw in the order of their first subjects, so that their names change nothing.
+
+    Args:
+        values: one a subject, ``(G,)``.
+        groups: group 0 … k − 1 of each, ``(G,)``, every one at least once.
+        replicates: R, in each of which a group draws as many subjects as it has.
+        seed: equal seeds draw alike.
+    """
+    codes = np.asarray(groups)
+    sizes = np.bincount(codes)
     means, squares = np.empty((2, len(sizes)))
-    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
-    for g, ids in enumerate(bootstrap.members):
-        means[g] = values[ids].mean()
-        rest = values[ids] - means[g]
+    deviations, replicated = np.empty((2, replicates, len(sizes)))
+    generator = np.random.default_rng(seed)
+    for g in np.argsort(np.unique(codes, return_index=True)[1]):
+        own, size = values[codes == g], int(sizes[g])
+        means[g] = own.mean()
+        rest = own - means[g]
         squares[g] = rest @ rest
-        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1))
-        deviations[:, g] = sums[:, 0] / sizes[g]
-        replicated[:, g] = sums[:, 1] - sums[:, 0] ** 2 / sizes[g]
-    return Moments(sizes, means, squares, deviations, replicated)
+        features, step = np.stack([rest, rest**2], axis=1), max(1, DRAWN_AT_ONCE // size)
+        for start in range(0, replicates, step):
+            drawn = np.empty((min(step, replicates - start), size))
+            for row in drawn:
+                row[:] = np.bincount(generator.integers(size, size=size), minlength=size)
+            sums = drawn @ features
+            batch = slice(start, start + step)
+            deviations[batch, g] = sums[:, 0] / size
+            replicated[batch, g] = sums[:, 1] - sums[:, 0] ** 2 / size
+    return Moments(sizes.astype(np.float64), means, squares, deviations, replicated)
 
 
 def _contrasts(weights: Array) -> Array:
@@ -151,37 +255,8 @@ def _contrasts(weights: Array) -> Array:
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
 
 
-def eta2_interval(moments: Moments, p: float) -> Interval | None:
-    """Return the interval of η² of one value a subject, whose test has this p.
-
-    Returns:
-        None with one subject in a group, or without any variation.
-    """
-    n, spread = moments.sizes, float(moments.squares.sum())
-    contrasts = _contrasts(n)
-    between = float(moments.means @ contrasts @ moments.means)
-    if n.min() < 2 or spread <= 1e-20 * (between + spread):
-        return None
-    # Sums of squares about means of n draws are by (n − 1) / n too small.
-    errors = spread, moments.replicated @ (n / (n - 1))
-    spare = float(n.sum() - len(n)) / float(n.sum())
-    return share_interval(
-        moments.means, moments.deviations, contrasts, errors, n, spare, detected=p < ALPHA
-    )
-
-
-def share_interval(
-    means: Array,
-    deviations: Array,
-    contrasts: Array,
-    errors: tuple[float, Array],
-    sizes: Array,
-    spare: float,
-    *,
-    detected: bool,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return the interval of the share of variance between groups, by inversion of a test.
+def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Interval | None:
+    """Return the interval of η² of one value a subject, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
     miss a small share nearly always. So effects of every size θ (Cohen's f, the root of the
@@ -194,24 +269,28 @@ def share_interval(
     tenth of that observed are left out. It always holds the share observed.
 
     Args:
-        means: of the groups, ``(k,)``.
-        deviations: of the means of replicates from them, ``(R, k)``.
-        contrasts: K with m' K m the sum of squares between groups of means m, ``(k, k)``.
-        errors: sum of squares within groups, observed and in replicates, ``(R,)``.
-        sizes: subjects in the groups, two or more, ``(k,)``.
-        spare: degrees of freedom of the observed errors over the number of values.
-        detected: whether the test rejects that there is no effect.
+        moments: of the groups.
+        p: of the test that there is no effect.
         confidence: coverage, between 0 and 1.
+
+    Returns:
+        None with one subject in a group, or without any variation.
     """
-    error, replicated = errors[0] / spare, np.maximum(errors[1], 1e-12 * errors[0]) / spare
+    sizes, means, within = moments.sizes, moments.means, float(moments.squares.sum())
+    contrasts = _contrasts(sizes)
     between = float(means @ contrasts @ means)
+    if sizes.min() < 2 or within <= 1e-20 * (between + within):
+        return None
+    spare = float(sizes.sum() - len(sizes)) / float(sizes.sum())
+    # Sums of squares about means of n draws are by (n − 1) / n too small, and so are the means.
+    redrawn = moments.replicated @ (sizes / (sizes - 1))
+    error, replicated = within / spare, np.maximum(redrawn, 1e-12 * within) / spare
     direction = means - means.mean()
     if between <= 1e-12 * error:
         # Without any effect there is no direction; any will do.
         direction = np.where(np.arange(len(sizes)) == sizes.argmin(), 1.0, 0.0)
     direction = direction * math.sqrt(error / (direction @ contrasts @ direction))
-    # Means of n draws vary by (n − 1) / n too little.
-    drawn = deviations * np.sqrt(sizes / (sizes - 1))
+    drawn = moments.deviations * np.sqrt(sizes / (sizes - 1))
     weighted = drawn @ contrasts
     noise, product = np.einsum("ri,ri->r", weighted, drawn), 2 * weighted @ direction
     observed, tail = math.sqrt(between / error), (1 + confidence) / 2
@@ -231,11 +310,11 @@ def share_interval(
             inside, outside = (middle, outside) if sign * off(middle) <= 0 else (inside, middle)
         return inside**2 / (1 + inside**2)
 
-    low = end(observed, observed / 10, -1) if detected else 0.0
+    low = end(observed, observed / 10, -1) if p < ALPHA else 0.0
     step = 1.0
     while off(observed + step) <= 0 and step < 1e6:
         step *= 2
     high = 1.0 if step >= 1e6 else end(0.0, observed + step, 1)
-    value = between / (between + errors[0])
+    value = between / (between + within)
     ends = min(low, value), max(high, value)
     return Interval(*ends, confidence, INVERTED, INDEPENDENT_SUBJECTS)

@@ -1,8 +1,8 @@
 """What may be wrong with the labels of a set, found from its embeddings alone.
 
-Every question is answered in the same way (`facerec.galleries.faults`): by what the same items look
-like with the fault put there on purpose. An image is given somebody else's label, a class is split
-in two, two classes are thrown together.
+Every question is answered in the same way (`facerec.galleries.label_faults`): by what the same
+items look like with the fault put there on purpose. An image is given somebody else's label, a
+class is split in two, two classes are thrown together.
 
 That classes of faces hold such faults: Deng et al., "Sub-center ArcFace", ECCV 2020.
 """
@@ -21,9 +21,17 @@ from scipy.sparse.csgraph import connected_components
 from facerec.devices import choose_device
 from facerec.errors import MetricError
 from facerec.galleries.duplicates import duplicates
-from facerec.galleries.faults import FALSE_SHARE, Floats, Ints, proposed
 from facerec.galleries.impostor_tail import accept
-from facerec.galleries.label_faults import Members, mixtures, twins, wrong_labels
+from facerec.galleries.label_faults import (
+    FALSE_SHARE,
+    Floats,
+    Ints,
+    Members,
+    mixtures,
+    proposed,
+    twins,
+    wrong_labels,
+)
 from facerec.progress import Progress
 from facerec.records.proposals import Proposal
 from facerec.verification.unit_rows import row_norms, unit_rows
@@ -70,14 +78,9 @@ def clean_set(
         progress: see `facerec.progress.Progress`.
 
     Raises:
-        MetricError: shapes that do not fit, or too few images of too few classes to compare.
+        MetricError: too few images of too few classes to compare.
     """
     raw, names, images = np.asarray(vectors), np.asarray(labels), np.asarray(ids)
-    if raw.ndim != 2 or names.shape != (len(raw),) or images.shape != (len(raw),):
-        raise MetricError(
-            f"cleaning needs embeddings (N, D) with a label and an id each, found shapes "
-            f"{raw.shape}, {names.shape} and {images.shape}"
-        )
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:
@@ -91,7 +94,7 @@ def clean_set(
 
     members = Members(unit, label, count)
     mixed, second = mixtures(members, progress)
-    fresh = np.flatnonzero(proposed(mixed))
+    fresh = np.sort(proposed(mixed)).astype(np.int64)
     number = np.arange(count)  # of the label that each second subject gets
     number[fresh] = count + np.arange(len(fresh))
     split = np.where(second, number[label], label)
@@ -114,7 +117,7 @@ def clean_set(
         # The second subject of a mixture may be no subject but what a network cannot tell apart,
         # such as profiles; nobody else's image is put there.
         first_title = np.unique(person, return_index=True)[1]
-        for row in _surest(wrong.probability):
+        for row in proposed(wrong.probability):
             nearest = int(first_title[wrong.nearest[row]])
             name = titles[nearest] if nearest < count and wrong.at_home[row] else ""
             score = float(wrong.probability[row])
@@ -137,13 +140,6 @@ def clean_set(
             yield Proposal("duplicate", going, titles[label[gone]], "", staying, score)
 
     return Cleaning(count, rows, probability, tuple(rows_of_proposals()))
-
-
-def _surest(probability: Floats) -> list[int]:
-    """Return the proposed items, the surest first."""
-    chosen = np.flatnonzero(proposed(probability))
-    found: list[int] = chosen[np.argsort(-probability[chosen], kind="stable")].tolist()
-    return found
 
 
 def _fresh_names(words: NDArray[np.str_], mixed: Ints) -> Iterator[str]:

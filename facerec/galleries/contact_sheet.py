@@ -26,25 +26,27 @@ Face = Callable[[str], str]
 
 
 def faces_of(images: Any) -> Face:
-    """Return the pictures of an image source, by their names; of None there are none."""
-    if images is None:
-        return lambda name: ""
-    names = getattr(images, "titles", images.ids).tolist()
+    """Return small JPEGs of an image source by their names, without whatever else a file carried.
+
+    There is none of a name that is not there, of an image that does not decode, and of None.
+    """
+    names = [] if images is None else getattr(images, "titles", images.ids).tolist()
     row_of = {name: row for row, name in enumerate(names)}
-    return lambda name: face_picture(images, row_of[name]) if name in row_of else ""
 
+    def face(name: str) -> str:
+        if name not in row_of:
+            return ""
+        try:
+            image = decode_image(images.encoded(row_of[name]), name, size=None, upright=True)
+        except FacerecError:
+            return ""
+        scale = _FACE / max(image.shape[:2])
+        if scale < 1:
+            image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+        return data_uri("image/jpeg", content.tobytes())
 
-def face_picture(images: Any, item: int) -> str:
-    """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
-    try:
-        image = decode_image(images.encoded(item), f"image {item}", size=None, upright=True)
-    except FacerecError:
-        return ""
-    scale = _FACE / max(image.shape[:2])
-    if scale < 1:
-        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    return data_uri("image/jpeg", content.tobytes())
+    return face
 
 
 def write_contact_sheet(

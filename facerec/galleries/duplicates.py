@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from facerec.galleries.faults import Floats, Ints
-from facerec.galleries.label_faults import Members
+from facerec.galleries.label_faults import Floats, Ints, Members
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 
@@ -81,17 +81,14 @@ def duplicates(
     if not across:
         same = members.label[close[:, 0]] == members.label[close[:, 1]]
         close, scores = close[same], scores[same]
-    first, second = np.sort(close, axis=1).T
-    swap = rank[first] > rank[second]
-    kept, gone = np.where(swap, second, first), np.where(swap, first, second)
+    close = np.sort(close, axis=1)
+    order = np.argsort(rank[close], axis=1, kind="stable")
+    kept, gone = np.take_along_axis(close, order, axis=1).T
     # An image with several likenesses goes once, for the likest of those that rank before it.
-    order = np.lexsort((kept, -scores, gone))
-    once = np.ones(len(order), bool)
-    once[1:] = gone[order][1:] != gone[order][:-1]
-    chosen = order[once]
-    chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
-    pairs = np.stack([gone[chosen], kept[chosen]], axis=1)
-    return pairs, np.minimum(scores[chosen], 1.0)
+    found = pd.DataFrame({"gone": gone, "kept": kept, "cosine": np.minimum(scores, 1.0)})
+    found = found.sort_values(["gone", "cosine", "kept"], ascending=[True, False, True])
+    found = found.drop_duplicates("gone").sort_values("cosine", ascending=False, kind="stable")
+    return found[["gone", "kept"]].to_numpy(), found["cosine"].to_numpy()
 
 
 def _least_cosine(members: Members) -> float:

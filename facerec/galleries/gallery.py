@@ -12,13 +12,14 @@ blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import IndexKind
@@ -26,7 +27,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, exclusive
 from facerec.galleries.gallery_file import FORMAT, KEPT, export_table, read_gallery
-from facerec.galleries.search import FaissIndex, nearest
+from facerec.galleries.search import FaissIndex, group_sums, nearest
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.large_arrays import take
@@ -42,6 +43,9 @@ QUERIES = 64
 
 CALIBRATION_PROBES = 4096
 """Enrolled subjects who stand in for strangers at most, where nobody else does."""
+
+OWN = "the gallery's own people"
+"""Where the probes of a calibration come from that nobody gave."""
 
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
@@ -98,8 +102,8 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers(Sequence[Answer]):
-    """The answers to all probes, each made when it is asked for; numbers alone stay."""
+class Identification:
+    """The answers to all probes, each made when it is asked for, and what the threshold means."""
 
     subjects: NDArray[np.str_]
     """Of the gallery, ``(N,)``."""
@@ -107,8 +111,10 @@ class Answers(Sequence[Answer]):
     """Of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
     scores: NDArray[np.float32]
     """Theirs, ``(n, k)``."""
-    limit: float
-    """Score from which on the best one is named."""
+    threshold: float | None
+    """Score from which on the best one is named; None where none was asked for: nobody is named."""
+    fpir: Fpir | None
+    """None without a threshold, and for a gallery without a calibration."""
     listed: int
     """Candidates of an answer."""
     failures: Mapping[int, str]
@@ -117,34 +123,18 @@ class Answers(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Answer, ...]: ...
+    def __iter__(self) -> Iterator[Answer]:
+        return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, index: int | slice) -> Answer | tuple[Answer, ...]:
-        if isinstance(index, slice):
-            return tuple(self[probe] for probe in range(*index.indices(len(self))))
-        probe = range(len(self))[index]
+    def __getitem__(self, probe: int) -> Answer:
         if self.rows[probe, 0] < 0:
             failure = self.failures.get(probe) or "its embedding has no direction"
             return Answer(None, None, None, (), failure)
         names, scores = self.subjects[self.rows[probe]].tolist(), self.scores[probe].tolist()
-        candidates = tuple(map(Candidate, names, scores))
+        candidates = tuple(map(Candidate, names, scores))[: self.listed]
         margin = scores[0] - scores[1] if len(scores) > 1 else None
-        named = names[0] if scores[0] >= self.limit else None
-        return Answer(named, scores[0], margin, candidates[: self.listed])
-
-
-@dataclass(frozen=True)
-class Identification:
-    """Answers to probes, and what the threshold means in a gallery of this size."""
-
-    answers: Sequence[Answer]
-    threshold: float | None
-    """None where none was asked for, and then nobody is named."""
-    fpir: Fpir | None
-    """None without a threshold, and for a gallery without a calibration."""
+        named = self.threshold is not None and scores[0] >= self.threshold
+        return Answer(names[0] if named else None, scores[0], margin, candidates)
 
 
 class Gallery:
@@ -212,49 +202,38 @@ class Gallery:
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             failures.setdefault(str(names[row]), why)
-        distinct, subject, images = np.unique(
-            known[usable], return_inverse=True, return_counts=True
+        distinct, first, subject, images = np.unique(
+            known[usable], return_index=True, return_inverse=True, return_counts=True
         )
         rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        begins, at = np.cumsum(images) - images, self._rows_of(distinct)
-        sums = np.empty((distinct.size, self.space.embedding_size), np.float32)
-        for who, row in enumerate(at.tolist()):
-            mine = rows[begins[who] : begins[who] + images[who]]
-            total = (embeddings.vectors[mine].astype(np.float64) / lengths[mine, None]).sum(axis=0)
-            if row >= 0:
-                weight = float(self._lengths[row]) * int(self.images[row])
-                total += self.templates[row].astype(np.float64) * weight
-            sums[who] = total
-        norms, counts = row_norms(sums), images.copy()
-        counts[at >= 0] += self.images[at[at >= 0]]
+        starts, at = np.append(0, np.cumsum(images)), self._rows_of(distinct)
+        sums = group_sums(embeddings.vectors, rows, starts, 1 / lengths[rows])
+        there, counts = np.flatnonzero(at >= 0), images.copy()
+        held = at[there]
+        sums[there] += self.templates[held] * (self._lengths * self.images)[held, None]
+        counts[there] += self.images[held]
+        norms = row_norms(sums)
         # Images that point in opposite directions leave nothing but rounding errors.
         lost = ~(norms > 1e-6 * images)
         for row in rows[np.repeat(lost, images)]:
             failures[str(names[row])] = "it and the person's other images add up to nothing"
         sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
-        means = (norms / counts).astype(np.float32)
         # New subjects in the order in which they came.
-        new = np.flatnonzero((at < 0) & ~lost)
-        new, more = new[np.argsort(rows[begins[new]])], np.flatnonzero((at >= 0) & ~lost)
-        self._index = None
-        fresh = {"templates": sums, "subjects": distinct, "_lengths": means, "images": counts}
-        for name, values in fresh.items():
-            held = getattr(self, name)
-            if name != "subjects":
-                held[at[more]] = values[more]
-            if new.size:
-                setattr(
-                    self, name, np.concatenate([held, values[new]]) if len(held) else values[new]
-                )
+        new, more = np.flatnonzero((at < 0) & ~lost), np.flatnonzero((at >= 0) & ~lost)
+        new = new[np.argsort(first[new])]
+
+        def joined(held: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+            held[at[more]] = values[more]
+            return np.concatenate([held, values[new]]) if len(held) else values[new]
+
+        self.templates, self.images = joined(self.templates, sums), joined(self.images, counts)
+        self._lengths = joined(self._lengths, (norms / counts).astype(np.float32))
+        self.subjects, self._index = joined(self.subjects, distinct), None
         asked = np.unique(known[known != ""])
         absent = asked[self._rows_of(asked) < 0]
-        return Enrolment(
-            tuple(distinct[new].tolist()),
-            tuple(distinct[more].tolist()),
-            int(images[~lost].sum()),
-            failures,
-            tuple(absent.tolist()),
-        )
+        taken = int(images[~lost].sum())
+        fresh, extended, none = (tuple(w.tolist()) for w in (distinct[new], distinct[more], absent))
+        return Enrolment(fresh, extended, taken, failures, none)
 
     def delete(self, subject: str) -> None:
         """Take a subject out: template, name, calibration scores, and any index.
@@ -270,7 +249,7 @@ class Gallery:
                 f"{subject!r} is not in the gallery of {len(self):,} people; check the name"
             )
         if self.calibration is not None and row < self.calibration.entry_subjects.size:
-            self.calibration = self.calibration.without(int(row))
+            self.calibration = self.calibration.without([row])
         # In place, block by block: a copy of a large gallery may not fit into memory.
         for start in range(row, len(self) - 1, _BLOCK):
             stop = min(start + _BLOCK, len(self) - 1)
@@ -285,12 +264,7 @@ class Gallery:
 
     def _rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
-        if not len(self) or not subjects.size:
-            return np.full(subjects.size, -1)
-        order = np.argsort(self.subjects)
-        at = np.searchsorted(self.subjects, subjects, sorter=order)
-        rows = order[np.minimum(at, len(order) - 1)]
-        return np.where(self.subjects[rows] == subjects, rows, -1)
+        return np.asarray(pd.Index(self.subjects).get_indexer(pd.Index(subjects)))
 
     # --- searching -------------------------------------------------------------------------
 
@@ -317,15 +291,10 @@ class Gallery:
             NaN for a probe that is zero or not finite.
 
         Raises:
-            MetricError: probes of another size, no count, or an empty gallery.
+            MetricError: an empty gallery.
             MissingExtraError: FAISS is asked for and not installed.
         """
         probes = np.asarray(vectors)
-        if probes.ndim != 2 or probes.shape[1] != self.space.embedding_size or count < 1:
-            raise MetricError(
-                f"a search takes probes of shape (n, {self.space.embedding_size}) and returns one "
-                f"candidate at least, found {probes.shape} and {count}"
-            )
         if not len(self):
             raise MetricError("the gallery is empty, so nobody can be found; enrol people first")
         if index == "auto":
@@ -358,27 +327,25 @@ class Gallery:
             # In memory alone and built again after every change: no centre keeps who was deleted.
             self._index = self._index or FaissIndex(self.templates)
             candidates, bounds = self._index.search(single, listed)
-        rows = np.empty((len(units), count), np.int64)
-        scores = np.empty((len(units), count), np.float32)
-        # How far a float32 product of unit vectors can be off, twice.
-        slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
-        for probe, unit in enumerate(units):
-            chosen = np.sort(candidates[probe][candidates[probe] >= 0])
-            mine = self._score(unit, chosen)
-            order = np.argsort(-mine, kind="stable")[:count]
-            certain = listed == len(self) or mine[order[-1]] > bounds[probe] + slack
-            if kind == "exact" and not certain:
-                blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
-                mine = np.concatenate([self._score(unit, block) for block in blocks])
-                chosen = np.flatnonzero(mine >= np.partition(mine, -count)[-count])
-                mine = mine[chosen]
-                order = np.argsort(-mine, kind="stable")[:count]
-            if order.size < count:
-                raise MetricError(
-                    f"the {kind} index found {order.size} of {count} candidates; search exactly, "
-                    "or ask for fewer"
-                )
-            rows[probe], scores[probe] = chosen[order], mine[order]
+        candidates = np.sort(candidates, axis=1)
+        scores = np.stack([self._score(*each) for each in zip(units, candidates, strict=True)])
+        scores[candidates < 0] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        rows = np.take_along_axis(candidates, order, axis=1)
+        scores = np.take_along_axis(scores, order, axis=1)
+        if np.isneginf(scores).any():
+            raise MetricError(
+                f"the {kind} index found fewer than {count} candidates; search exactly, or ask for "
+                "fewer"
+            )
+        if kind == "exact" and listed < len(self):
+            # How far a float32 product of unit vectors can be off, twice.
+            slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
+            blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
+            for probe in np.flatnonzero(scores[:, -1] <= bounds + slack):
+                every = np.concatenate([self._score(units[probe], block) for block in blocks])
+                rows[probe] = np.argsort(-every, kind="stable")[:count]
+                scores[probe] = every[rows[probe]]
         return rows, scores
 
     def _score(self, unit: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -413,16 +380,10 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: an FPIR and a threshold, an FPIR without a calibration, a threshold that is
-                NaN, or no candidate.
+            MetricError: an FPIR and a threshold, or an FPIR without a calibration.
         """
         if fpir is not None and threshold is not None:
             raise MetricError("an FPIR and a threshold are two ways to say one thing; give one")
-        if count < 1 or (threshold is not None and np.isnan(threshold)):
-            raise MetricError(
-                "an identification lists one candidate at least, and its threshold is a number, "
-                f"found {count} and {threshold}"
-            )
         if isinstance(probes, Embeddings):
             self.space.check(Space.of(probes), where)
             vectors, failures = probes.vectors, probes.failures
@@ -434,9 +395,7 @@ class Gallery:
         if point is not None:
             limit = point.threshold
         rows, scores = self.search(vectors, max(count, 2), index=index, progress=progress)
-        least = np.inf if limit is None else limit
-        answers = Answers(self.subjects, rows, scores, least, count, failures)
-        return Identification(answers, limit, point)
+        return Identification(self.subjects, rows, scores, limit, point, count, failures)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
         """Return threshold and FPIR at this gallery's size, from one of the two.
@@ -486,41 +445,31 @@ class Gallery:
             MetricError: nobody to compare with.
         """
         if impostors is None:
-            of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
-            vectors: NDArray[np.floating] = self.templates[of_probe]
-            note = {"probes": "the gallery's own people"}
+            rows = of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
+            vectors: NDArray[np.floating] = self.templates
+            where = OWN
         else:
             self.space.check(Space.of(impostors), where)
-            names = None
-            if impostors.subjects is not None:
-                names = text_array(impostors.subjects, where)
-            rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
-            vectors = take(impostors.vectors, rows)
+            vectors, given = impostors.vectors, impostors.subjects
+            known = [""] * len(vectors) if given is None else text_array(given, where)
+            rows = np.flatnonzero(row_norms(vectors) > 0)
             # An image without a name is a subject of its own. Strangers have numbers below 0.
-            known = [""] * len(impostors.vectors) if names is None else names
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
             at = self._rows_of(own)
             of_probe = np.where(at >= 0, at, -1 - np.unique(own, return_inverse=True)[1])
-            note = {"probes": where, "persons": "given" if names is not None else "one an image"}
-        if not len(self) or not len(vectors):
-            raise MetricError(
-                f"{where}: {len(vectors)} usable embeddings of impostors and {len(self)} enrolled "
-                "people are nothing to calibrate with; both are needed"
-            )
-        nearest, scores = self.search(vectors, DEPTH + 1, index="exact", progress=progress)
         # Who would meet nobody else is no stranger to this gallery.
-        alone = (of_probe == 0) if len(self) == 1 else np.zeros(len(of_probe), bool)
-        if alone.all():
+        stay = (of_probe != 0) | (len(self) != 1)
+        if not len(self) or not stay.any():
             raise MetricError(
-                f"{where}: nobody but the one person who is enrolled, so nothing to calibrate "
-                "with; give embeddings of other people"
+                f"{where}: {stay.sum()} usable embeddings of impostors and {len(self)} enrolled "
+                "people are nothing to calibrate with; both are needed, and of different people"
             )
-        nearest, scores, of_probe = nearest[~alone], scores[~alone], of_probe[~alone]
+        probes, of_probe = take(vectors, rows[stay]), of_probe[stay]
+        nearest, scores = self.search(probes, DEPTH + 1, index="exact", progress=progress)
         # A subject with itself is no impostor.
-        nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None], DEPTH)
-        self.calibration = Calibration(
-            scores, nearest, of_probe.astype(np.int64), np.arange(len(self)), note
-        )
+        nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None])
+        kept = scores[:, :DEPTH], nearest[:, :DEPTH], of_probe.astype(np.int64)
+        self.calibration = Calibration(*kept, np.arange(len(self)), {"probes": where})
         return self.calibration
 
     def recalibrate(self, progress: Progress | None = None) -> None:
@@ -528,7 +477,7 @@ class Gallery:
 
         Impostors are not at hand any more; deleted people are out of their scores already.
         """
-        if self.calibration is not None and "persons" in self.calibration.note:
+        if self.calibration is not None and self.calibration.note.get("probes") != OWN:
             return
         self.calibration = None
         if len(self) > 1:

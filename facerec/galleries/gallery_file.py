@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError, MissingExtraError
@@ -16,7 +17,7 @@ from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
 from facerec.names import same_names
-from facerec.npz import ArchiveError, read_arrays
+from facerec.npz import read_arrays
 from facerec.verification.unit_rows import row_norms
 
 FORMAT = "facerec gallery 1"
@@ -26,8 +27,6 @@ MAX_BYTES = 64 << 30
 
 KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
-
-_BLOCK = 8192
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -46,7 +45,7 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
         note = parse_json(str(arrays["note"][()]))
         if note["format"] != FORMAT or note["fusion"] != "unit":
             raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")
-        space = Space.from_json(note["space"])
+        space = Space(**note["space"])
         calibration = note["calibration"]
         if calibration is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
@@ -57,15 +56,10 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
             "path, or enrol people first"
         ) from problem
-    except ArchiveError as problem:
-        raise DatasetError(
-            f"{path}: no whole gallery file ({problem}); give the file that facerec enroll "
-            "wrote, or enrol everybody anew"
-        ) from problem
     except (KeyError, TypeError, ValueError, AttributeError, MetricError) as error:
         raise DatasetError(
-            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); enrol "
-            "everybody anew with facerec enroll"
+            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); give the file "
+            "that facerec enroll wrote, or enrol everybody anew"
         ) from error
 
 
@@ -73,28 +67,24 @@ def _checked(
     arrays: dict[str, NDArray[Any]], space: Space, calibration: Calibration | None
 ) -> Arrays:
     """Return the arrays, names in one Unicode form; refuse what no gallery has."""
-    people = len(arrays["subjects"])
-    kinds = {
-        "subjects": ("U", (people,)),
-        "templates": ("f", (people, space.embedding_size)),
-        "lengths": ("f", (people,)),
-        "images": ("i", (people,)),
-    }
-    if any((arrays[name].dtype.kind, arrays[name].shape) != kinds[name] for name in kinds):
-        raise ValueError("its arrays do not fit together")
+    people, size = len(arrays["subjects"]), space.embedding_size
+    kinds = {"subjects": "U", "templates": "f", "lengths": "f", "images": "i"}
+    for name, kind in kinds.items():
+        shape = (people, size) if name == "templates" else (people,)
+        if arrays[name].dtype.kind != kind or arrays[name].shape != shape:
+            raise ValueError(f"its {name} do not fit")
     # Templates were unit vectors when they were written.
     if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
         raise ValueError("a template is not of length 1")
     if calibration is not None:
-        entries = calibration.entry_subjects.size
-        numbered = np.array_equal(calibration.entry_subjects, np.arange(entries))
-        if not numbered or entries > people or calibration.entries.min() < -1:
+        subjects = calibration.entry_subjects
+        numbered = np.array_equal(subjects, np.arange(subjects.size)) and subjects.size <= people
+        if not numbered or calibration.entries.min() < -1:
             raise ValueError("its calibration is of another gallery")
-    subjects = same_names(arrays["subjects"])
-    names, counts = np.unique(subjects, return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(f"{str(names[counts > 1][0])!r} is in it twice")
-    return {**arrays, "subjects": subjects}
+    names = pd.Series(same_names(arrays["subjects"]))
+    for name in names[names.duplicated()]:
+        raise ValueError(f"{name!r} is in it twice")
+    return {**arrays, "subjects": same_names(arrays["subjects"])}
 
 
 def export_table(
@@ -121,17 +111,11 @@ def export_table(
         raise MissingExtraError(
             f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
         ) from problem
-    kinds = {"image_id": pa.string(), "subject_id": pa.string(), "images": pa.int64()}
-    kinds["embedding"] = pa.list_(pa.float32())
+    names, size = pa.array(subjects.tolist(), pa.string()), templates.shape[1]
+    starts = np.arange(0, templates.size + 1, size)
+    vectors = pa.LargeListArray.from_arrays(starts, pa.array(templates.reshape(-1)))
+    columns = {"image_id": names, "subject_id": names, "images": images, "embedding": vectors}
     about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
-    schema = pa.schema(list(kinds.items()), metadata=about)
-    with (
-        atomic_path(path, DatasetError, private=True) as temporary,
-        pq.ParquetWriter(temporary, schema) as writer,
-    ):
-        for start in range(0, len(subjects), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            names = subjects[block].tolist()
-            columns = names, names, images[block], list(templates[block])
-            arrays = list(map(pa.array, columns, kinds.values()))
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    with atomic_path(path, DatasetError, private=True) as temporary:
+        # Numbers hardly compress, and a dictionary of them is larger than they are.
+        pq.write_table(pa.table(columns, metadata=about), temporary, use_dictionary=False)

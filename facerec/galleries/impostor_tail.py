@@ -17,11 +17,10 @@ them:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, log_ndtr
+from scipy.stats import false_discovery_control
 
 from facerec.large_arrays import empty
 
@@ -39,38 +38,10 @@ _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 # subject would weigh too much in them, and rows without one would look too good beside it.
 _CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
-_SAMPLE = 1 << 20
+_SAMPLE = 2048
 _BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
-
-
-@dataclass(frozen=True)
-class ImpostorTail:
-    """The tail of impostors' scores: P(w above t) = exp(−(t − δ)/σ) for one impostor."""
-
-    slope: float
-    """σ: 1 for normal scores, more for a heavier tail."""
-    shift: float
-    """δ."""
-    centre: float
-    """Of standardised scores."""
-    spread: float
-    """Of standardised scores."""
-
-    def log_expected(self, scores: NDArray[np.floating], candidates: int) -> NDArray[np.float64]:
-        """Return the logarithm of how many of so many impostors are expected at or above a score.
-
-        Args:
-            scores: standardised, of any shape.
-            candidates: subjects that each is the best of.
-        """
-        return np.log(candidates) - (self.exponents(scores) - self.shift) / self.slope
-
-    def exponents(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return w of standardised scores; −∞ where there is none."""
-        z = (scores.astype(np.float64) - self.centre) / self.spread
-        return np.where(np.isneginf(z), -np.inf, -log_ndtr(-z))
 
 
 def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -100,40 +71,23 @@ def standardise(
         first: rows of unit length, ``(R, D)``.
         second: rows of unit length, ``(C, D)``.
     """
-    centred = [
-        subtracted(side, side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS))
+    sides = [
+        np.subtract(
+            side,
+            (side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32),
+            out=empty(side.shape, np.float32),
+        )
         for side in (first, second)
     ]
-    moments = [_second_moment(side) for side in centred]
+    moments = [(side.T @ side).astype(np.float64) / len(side) for side in sides]
     usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
-    scaled = []
-    for side, other, count in (
-        (centred[0], moments[1], len(second)),
-        (centred[1], moments[0], len(first)),
-    ):
+    for side, other, count in zip(sides, moments[::-1], (len(second), len(first)), strict=True):
         for start in range(0, len(side), _BLOCK):
-            rows = side[start : start + _BLOCK].astype(np.float64)
+            rows = side[start : start + _BLOCK]
             own = np.einsum("nd,de,ne->n", rows, other, rows, optimize=True)
             spread = (count * own + _SPREAD_ROWS * usual) / (count + _SPREAD_ROWS)
-            side[start : start + _BLOCK] = rows / spread[:, np.newaxis] ** 0.25
-        scaled.append(side)
-    return scaled[0], scaled[1]
-
-
-def subtracted(side: NDArray[np.floating], mean: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return rows ``(n, D)`` less a mean ``(D,)``."""
-    rest = empty(side.shape, np.float32)
-    for start in range(0, len(side), _BLOCK):
-        rest[start : start + _BLOCK] = side[start : start + _BLOCK] - mean
-    return rest
-
-
-def _second_moment(side: NDArray[np.float32]) -> NDArray[np.float64]:
-    total = np.zeros((side.shape[1], side.shape[1]))
-    for start in range(0, len(side), _BLOCK):
-        rows = side[start : start + _BLOCK].astype(np.float64)
-        total += rows.T @ rows
-    return total / len(side)
+            rows /= spread[:, np.newaxis] ** 0.25
+    return sides[0], sides[1]
 
 
 def centre_and_spread(
@@ -149,23 +103,9 @@ def centre_and_spread(
         second: ``(C, D)``.
         same: both are one set, of which no row is compared with itself.
     """
-    if len(first) * len(second) <= _SAMPLE:
-        products = (
-            (first @ second.T)[~np.eye(len(first), dtype=bool)] if same else (first @ second.T)
-        )
-    else:
-        generator = np.random.default_rng(0)
-        row = generator.integers(len(first), size=_SAMPLE)
-        column = generator.integers(len(second), size=_SAMPLE)
-        row, column = (side[row != column] if same else side for side in (row, column))
-        products = np.concatenate(
-            [
-                np.einsum(
-                    "nd,nd->n", first[row[at : at + _BLOCK]], second[column[at : at + _BLOCK]]
-                )
-                for at in range(0, len(row), _BLOCK)
-            ]
-        )
+    generator = np.random.default_rng(0)
+    row, column = (generator.permutation(len(side))[:_SAMPLE] for side in (first, second))
+    products = (first[row] @ second[column].T)[(row[:, None] != column) | (not same)]
     if not products.size:
         return 0.0, 1.0
     low, middle = np.quantile(products, [_NORMAL_QUANTILE, 0.5])
@@ -187,11 +127,13 @@ def fit_tail(
     Returns:
         The logarithm of each row's p-value, ``(n,)``.
     """
-    exponents = ImpostorTail(_SLOPE, _SHIFT, *scale).exponents(best)
+    z = (best.astype(np.float64) - scale[0]) / scale[1]
+    exponents = np.where(np.isneginf(z), -np.inf, -log_ndtr(-z))
     known = np.zeros(len(best), bool)
     for _ in range(_ROUNDS):
-        tail = ImpostorTail(*_moments(exponents, candidates, known), *scale)
-        values = log_p_value(tail.log_expected(best[:, 0], candidates))
+        slope, shift = _moments(exponents, candidates, known)
+        # Of so many impostors e^−(w − δ)/σ each is expected at or above the best.
+        values = log_p_value(np.log(candidates) - (exponents[:, 0] - shift) / slope)
         now = accept(values, share)
         if np.array_equal(known, now):
             break
@@ -229,10 +171,6 @@ def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
         log_p: ``(n,)``.
         share: in (0, 1).
     """
-    order = np.argsort(log_p, kind="stable")
-    limits = np.log(share) + np.log(np.arange(1, len(log_p) + 1)) - np.log(max(len(log_p), 1))
-    within = np.flatnonzero(log_p[order] <= limits)
-    chosen = np.zeros(len(log_p), bool)
-    if within.size:
-        chosen[order[: within[-1] + 1]] = True
-    return chosen
+    if not len(log_p):
+        return np.zeros(0, bool)
+    return np.asarray(false_discovery_control(np.exp(log_p)) <= share)

@@ -1,4 +1,11 @@
-"""Which labels of a set are wrong, which two are of one subject, and which is of two subjects."""
+"""Which labels of a set are wrong, which two are of one subject, and which is of two subjects.
+
+A statistic is taken of each item as it is, and again after the fault in question was put there on
+purpose. A logistic regression says how much more frequent what an item shows is among the planted
+ones; how many items have the fault follows from those beyond the median of the planted ones, where
+hardly a sound item lies (Storey, JRSS B 64, 2002). Proposed is the longest list of which at most a
+fixed share is false in expectation (Efron, "Large-Scale Inference", 2010, chapter 5).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +17,21 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from facerec.errors import MetricError
-from facerec.galleries.faults import (
-    FALSE_SHARE,
-    Floats,
-    Ints,
-    features_of,
-    log_ratio,
-    probability_of,
-    share_beyond,
-)
 from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
-from facerec.galleries.search import best_columns
-from facerec.large_arrays import empty, group_blocks, take
+from facerec.galleries.search import best_columns, group_sums
+from facerec.large_arrays import empty
 from facerec.progress import Progress
+from facerec.verification.unit_rows import row_norms
+
+Floats = NDArray[np.float64]
+
+Ints = NDArray[np.int64]
+
+FALSE_SHARE = 0.02
+"""Of a list of proposals, how many may be false, in expectation."""
+
+_RIDGE = 1e-5
+"""Penalty on the squared slopes of standardised features, where both groups weigh 1."""
 
 _LEAST_OF_A_SUBJECT = 3
 """Images that make a second subject in a class."""
@@ -31,6 +40,63 @@ _TILE = 2048
 
 _ROUNDS = 6
 """Of estimating means and wrong labels from each other."""
+
+
+def proposed(probability: Floats) -> list[int]:
+    """Return which items to propose, the surest first: the longest list that is sure enough.
+
+    Args:
+        probability: of the fault, ``(n,)``.
+    """
+    order = np.argsort(-probability, kind="stable")
+    false = np.cumsum(1 - probability[order]) / np.arange(1, len(order) + 1)
+    chosen = order[: np.count_nonzero(false <= FALSE_SHARE)]
+    found: list[int] = chosen[probability[chosen] > 0.5].tolist()
+    return found
+
+
+def share_beyond(observed: Floats, planted: Floats) -> float:
+    """Return the share of items with a fault, from those beyond the median of the planted ones.
+
+    A fault that nobody has stays possible, or no single one would ever be seen.
+    """
+    beyond = np.count_nonzero(observed > np.median(planted))
+    return float(np.clip(2 * max(float(beyond), 0.5) / max(len(observed), 1), 1e-6, 0.45))
+
+
+def log_ratio(sound: Floats, faulty: Floats, asked: Floats, weights: Floats) -> Floats:
+    """Return the logarithm of how much more frequent features are among faulty items, ``(q,)``.
+
+    By logistic regression with equal weights of both groups; a small penalty on its slopes keeps
+    them finite where the groups are apart.
+
+    Args:
+        sound: features, ``(n, F)``.
+        faulty: features, ``(m, F)``.
+        asked: features, ``(q, F)``.
+        weights: how sound each of ``sound`` seems, ``(n,)``.
+    """
+    from scipy.optimize import minimize
+
+    features = np.concatenate([sound, faulty])
+    center, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
+    # Of every item what is evidence against its group, so that all have the same loss.
+    sign = np.repeat([-1.0, 1.0], [len(sound), len(faulty)])
+    design = sign[:, None] * np.insert((features - center) / spread, 0, 1.0, axis=1)
+    weight = np.append(weights / weights.sum(), np.full(len(faulty), 1 / len(faulty)))
+    penalty = np.append(1e-9, np.full(features.shape[1], _RIDGE))
+
+    def loss(slopes: Floats) -> tuple[float, Floats]:
+        margins = design @ slopes
+        value = weight @ np.logaddexp(0, -margins) + penalty @ slopes**2 / 2
+        return value, penalty * slopes - design.T @ (weight * expit(-margins))
+
+    def curvature(slopes: Floats) -> Floats:
+        share = expit(design @ slopes)
+        return (design * (weight * share * (1 - share))[:, None]).T @ design + np.diag(penalty)
+
+    found = minimize(loss, np.zeros(len(penalty)), jac=True, hess=curvature, method="trust-exact")
+    return np.asarray(np.insert((asked - center) / spread, 0, 1.0, axis=1) @ found.x)
 
 
 class WrongLabels(NamedTuple):
@@ -42,19 +108,6 @@ class WrongLabels(NamedTuple):
     """The nearest other class, ``(n,)``."""
     at_home: NDArray[np.bool_]
     """Whether that is more probably the right one than that the subject is not in the set."""
-
-
-class Means(NamedTuple):
-    """Weighted sums of the unit vectors of each class."""
-
-    sums: NDArray[np.float32]
-    """``(C, D)``."""
-    lengths: Floats
-    """Of the sums, ``(C,)``."""
-    directions: NDArray[np.float32]
-    """The sums at length 1, ``(C, D)``; of a class without images 0."""
-    masses: Floats
-    """Sums of the weights, ``(C,)``."""
 
 
 class Members:
@@ -75,57 +128,11 @@ class Members:
         """Return the images of a class."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
-    def means(self, weights: Floats) -> Means:
-        """Return the weighted means of all classes."""
-        size = self.classes, self.unit.shape[1]
-        sums, directions = empty(size, np.float32), empty(size, np.float32)
-        lengths = np.empty(self.classes)
-        for first, last in group_blocks(self.starts):
-            block = slice(first, last)
-            sums[block] = 0
-            rows = self.order[self.starts[first] : self.starts[last]]
-            if rows.size:
-                weighted = self.unit[rows].astype(np.float64) * weights[rows, None]
-                present, begin = np.unique(self.label[rows], return_index=True)
-                sums[present] = np.add.reduceat(weighted, begin)
-            lengths[block] = np.linalg.norm(sums[block].astype(np.float64), axis=1)
-            directions[block] = sums[block] / np.maximum(lengths[block], 1e-9)[:, None]
-        masses = np.bincount(self.label, weights, self.classes).astype(np.float64)
-        return Means(sums, lengths, directions, masses)
-
-
-def nearest_classes(
-    unit: NDArray[np.float32],
-    own: Ints,
-    centers: NDArray[np.float32],
-    usable: NDArray[np.bool_],
-    device: torch.device,
-    progress: Progress | None = None,
-    doing: str = "",
-) -> tuple[Floats, Ints]:
-    """Return for each vector the largest cosine to a centre that is not its own, and which it is.
-
-    Args:
-        unit: unit vectors, ``(n, D)``.
-        own: the centre of each that does not count, ``(n,)``.
-        centers: unit vectors, ``(C, D)``.
-        usable: which centres count at all, ``(C,)``.
-        device: where to compute.
-        progress: called with the vectors done.
-        doing: what that is called.
-
-    Returns:
-        cosines ``(n,)``, −1 where there is no other centre, and centres ``(n,)``.
-    """
-    rows = np.flatnonzero(usable)
-    if not rows.size:
-        return np.full(len(unit), -1.0), np.zeros(len(unit), np.int64)
-    scores, places = best_columns(unit, take(centers, rows), 2, device, doing, progress)
-    which = rows[places]
-    # The second best where the best is its own, or the only one.
-    at = np.where(which[:, 0] == own, which.shape[1] - 1, 0)
-    best = np.where(which[np.arange(len(at)), at] == own, -1, scores[np.arange(len(at)), at])
-    return np.clip(best.astype(np.float64), -1, 1), which[np.arange(len(at)), at]
+    def sums(self, weights: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the weighted sum of each class, ``(C, D)``, and it at length 1 or as 0."""
+        sums = group_sums(self.unit, self.order, self.starts, weights[self.order])
+        lengths = np.maximum(np.nan_to_num(row_norms(sums)), 1e-9)[:, None].astype(np.float32)
+        return sums, np.divide(sums, lengths, out=empty(sums.shape, np.float32))
 
 
 def wrong_labels(
@@ -147,14 +154,19 @@ def wrong_labels(
     probability, share = np.zeros(count), 0.0
     for turn in range(_ROUNDS):
         weights = 1 - probability
-        sums, lengths, centers, masses = members.means(weights)
+        sums, centers = members.sums(weights)
+        masses = np.bincount(mine, weights, members.classes)
+        centers[masses <= 0.5] = 0  # of which nobody is sure
         doing = f"looking for wrong labels, {turn + 1} of {_ROUNDS}"
-        other, nearest = nearest_classes(
-            members.unit, mine, centers, masses > 0.5, device, progress, doing
-        )
-        own, strange, squared = _left_out(members, sums, lengths, weights, theirs)
+        scores, which = best_columns(members.unit, centers, 2, device, doing, progress)
+        # The second best where the best is its own, or the only one.
+        at = np.where(which[:, 0] == mine, which.shape[1] - 1, 0)
+        other = scores[np.arange(count), at].astype(np.float64)
+        nearest = which[np.arange(count), at].astype(np.int64)
+        own, length = _left_out(members, sums, weights, np.arange(count))
+        strange, _ = _left_out(members, sums, weights, theirs)
         mass = masses[mine] - weights
-        known = (mass > 0.3) & (squared > 1e-6)
+        known = (mass > 0.3) & (length > 1e-3)
         borrowed = known[theirs] & (mine[theirs] != mine)
         if not known.any() or not borrowed.any():
             raise MetricError(
@@ -166,9 +178,9 @@ def wrong_labels(
             probability = np.where(own > np.quantile(strange[borrowed], 0.99), 0.0, 0.475)
         last = turn == _ROUNDS - 1
         sound = np.maximum(1 - (1 if last else 2) * probability[known], 1e-6)
-        features = features_of((own, other), mass)
-        inside = features_of((strange, np.maximum(own, other)), mass[theirs])[borrowed]
-        outside = features_of((strange, other), mass[theirs])[borrowed]
+        features = _features(own, other, mass)
+        inside = _features(strange, np.maximum(own, other), mass[theirs])[borrowed]
+        outside = _features(strange, other, mass[theirs])[borrowed]
         ratio = np.logaddexp(
             *(log_ratio(features[known], planted, features, sound) for planted in (inside, outside))
         )
@@ -179,41 +191,31 @@ def wrong_labels(
     return WrongLabels(probability, nearest, known & at_home)
 
 
+def _features(own: Floats, other: Floats, count: Floats) -> Floats:
+    """Return cosines to means, of ``count`` images the one, and how they depend on that number."""
+    rest = 1 / np.maximum(count, 0.5)
+    return np.stack([own, other, rest, own * rest, other * rest], axis=1)
+
+
 def _left_out(
-    members: Members, sums: NDArray[np.float32], lengths: Floats, weights: Floats, theirs: Ints
-) -> tuple[Floats, Floats, Floats]:
-    """Return cosines to means that leave one image out.
+    members: Members, sums: NDArray[np.float32], weights: Floats, other: Ints
+) -> tuple[Floats, Floats]:
+    """Return cosines to classes of other images that leave those out, and the lengths of the rests.
 
     Args:
         members: the images.
         sums: of the classes, ``(C, D)``.
-        lengths: theirs, ``(C,)``.
         weights: of the images in the sums, ``(n,)``.
-        theirs: another image for each, ``(n,)``.
-
-    Returns:
-        for each image its cosine to the others of its class; to the others of the class of
-        ``theirs`` but that one; and the square of the length of the sum that itself is left out
-        of; ``(n,)`` each.
+        other: an image for each, itself for its own class, ``(n,)``.
     """
-    unit, label = members.unit, members.label
-    count = len(label)
-    own, squared, strange = np.empty(count), np.empty(count), np.empty(count)
-    blocks = [slice(i, i + _TILE) for i in range(0, count, _TILE)]
-    for block in blocks:
-        product = np.einsum("nd,nd->n", unit[block], sums[label[block]], dtype=np.float64)
-        weight = weights[block]
-        squared[block] = lengths[label[block]] ** 2 - 2 * weight * product + weight**2
-        own[block] = product - weight
-    squared = np.maximum(squared, 0)
-    left = np.sqrt(squared)
-    own /= np.maximum(left, 1e-6)
-    for block in blocks:
-        other = theirs[block]
-        rest = sums[label[other]] - weights[other, None] * unit[other]
-        strange[block] = np.einsum("nd,nd->n", unit[block], rest, dtype=np.float64)
-    strange /= np.maximum(left[theirs], 1e-6)
-    return np.clip(own, -1, 1), np.clip(strange, -1, 1), squared
+    cosines, lengths = np.empty((2, len(other)))
+    for start in range(0, len(other), _TILE):
+        block = slice(start, start + _TILE)
+        left = other[block]
+        rest = sums[members.label[left]] - weights[left, None] * members.unit[left]
+        lengths[block] = np.linalg.norm(rest, axis=1)
+        cosines[block] = np.einsum("nd,nd->n", members.unit[block], rest)
+    return np.clip(cosines / np.maximum(lengths, 1e-6), -1, 1), lengths
 
 
 def twins(
@@ -225,7 +227,7 @@ def twins(
         of each class the logarithm of the chance that the best of all impostors is as much alike as
         its nearest one, and that one, ``(C,)`` each.
     """
-    means = members.means(np.ones(len(members.label))).directions
+    means = members.sums(np.ones(len(members.label)))[1]
     rows, columns = standardise(means, means)
     doing = "looking for subjects with two labels"
     scores, others = best_columns(rows, columns, RANKS + 1, device, doing, progress)
@@ -268,33 +270,32 @@ def mixtures(
         _, planted[index] = _split(members.unit[np.concatenate(halves)])
         if progress is not None:
             progress("looking for mixtures", index + 1, len(large))
+    cosines, faulty, doubt = observed[:, :1], planted[:, :1], np.zeros(len(large))
+    for _ in range(_ROUNDS):
+        # What looks faulty is no example of what is sound, and what is doubtful hardly is.
+        sound = np.maximum(1 - 2 * doubt, 1e-6)
+        ratio, known = (log_ratio(cosines, faulty, each, sound) for each in (cosines, faulty))
+        doubt = expit(ratio + logit(share_beyond(ratio, known)))
     # What does not hold together is no second subject, but several wrong labels.
-    holds = observed[:, 1] > np.quantile(planted[:, 1], 0.05)
-    probability[large] = np.where(holds, probability_of(observed[:, :1], planted[:, :1]), 0.0)
+    probability[large] = np.where(observed[:, 1] > np.quantile(planted[:, 1], 0.05), doubt, 0.0)
     return probability, second
 
 
 def _split(unit: NDArray[np.float32]) -> tuple[NDArray[np.bool_], Floats]:
-    """Split images in two by spherical 2-means, from the direction in which they spread most.
+    """Split images in two by 2-means, from the direction in which they spread most.
 
     Returns:
         which are in the smaller half, ``(n,)``, and the cosine of the two means and the mean cosine
         of different images within the half where it is less, ``(2,)``.
     """
+    from scipy.cluster.vq import kmeans2
+
     vectors = unit.astype(np.float64)
     centered = vectors - vectors.mean(axis=0)
-    gram = centered @ centered.T
-    side = np.linalg.eigh(gram)[1][:, -1] > 0
-    for _ in range(20):
-        if side.all() or not side.any():
-            break
-        sums = np.stack([vectors[~side].sum(axis=0), vectors[side].sum(axis=0)])
-        means = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
-        scores = vectors @ means.T
-        moved = scores[:, 1] > scores[:, 0]
-        if (moved == side).all():
-            break
-        side = moved
+    side = np.linalg.eigh(centered @ centered.T)[1][:, -1] > 0
+    if side.any() and not side.all():
+        means = np.stack([vectors[~side].mean(axis=0), vectors[side].mean(axis=0)])
+        side = kmeans2(vectors, means, iter=10, minit="matrix", missing="raise")[1] > 0
     if side.sum() * 2 > len(side):
         side = ~side
     sizes = np.array([len(side) - side.sum(), side.sum()], float)

@@ -7,6 +7,8 @@ scores as high. An image whose subject nobody names is a subject of its own.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +25,10 @@ from facerec.galleries.impostor_tail import (
     centre_and_spread,
     fit_tail,
     standardise,
-    subtracted,
 )
-from facerec.galleries.search import best_columns
-from facerec.large_arrays import empty, group_blocks
+from facerec.galleries.search import best_columns, group_sums
 from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms, unit_rows
-
-_BLOCK = 1 << 14
 
 # Best ones kept of a row where several images may be of one subject whom nobody names.
 _UNNAMED_RANKS = 24
@@ -103,14 +101,12 @@ class Side:
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
-        templates = empty((len(self), self.vectors.shape[1]), np.float32)
-        for start, stop in group_blocks(self.starts):
-            first, last = self.starts[start], self.starts[stop]
-            rows = self.vectors[self.rows[first:last]].astype(np.float64)
-            sums = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
-            sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: one of nobody
-            templates[start:stop] = unit_rows(sums, row_norms(sums), np.arange(len(sums)))
-        return templates
+        sums = group_sums(self.vectors, self.rows, self.starts, np.ones(len(self.rows)))
+        norms = row_norms(sums)
+        lost = np.isnan(norms)  # opposite images cancel out: one of nobody
+        sums[lost], norms[lost] = 1.0, math.sqrt(sums.shape[1])
+        sums /= norms[:, None].astype(np.float32)
+        return sums
 
 
 @dataclass(frozen=True)
@@ -174,11 +170,8 @@ def find_overlap(
 
     Raises:
         DatasetError: embeddings without ids, of different lengths, or none that is usable.
-        MetricError: a share that is none, or one subject on either side, to whom nobody can be
-            compared.
+        MetricError: one subject on either side, to whom nobody can be compared.
     """
-    if not 0 < share < 1:
-        raise MetricError(f"the share of false proposals is {share}; give one between 0 and 1")
     if a.vectors.shape[1] != b.vectors.shape[1]:
         raise DatasetError(
             f"{names[0]} has embeddings of {a.vectors.shape[1]} dimensions and {names[1]} of "
@@ -196,10 +189,12 @@ def find_overlap(
     where, stage = choose_device(device), "comparing templates"
     scores, others = best_columns(rows, columns, ranks, where, stage, progress)
     nearest = others[:, 0].copy()
-    scores = _without_more_of_the_best(scores, others, templates[1], second.named)
+    scores = _without_more_of_the_best(scores, others, columns, second.named)
     scale = centre_and_spread(rows, columns)
     log_p = fit_tail(scores[:, :RANKS], len(second), scale, share)
-    return Overlap(first, second, share, _proposals(first, second, log_p, nearest, share))
+    log_p[~accept(log_p, share)] = np.nan
+    matches = _proposals(first, second, log_p, nearest, templates)
+    return Overlap(first, second, share, tuple(matches))
 
 
 def _without_more_of_the_best(
@@ -215,7 +210,7 @@ def _without_more_of_the_best(
     Args:
         scores: of each row with its best subjects, descending, ``(n, k)``.
         subjects: numbers of these subjects.
-        templates: of the set that these subjects are of, ``(P, D)``.
+        templates: standardised, of the set that these subjects are of, ``(P, D)``.
         named: whether each subject of that set has a name.
 
     Returns:
@@ -223,47 +218,37 @@ def _without_more_of_the_best(
     """
     if named.all() or scores.shape[1] < 2:
         return scores
-    centred = subtracted(templates, templates.mean(axis=0))
-    for start in range(0, len(centred), _BLOCK):
-        block = centred[start : start + _BLOCK]
-        block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)
-    middle, spread = centre_and_spread(centred, centred, same=True)
-    kept = np.empty_like(scores)
+    middle, spread = centre_and_spread(templates, templates, same=True)
+    kept = scores.copy()
     for start in range(0, len(scores), 1024):
-        who = subjects[start : start + 1024]
-        block = scores[start : start + 1024].copy()
-        alike = (
-            np.einsum("nkd,nd->nk", centred[who], centred[who[:, 0]]) >= middle + _ALIKE * spread
-        )
-        alike &= ~(named[who] & named[who[:, :1]])
+        rows = slice(start, start + 1024)
+        who = subjects[rows]
+        likeness = np.einsum("nkd,nd->nk", templates[who], templates[who[:, 0]])
+        alike = (likeness >= middle + _ALIKE * spread) & ~(named[who] & named[who[:, :1]])
         alike[:, 0] = False
-        block[alike] = -np.inf
-        kept[start : start + 1024] = -np.sort(-block, axis=1)
-    return kept
+        kept[rows][alike] = -np.inf
+    return -np.sort(-kept, axis=1)
 
 
 def _proposals(
-    mine: Side, theirs: Side, log_p: NDArray[np.float64], nearest: NDArray[np.int32], share: float
-) -> tuple[Match, ...]:
-    """Return the subjects of A who are probably in B, the surest first."""
-    chosen, matches = np.flatnonzero(accept(log_p, share)), []
-    for subject in chosen[np.argsort(log_p[chosen], kind="stable")].tolist():
+    mine: Side,
+    theirs: Side,
+    log_p: NDArray[np.float64],
+    nearest: NDArray[np.int32],
+    templates: tuple[NDArray[np.float32], NDArray[np.float32]],
+) -> Iterator[Match]:
+    """Yield the subjects of A who are probably in B, the surest first; log_p of others is NaN."""
+    for subject in np.argsort(log_p, kind="stable")[: np.count_nonzero(~np.isnan(log_p))].tolist():
         other = int(nearest[subject])
         rows, columns = mine.of(subject), theirs.of(other)
         cosines = mine.unit(rows) @ theirs.unit(columns).T
         best = np.unravel_index(int(cosines.argmax()), cosines.shape)
-        one = mine.vectors[rows].sum(axis=0, dtype=np.float64)
-        two = theirs.vectors[columns].sum(axis=0, dtype=np.float64)
-        length = float(np.linalg.norm(one) * np.linalg.norm(two))
-        matches.append(
-            Match(
-                subject=subject,
-                other=other,
-                cosine=float(one @ two) / length if length else 0.0,
-                log_p=float(log_p[subject]),
-                expected_false=float(np.exp(log_p[subject]) * len(mine)),
-                images=(int(rows[best[0]]), int(columns[best[1]])),
-                image_cosine=float(np.clip(cosines[best], -1, 1)),
-            )
+        yield Match(
+            subject=subject,
+            other=other,
+            cosine=float(templates[0][subject] @ templates[1][other]),
+            log_p=float(log_p[subject]),
+            expected_false=float(np.exp(log_p[subject]) * len(mine)),
+            images=(int(rows[best[0]]), int(columns[best[1]])),
+            image_cosine=float(np.clip(cosines[best], -1, 1)),
         )
-    return tuple(matches)

@@ -59,17 +59,3 @@ class Space:
                     f"gallery, {theirs} in place of {mine}, so they cannot be compared; embed the "
                     "images with the gallery's model, or enrol everybody anew"
                 )
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Space:
-        """Return the space that a file names.
-
-        Raises:
-            TypeError: a field is missing, unknown, or of another type.
-        """
-        space = cls(**fields)
-        kinds = {"model": str, "preprocessing": Mapping, "flip": bool}
-        sound = all(isinstance(getattr(space, name), kind | None) for name, kind in kinds.items())
-        if not sound or type(space.embedding_size) is not int or not isinstance(space.name, str):
-            raise TypeError("its space has a field of another type")
-        return space

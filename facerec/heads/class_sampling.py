@@ -14,7 +14,7 @@ from torch import Tensor
 def sample_size(rate: float, num_local: int, batch_size: int) -> int:
     """Return how many of ``num_local`` classes a rank visits in a step.
 
-    That is the share ``rate``, but enough for ``batch_size`` different identities in a batch.
+    That is the share ``rate``, but enough for ``batch_size`` different subjects in a batch.
     """
     return max(int(rate * num_local), min(batch_size, num_local))
 

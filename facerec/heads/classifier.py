@@ -29,7 +29,7 @@ from facerec.heads.collectives import (
 )
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import (
-    ONE_CENTER,
+    Arithmetic,
     CenterUpdate,
     Kernel,
     Precision,
@@ -187,11 +187,6 @@ class MarginClassifier(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.norm_average = NormAverage(margin) if isinstance(margin, AdaFace) else None
 
-    def extra_repr(self) -> str:
-        """Show sizes and margin."""
-        last = self.class_offset + self.num_local
-        return f"classes [{self.class_offset}, {last}) of {self.num_classes}, {self.margin}"
-
     def choose_kernel(self, choice: KernelChoice, batch_size: int) -> None:
         """Set what computes the tiles of classes; a collective, which may measure for a second.
 
@@ -202,24 +197,19 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: ``triton`` is asked for and cannot be used here.
         """
-        if self.centers_per_class > 1:
-            if choice == "triton":
-                raise TrainingError(ONE_CENTER)
-            choice = "torch"
         self.kernel = choose_kernel(
             choice,
             self.margin,
             self.weight,
             batch_size,
+            centers_per_class=self.centers_per_class,
             reduced=self.precision == "bf16" and has_fast_bf16(self.weight.device),
             group=self.group,
         )
 
     def keep_kernel(self, kernel: Kernel) -> None:
-        """Go on with an earlier choice, to the same bits, where it can be used here."""
-        if self.centers_per_class > 1:
-            return
-        if kernel == "torch" or obstacle(self.margin, self.weight) is None:
+        """Go on with an earlier choice, to the same bits, where there is one here."""
+        if obstacle(self.margin, self.weight, self.centers_per_class) is None:
             self.kernel = kernel
 
     @torch.no_grad()
@@ -306,12 +296,10 @@ class MarginClassifier(nn.Module):
                 self.margin,
                 step=self.step,
                 group=self.group,
-                precision=self.precision,
-                chunk=self.chunk,
+                arithmetic=Arithmetic(self.precision, self.chunk, self.kernel),
                 norm_average=average,
                 rows=self._rows(),
                 update=update,
-                kernel=self.kernel,
                 weights=weights,
                 centers_per_class=self.centers_per_class,
             )
@@ -358,11 +346,9 @@ class MarginClassifier(nn.Module):
                 "step; the classifier needs equal ones, so drop the last partial batch"
             )
         if summary[2]:
-            outside = labels[bad]
-            label = f"label {int(outside[0])}" if len(outside) else "a label of another rank"
+            label = next(map(str, labels[bad].tolist()), "of another rank")
             raise TrainingError(
-                f"{label} lies outside [0, {self.num_classes}), the classes of the head; set "
-                "num_classes to the number of identities, or mend the labels"
+                f"label {label} lies outside [0, {self.num_classes}), the classes of the head"
             )
 
 

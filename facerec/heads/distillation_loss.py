@@ -76,10 +76,6 @@ class DistillationLoss(nn.Module):
             if world_size(group) > 1:
                 self.map.weight.register_hook(self._mean_over_ranks)
 
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"{self.kind}, weight {self.weight:g}"
-
     @property
     def couples_samples(self) -> bool:
         """Whether a sample's loss depends on the others, so that micro-batches need the whole."""

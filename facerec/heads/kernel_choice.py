@@ -18,9 +18,9 @@ from facerec.errors import TrainingError
 from facerec.heads.collectives import all_reduce_, rank
 from facerec.heads.margin_softmax import (
     Kernel,
-    Settings,
     Slopes,
-    Sums,
+    TileSettings,
+    TileSums,
     create_tiles,
     default_chunk,
 )
@@ -33,13 +33,16 @@ _REPETITIONS = 5
 _TILES = 4
 
 
-def obstacle(margin: Margin, weight: torch.Tensor) -> str | None:
+def obstacle(margin: Margin, weight: torch.Tensor, centers_per_class: int = 1) -> str | None:
     """Return why the kernels of Triton cannot be used, or None if they can.
 
     Args:
         margin: of the head.
         weight: the class centres.
+        centers_per_class: of which the nearest counts.
     """
+    if centers_per_class > 1:
+        return "it takes each centre for a class; set head.centers_per_class to 1"
     if weight.device.type != "cuda":
         return f"the class centres lie on {weight.device.type}, and the kernels are for cuda"
     if weight.dtype != torch.float32:
@@ -59,6 +62,7 @@ def choose_kernel(
     weight: torch.Tensor,
     batch_size: int,
     *,
+    centers_per_class: int = 1,
     reduced: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> Kernel:
@@ -69,21 +73,20 @@ def choose_kernel(
         margin: of the head.
         weight: this rank's class centres, ``(rows, D)``.
         batch_size: rows of a global batch that the head sees at once, N.
+        centers_per_class: see `obstacle`.
         reduced: whether products take bfloat16 operands.
         group: ranks that share the classes; the first one measures for all.
 
     Raises:
         TrainingError: ``triton`` is asked for and cannot be used.
     """
-    reason = obstacle(margin, weight)
+    reason = obstacle(margin, weight, centers_per_class)
     if choice == "triton" and reason is not None:
         raise TrainingError(
             f"the head cannot use kernel triton: {reason}; use kernel torch, or auto"
         )
     if choice != "auto":
         return choice
-    if weight.device.type != "cuda":
-        return "torch"
     faster = torch.zeros((), device=weight.device)
     if rank(group) == 0 and reason is None:
         sizes = (batch_size, weight.shape[1], max(1, len(weight)))
@@ -114,7 +117,7 @@ def milliseconds(
         device: the GPU.
     """
     chunk = default_chunk(batch_size, device, kernel)
-    settings = Settings(None, reduced, chunk, None, kernel)
+    settings = TileSettings(None, reduced, chunk, None, kernel)
     classes = min(classes, _TILES * chunk)
     random = torch.Generator(device).manual_seed(0)
     query = torch.randn(batch_size, dimensions, generator=random, device=device)
@@ -126,7 +129,7 @@ def milliseconds(
 
     def passes() -> None:
         tiles = create_tiles(query, column, settings)
-        sums = Sums(figures[0], figures[1], figures[2], figures[3, 0])
+        sums = TileSums(figures[0], figures[1], figures[2], figures[3, 0])
         chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
         for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)

@@ -33,7 +33,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from facerec.devices import has_fast_bf16
-from facerec.errors import TrainingError
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
 
@@ -56,12 +55,6 @@ the next tile's too.
 The centres of a tile have been read for the last time in this backward pass, so they may change.
 """
 
-ONE_CENTER = (
-    "the head cannot use kernel triton with several centres a class: its kernels take each centre "
-    "for a class; use kernel torch, or auto, or set head.centers_per_class to 1"
-)
-"""Why Triton's kernels are refused."""
-
 SMALLEST_NORM = 1e-6
 """Below it vectors are not normalised further, which bounds the gradient."""
 
@@ -71,6 +64,20 @@ _ABSENT = -1e30
 _FLOOR = -1e20
 
 _ALIGNMENT = 64  # bytes, as PyTorch's own memory
+
+
+class Arithmetic(NamedTuple):
+    """How the tiles are computed."""
+
+    precision: Precision = "fp32"
+    """Of the matrix products."""
+    chunk: int | None = None
+    """Classes in a tile; by default as many as make a good size for the cache."""
+    kernel: Kernel = "torch"
+    """What computes them; see `facerec.heads.kernel_choice.obstacle`."""
+
+
+PLAIN = Arithmetic()
 
 
 class MarginSoftmax(NamedTuple):
@@ -95,12 +102,10 @@ def margin_softmax(
     *,
     step: Tensor | int = 0,
     group: dist.ProcessGroup | None = None,
-    precision: Precision = "fp32",
-    chunk: int | None = None,
+    arithmetic: Arithmetic = PLAIN,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
-    kernel: Kernel = "torch",
     weights: Tensor | None = None,
     centers_per_class: int = 1,
 ) -> MarginSoftmax:
@@ -117,33 +122,29 @@ def margin_softmax(
         margin: configuration from ``facerec.heads.margins``.
         step: optimiser steps so far, for annealed margins.
         group: ranks that share the classes; the default group if None.
-        precision: of the matrix products.
-        chunk: classes in a tile; by default as many as make a good size for the cache.
+        arithmetic: how the tiles are computed.
         norm_average: mean and standard deviation that AdaFace compares norms with, ``(2,)``; by
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
             is a place among them, and the gradient of ``weight`` is sparse with these rows.
         update: takes the gradient of ``weight``, which autograd then does not see; by default it is
             one tensor, as always.
-        kernel: what computes the tiles.
         weights: the share of each sample in the loss, ``(N,)``, of a sum of 1; by default all have
             the same. A sample of the share 0 may have a ``column`` of −1 on all ranks.
         centers_per_class: K.
-
-    Raises:
-        TrainingError: Triton's kernels are asked for what they cannot do.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    settings = Settings(
+    precision, chunk, kernel = arithmetic
+    chunk = chunk or default_chunk(len(batch), weight.device, kernel)
+    settings = TileSettings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
-        chunk=_whole_classes(
-            chunk or default_chunk(len(batch), weight.device, kernel), centers_per_class
-        ),
+        # No class lies in two tiles.
+        chunk=max(1, chunk // centers_per_class) * centers_per_class,
         transform=_transform(margin) if margin.changes_others else None,
         kernel=kernel,
         centers_per_class=centers_per_class,
@@ -174,11 +175,6 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum()
 
 
-def _whole_classes(chunk: int, centers_per_class: int) -> int:
-    """Return how many centres a tile takes, so that no class lies in two."""
-    return max(1, chunk // centers_per_class) * centers_per_class
-
-
 def default_chunk(batch_size: int, device: torch.device, kernel: Kernel = "torch") -> int:
     """Return how many classes a tile takes: 1 MB of float32 on a CPU, 64 MB elsewhere.
 
@@ -196,7 +192,7 @@ def _transform(margin: Margin) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TileSettings:
     """How tiles are computed."""
 
     group: dist.ProcessGroup | None
@@ -213,7 +209,7 @@ class Settings:
 
 
 @dataclass
-class Sums:
+class TileSums:
     """What the forward pass adds up over the tiles of a rank."""
 
     highest: Tensor
@@ -238,16 +234,16 @@ class Slopes(NamedTuple):
     """The loss grows by so much with that product."""
 
 
-class Tiles(Protocol):
+class ClassTiles(Protocol):
     """The arithmetic on the classes of one tile; both passes call it tile after tile.
 
     It is made for a pass from ``query`` (N, D), whose inner products with unit centres are the
     logits before ``transform``; ``column`` (N,), the class of each sample, counted as the centres
-    are that this rank visits, or −1; and the settings. Tiles begin at multiples of
+    are that this rank visits, or −1; and the settings. ClassTiles begin at multiples of
     ``settings.chunk``, and nothing in them may make the host wait.
     """
 
-    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
         """Add the classes ``start``, ``start + 1``, … to ``sums``; the forward pass.
 
         Args:
@@ -278,11 +274,9 @@ class Tiles(Protocol):
         """
 
 
-def create_tiles(query: Tensor, column: Tensor, settings: Settings) -> Tiles:
-    """Return whoever computes the tiles of one pass; see `Tiles` for the arguments."""
+def create_tiles(query: Tensor, column: Tensor, settings: TileSettings) -> ClassTiles:
+    """Return whoever computes the tiles of one pass; see `ClassTiles` for the arguments."""
     if settings.kernel == "triton":
-        if settings.centers_per_class > 1:
-            raise TrainingError(ONE_CENTER)
         from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
 
         return TritonTiles(query, column, settings)
@@ -307,7 +301,7 @@ class _Others(torch.autograd.Function):
         weight: Tensor,
         column: Tensor,
         rows: Tensor | None,
-        settings: Settings,
+        settings: TileSettings,
         update: CenterUpdate | None,
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
@@ -316,7 +310,7 @@ class _Others(torch.autograd.Function):
         packed = query.new_zeros(3 * size + 1)
         total, target, products = packed[: 3 * size].view(3, size)
         highest = query.new_full((size,), _FLOOR)
-        sums = Sums(highest, total, products, norms=packed[-1])
+        sums = TileSums(highest, total, products, norms=packed[-1])
         lengths = query.new_empty(visited.count)
 
         column = visited.nearest(query, column, settings.centers_per_class)
@@ -417,9 +411,9 @@ class _Visited:
 
 
 class TorchTiles:
-    """`Tiles` by operations of torch; a tile is ``(classes, N)``."""
+    """`ClassTiles` by operations of torch; a tile is ``(classes, N)``."""
 
-    def __init__(self, query: Tensor, column: Tensor, settings: Settings) -> None:
+    def __init__(self, query: Tensor, column: Tensor, settings: TileSettings) -> None:
         self.query, self.settings = query, settings
         self.factor = query.bfloat16() if settings.reduced else query
         self.memory = query.new_empty(2, 0, len(query))
@@ -427,7 +421,7 @@ class TorchTiles:
         self.home = column.div(settings.chunk, rounding_mode="floor")
         self.index = column.remainder(settings.chunk) * len(query) + self.first
 
-    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
         """Add these classes to ``sums``."""
         torch.linalg.vector_norm(centers, dim=1, out=lengths)
         sums.norms += lengths.sum()

@@ -41,6 +41,13 @@ def _fold(angle: Tensor) -> Tensor:
     return (1 - 2 * (turns % 2)) * angle.cos() - 2 * turns
 
 
+def _wrapped(angle: Tensor, wrap: str) -> Tensor:
+    """Return the cosine of an angle that may pass π; see the rules of `ArcFace`."""
+    if wrap == "fold":
+        return _fold(angle)
+    return (angle.clamp(max=math.pi) if wrap == "clamp" else angle).cos()
+
+
 def _with_gradient(gradient: Gradient, modified: Tensor, cosine: Tensor) -> Tensor:
     if gradient == "exact":
         return modified
@@ -74,11 +81,16 @@ class _Margin(Checked):
 
 
 @dataclass(frozen=True)
-class Softmax(_Margin):
-    """Plain normalised softmax without a margin."""
+class _Scaled(_Margin):
+    """What margins share whose logits are scaled cosines."""
 
     scale: Positive = 64.0
     """Factor s on all cosines."""
+
+
+@dataclass(frozen=True)
+class Softmax(_Scaled):
+    """Plain normalised softmax without a margin."""
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return the target cosines as they are, any shape."""
@@ -86,16 +98,13 @@ class Softmax(_Margin):
 
 
 @dataclass(frozen=True)
-class CosFace(_Margin):
+class CosFace(_Scaled):
     """CosFace: an additive margin on the cosine, ψ = cos θ − m (Wang et al., CVPR 2018).
 
     Examples:
         >>> CosFace(margin=0.4).target_cosine(torch.tensor([1.0, 0.5]))
         tensor([0.6000, 0.1000])
     """
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     # 0.40 in insightface's arcface_torch and opensphere's MS1M configurations; 0.35 in the paper
     # and in most class defaults.
@@ -108,7 +117,7 @@ class CosFace(_Margin):
 
 
 @dataclass(frozen=True)
-class ArcFace(_Margin):
+class ArcFace(_Scaled):
     """ArcFace: an additive margin on the angle, ψ = cos(θ + m) (Deng et al., CVPR 2019).
 
     Examples:
@@ -116,9 +125,6 @@ class ArcFace(_Margin):
         >>> ArcFace(margin=math.pi / 6).target_cosine(right_angle)  # cos(90° + 30°)
         tensor([-0.5000])
     """
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     margin: Angle = 0.5
     """Margin m added to the target angle, in radians."""
@@ -139,29 +145,21 @@ class ArcFace(_Margin):
         if self.margin == 0:
             return cosine
         angle = _angle(cosine) + self.margin
-        if self.wrap == "fold":
-            modified = _fold(angle)
-        elif self.wrap == "clamp":
-            modified = angle.clamp(max=math.pi).cos()
-        else:
-            modified = angle.cos()
-            if self.wrap == "linear":
-                linear = cosine - self.margin * math.sin(self.margin)
-                modified = torch.where(angle > math.pi, linear, modified)
-            elif self.wrap == "easy":
-                modified = torch.where(cosine > 0, modified, cosine)
+        modified = _wrapped(angle, self.wrap)
+        if self.wrap == "linear":
+            linear = cosine - self.margin * math.sin(self.margin)
+            modified = torch.where(angle > math.pi, linear, modified)
+        elif self.wrap == "easy":
+            modified = torch.where(cosine > 0, modified, cosine)
         return _with_gradient(self.gradient, modified, cosine)
 
 
 @dataclass(frozen=True)
-class CombinedMargin(_Margin):
+class CombinedMargin(_Scaled):
     """All three margins at once: ψ = cos(m1·θ + m2) − m3 (ArcFace paper, equation 4).
 
     The defaults (1, 0.3, 0.2) are the combination that insightface's MXNet code shipped.
     """
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     m1: Positive = 1.0
     """Factor on the target angle (SphereFace's kind of margin)."""
@@ -184,22 +182,15 @@ class CombinedMargin(_Margin):
         if self.m1 == 1 and self.m2 == 0:
             return cosine - self.m3
         angle = self.m1 * _angle(cosine) + self.m2
-        if self.wrap == "fold":
-            modified = _fold(angle)
-        else:
-            modified = (angle.clamp(max=math.pi) if self.wrap == "clamp" else angle).cos()
-        return _with_gradient(self.gradient, modified - self.m3, cosine)
+        return _with_gradient(self.gradient, _wrapped(angle, self.wrap) - self.m3, cosine)
 
 
 @dataclass(frozen=True)
-class SphereFace(_Margin):
+class SphereFace(_Scaled):
     """SphereFace with any real factor on the angle: ψ = (−1)^k cos(mθ) − 2k, k = ⌊mθ/π⌋.
 
     The form and the defaults are those of opensphere's SphereFace and its MS1M configurations.
     """
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     margin: _Factor = 1.7
     """Factor m on the target angle; 1 is no margin."""
@@ -259,7 +250,7 @@ class SphereFace2017(_Margin):
 
 
 @dataclass(frozen=True)
-class SphereFaceR(_Margin):
+class SphereFaceR(_Scaled):
     """SphereFace-R with hard feature normalisation (Liu et al., TPAMI 2022).
 
     Version v1 makes the target harder, ψ = cos(min(mθ, π)); v2 leaves the target and makes the
@@ -309,7 +300,8 @@ class SphereFaceR(_Margin):
         return _with_gradient(self.gradient, (_angle(cosine) / self.margin).cos(), cosine)
 
 
-class NormMargin(_Margin):
+@dataclass(frozen=True)
+class NormMargin(_Scaled):
     """A margin whose target also depends on the norms of the raw embeddings."""
 
     def norm_penalty(self, norms: Tensor) -> Tensor | None:
@@ -331,9 +323,6 @@ class AdaFace(NormMargin):
     largest_norm: ClassVar[float] = 100.0
     start: ClassVar[tuple[float, float]] = (20.0, 100.0)
     """Mean and standard deviation before the first batch."""
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     margin: Angle = 0.4
     """Margin m, on the angle and on the cosine."""
@@ -380,9 +369,6 @@ class MagFace(NormMargin):
     carry a gradient through both, so that they become a measure of quality. Formula and constants:
     MagFace's models/magface.py and run/run.sh.
     """
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     l_a: Positive = 10.0
     """Norm below which margin and penalty stay as they are."""
@@ -437,7 +423,7 @@ class MagFace(NormMargin):
 
 
 @dataclass(frozen=True)
-class OwnMargin(_Margin):
+class OwnMargin(_Scaled):
     """Base of margins of your own, which need no change of facerec.
 
     Derive a frozen dataclass from it, in the recipe or in a file that it imports, and give it ψ as
@@ -459,9 +445,6 @@ class OwnMargin(_Margin):
 
     admits_subclasses: ClassVar[bool] = True
     """Whether a recipe may hold what derives from this; see `facerec.recipe.check`."""
-
-    scale: Positive = 64.0
-    """Factor s on all cosines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

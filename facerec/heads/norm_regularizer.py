@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.heads.collectives import all_gather, world_size
-from facerec.heads.margins import Margin, NormMargin, SphereFace2017
+from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.output import LossOutput
 from facerec.limits import Checked, NonNegative, Share
 
@@ -34,7 +34,7 @@ _SMALLEST_SCALE = 0.5  # the relative form must not blow up where norms are tiny
 class _NormPenalty(Checked):
     """What all norm penalties share, so that the module reads attributes only."""
 
-    target: ClassVar[_Target]
+    target: ClassVar[_Target] = "constant"
     """What the centre μ is: the mean norm, a constant, or a trained radius."""
 
     weight: NonNegative
@@ -93,14 +93,10 @@ class SEC(_NormPenalty):
 class L2Norm(_NormPenalty):
     """Pull norms towards 0: the mean squared norm (Sohn, NeurIPS 2016)."""
 
-    target: ClassVar[_Target] = "constant"
-
 
 @dataclass(frozen=True)
 class FixedNorm(_NormPenalty):
     """Pull norms towards a given radius (p = 1, weight 0.01, radius s: SphereFace-R's SFN)."""
-
-    target: ClassVar[_Target] = "constant"
 
     radius: NonNegative = 30.0
     """The norm to reach; set it on the scale of your embeddings."""
@@ -152,10 +148,6 @@ class NormRegularizer(nn.Module):
         if config.target == "learned":
             self.radius = nn.Parameter(torch.zeros((), dtype=torch.float32))
 
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return str(self.config)
-
     @property
     def couples_samples(self) -> bool:
         """Whether gradient accumulation must hand in ``mean_norm`` at the coming step."""
@@ -186,8 +178,7 @@ class NormRegularizer(nn.Module):
 
         The loss is this rank's share, whose average over ranks is the loss of the global batch.
         Figures are ``penalty``, the mean of |n − μ|^p without η and s, over (mean norm)^p if
-        relative; ``center``, the μ that was used; and of the norms ``mean_norm`` (as handed in),
-        ``variance`` (population) and ``min_norm``, near 0 of which a direction is noise.
+        relative, and ``center``, the μ that was used.
 
         With gradient accumulation, every micro-batch gets the ``mean_norm`` of the whole batch,
         only the first one has ``update=True``, and the losses are averaged.
@@ -226,13 +217,7 @@ class NormRegularizer(nn.Module):
             if config.target == "learned":
                 # Adds 0 to the loss and the global gradient to the radius, alike on all ranks.
                 loss = loss + (self.radius - self.radius.detach()) * totals[1]
-            figures = {
-                "penalty": totals[0],
-                "mean_norm": mean,
-                "variance": moments.variance,
-                "min_norm": moments.smallest,
-                "center": center.clone(),
-            }
+            figures = {"penalty": totals[0], "center": center.clone()}
             return LossOutput(weight * loss, figures)
 
     @torch.no_grad()
@@ -347,10 +332,5 @@ def combination_warnings(
         sentences.append(
             f"conflict: {name} works against {type(margin).__name__}, which reads the norms as "
             "image quality; use the two together as a negative control only"
-        )
-    if isinstance(margin, SphereFace2017):
-        sentences.append(
-            f"{name} changes the meaning of SphereFace2017, whose logits are scaled by the norm; "
-            "use SphereFace for a comparison with and without it"
         )
     return sentences

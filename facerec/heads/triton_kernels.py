@@ -18,7 +18,7 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit(do_not_specialize=["count", "covered"])
-def normalize(
+def normalize_centers(
     centers,
     lengths,
     unit,

@@ -28,9 +28,8 @@ import torch
 import triton
 from torch import Tensor
 
-from facerec.errors import TrainingError
 from facerec.heads import triton_kernels as kernels
-from facerec.heads.margin_softmax import SMALLEST_NORM, Settings, Slopes, Sums
+from facerec.heads.margin_softmax import SMALLEST_NORM, Slopes, TileSettings, TileSums
 
 _OPTIONS = {"enable_fp_fusion": True}  # of the compiler, whose default is about to change
 
@@ -67,7 +66,7 @@ def blocks_for(batch_size: int, reduced: bool) -> Blocks:
 
 
 class TritonTiles:
-    """`Tiles` by kernels, for queries and centres of float32.
+    """`ClassTiles` by kernels, for queries and centres of float32.
 
     Products take bfloat16 operands where the settings say so. Float32 ones go by torch's switch for
     CUDA: one product of TF32 where it is allowed, else three, whose error is that of float32 but
@@ -78,13 +77,9 @@ class TritonTiles:
         self,
         query: Tensor,
         column: Tensor,
-        settings: Settings,
+        settings: TileSettings,
         blocks: Blocks | None = None,
     ) -> None:
-        if settings.transform is not None or query.dtype != torch.float32:
-            what = "margins that change the cosines to other classes"
-            what = what if settings.transform is not None else f"class centres of {query.dtype}"
-            raise TrainingError(f"Triton's kernels are not made for {what}; use kernel torch")
         self.column = column
         self.size, self.dimensions = query.shape
         self.blocks = blocks or blocks_for(self.size, settings.reduced)
@@ -108,7 +103,7 @@ class TritonTiles:
             **_OPTIONS,
         }
 
-    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
         """Add these classes to ``sums``."""
         self._normalize(centers, lengths, measure=True)
         sums.norms += lengths.sum()
@@ -186,7 +181,7 @@ class TritonTiles:
             self.unit = self.unit.new_empty(covered, self.unit.shape[1])
         width = triton.next_power_of_2(self.unit.shape[1])
         height = max(1, 2048 // width)
-        kernels.normalize[(triton.cdiv(covered, height),)](
+        kernels.normalize_centers[(triton.cdiv(covered, height),)](
             *(centers, lengths, self.unit, len(centers), covered, self.dimensions),
             MEASURE=measure,
             D=self.unit.shape[1],

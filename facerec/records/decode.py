@@ -222,6 +222,11 @@ def _opened(data: bytes, where: str) -> Image:
     try:
         image: Image = pillow.open(io.BytesIO(data), formats=(kind.upper(),))
         pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
+    except pillow.DecompressionBombError as problem:
+        raise ImageError(
+            f"{where}: the header claims more pixels than the limit of {MAX_PIXELS:,}; scale the "
+            "image down or leave it out"
+        ) from problem
     except Exception as problem:  # Pillow promises no particular one
         raise _damaged(data, where, problem) from problem
     if pages > 1:

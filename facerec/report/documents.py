@@ -8,12 +8,13 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import facerec
-from facerec.files import json_bytes
+from facerec.files import json_bytes, parse_json, read_file
 
 _PACKAGES = ("numpy", "scipy", "torch", "opencv-python", "matplotlib")
 
@@ -31,6 +32,16 @@ def provenance_of(command: str | None, packages: Sequence[str] = _PACKAGES) -> d
 def to_json(document: Any) -> bytes:
     """Return a document as a JSON file; see `plain`."""
     return json_bytes(plain(document))
+
+
+def files_listed(path: Path, **marks: str) -> set[str]:
+    """Return the files that an earlier report, a JSON document with such marks, says it wrote."""
+    try:
+        document = parse_json(read_file(path))
+        same = all(document[name] == mark for name, mark in marks.items())
+        return set(document["files"]) if same else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: bool = True) -> Any:

@@ -72,11 +72,11 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure, width and height in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
-    tidy(axes)
+    plain_axes(axes)
     return figure, axes
 
 
-def tidy(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
     """Leave of axes what is needed to read them."""
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -174,13 +174,8 @@ class Drawing:
 class Drawings:
     """Draws figures, keeps their files, and returns what shows them in a page."""
 
-    def __init__(self, prefix: str = "", files: Files | None = None) -> None:
-        self.files: Files = {} if files is None else files
-        self._prefix = prefix
-
-    def of(self, prefix: str) -> Drawings:
-        """Return the same, with a prefix to the names of figures."""
-        return Drawings(prefix, self.files)
+    def __init__(self) -> None:
+        self.files: Files = {}
 
     def draw(self, name: str, figure: Figure | None, alt: str, caption: str) -> list[Drawing]:
         """Draw a figure as SVG and PNG and return the block that shows it; none if it is None."""
@@ -189,7 +184,7 @@ class Drawings:
         picture = draw(figure, "svg")
         # Laid out once, it need not be again.
         figure.set_layout_engine("none")
-        path = f"figures/{self._prefix}{name}"
+        path = f"figures/{name}"
         self.files |= {f"{path}.svg": picture, f"{path}.png": draw(figure, "png")}
         return [Drawing(data_uri("image/svg+xml", picture), alt, caption)]
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import jinja2
 from markupsafe import Markup
@@ -85,14 +85,6 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Blocks side by side, where there is room."""
-
-    blocks: Sequence[Block]
-    kind: ClassVar[str] = "beside"
-
-
-@dataclass(frozen=True)
 class Folded:
     """What a reader unfolds."""
 
@@ -101,7 +93,7 @@ class Folded:
     kind: ClassVar[str] = "folded"
 
 
-Block: TypeAlias = "Table[Any] | Drawing | Text | Listed | Terms | Beside | Folded"
+Block: TypeAlias = "Table | Drawing | Text | Listed | Terms | Folded"
 
 
 @dataclass(frozen=True)

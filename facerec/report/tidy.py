@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.table import Cell, Column, Table
+from facerec.report.table import Cell, Table
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval
 
@@ -79,23 +78,26 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
-def figures_table(caption: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> Table[Any]:
+def figures_table(caption: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> Table:
     """Return what people see of a tidy table; keys that do not differ are left out."""
-    rows = records(frame)
     keys = [name for name in frame.columns if name not in COLUMNS and frame[name].nunique() > 1]
-    columns: list[Column[Any]] = [
-        *(Column(key, itemgetter(key), words=True) for key in keys),
-        Column("figure", _name, words=True),
-        Column("value", _value),
-        Column("95 % interval", lambda row: _limits(row) or words.NOTHING),
-        Column("counts", _counts),
+    rows: list[Sequence[Cell | str]] = [
+        (
+            *(row[key] for key in keys),
+            Cell(
+                f"{row['figure']} {row['target']}".rstrip(),
+                row["remark"].removeprefix(f"{UNRESOLVED}: "),
+            ),
+            _value(row),
+            _limits(row) or words.NOTHING,
+            "/".join(
+                str(row[name]) for name in ("numerator", "denominator") if row[name] is not None
+            ),
+        )
+        for row in records(frame)
     ]
-    return Table(caption, columns, rows, remarks)
-
-
-def _name(row: Mapping[str, Any]) -> Cell:
-    remark = row["remark"].removeprefix(f"{UNRESOLVED}: ")
-    return Cell(f"{row['figure']} {row['target']}".rstrip(), remark)
+    headings = (*keys, "figure", "value", "95 % interval", "counts")
+    return Table(caption, headings, rows, words=(*keys, "figure"), remarks=remarks)
 
 
 def _value(row: Mapping[str, Any]) -> str:
@@ -126,11 +128,6 @@ def _limits(row: Mapping[str, Any]) -> str:
 
 def _form(figure: str) -> str:
     return next((form for name, form in FORMS.items() if figure.startswith(name)), ".3g")
-
-
-def _counts(row: Mapping[str, Any]) -> str:
-    counted = [row[name] for name in ("numerator", "denominator") if row[name] is not None]
-    return "/".join(map(str, counted))
 
 
 def _interval_remark(interval: Interval | None) -> str:

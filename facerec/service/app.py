@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import uvicorn
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -30,7 +31,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, FacerecError, ImageError, ModelError
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
-from facerec.service.limits import ANYBODY, LIMITS, Access, Limits, Refusal
+from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds, Refusal
 from facerec.service.uploads import Bodies, decode_faces, read_form
 
 log = logging.getLogger("facerec.service")
@@ -38,20 +39,16 @@ log = logging.getLogger("facerec.service")
 GRACE = 3
 """Seconds in which whole requests are answered after the service is told to end."""
 
-_FIELDS = {
-    "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
-    "subject": {"type": "string", "description": "name of the person"},
+_IMAGES = {"type": "array", "items": {"type": "string", "format": "binary"}}
+_SUBJECT = {"type": "string", "description": "name of the person"}
+_FORMS: dict[str, dict[str, Any]] = {
+    "/v1/embed": {"images": _IMAGES},
+    "/v1/verify": {"images": _IMAGES},
+    "/v1/enroll": {"images": _IMAGES, "subject": _SUBJECT},
+    "/v1/identify": {"images": _IMAGES},
+    "/v1/delete": {"subject": _SUBJECT},
 }
-"""What OpenAPI says of the fields of forms."""
-
-_FORMS = {
-    "/v1/embed": ["images"],
-    "/v1/verify": ["images"],
-    "/v1/enroll": ["images", "subject"],
-    "/v1/identify": ["images"],
-    "/v1/delete": ["subject"],
-}
-"""Paths, and the fields of their forms."""
+"""Paths, and what OpenAPI says of the fields of their forms."""
 
 _HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -66,7 +63,7 @@ class Service:
 
     Args:
         recognizer: what embeds; only the batcher's thread calls it.
-        limits: what is taken.
+        bounds: what is taken.
         gallery: without one its endpoints are closed.
         choice: threshold, fpr and bench of ``/v1/verify``, see `FaceRecognizer.verify`.
     """
@@ -74,23 +71,22 @@ class Service:
     def __init__(
         self,
         recognizer: FaceRecognizer,
-        limits: Limits = LIMITS,
+        bounds: Bounds = BOUNDS,
         gallery: GalleryFile | None = None,
         **choice: Any,
     ) -> None:
-        self.recognizer, self.limits, self.choice = recognizer, limits, choice
+        self.recognizer, self.bounds, self.choice = recognizer, bounds, choice
         self.contract = recognizer.contract
         self.metrics = Metrics()
-        self.bodies = Bodies(limits, self.metrics)
-        self._batcher = MicroBatcher(recognizer.embed, limits, self.metrics)
+        self.bodies = Bodies(bounds, self.metrics)
+        self._batcher = MicroBatcher(recognizer.embed, bounds, self.metrics)
         # A large photo takes a second, so crops do not queue behind one; a detector is for one
         # thread. Changes and searches of the gallery take turns.
-        names = ("crops", "photos", "gallery")
+        names = ("crops", "photos", "answers")
         self._threads = {name: ThreadPoolExecutor(1, name) for name in names}
-        self._works: dict[str, Callable[[Vectors, str], dict[str, Any]]] = {}
-        if gallery is not None:
-            for name in ("enroll", "identify", "delete"):
-                self._works[f"/v1/{name}"] = getattr(gallery, name)
+        self._works = {"/v1/embed": self._show, "/v1/verify": self._compare}
+        for name in ("enroll", "identify", "delete") if gallery else ():
+            self._works[f"/v1/{name}"] = getattr(gallery, name)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -105,43 +101,41 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         """Answer a form: with embeddings, a comparison, or what the gallery says."""
-        path = request.url.path
-        if path not in ("/v1/embed", "/v1/verify", *self._works):
+        if request.url.path not in self._works:
             raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
         async with self.bodies.whole(request) as body:
             with self._batcher.places(1):  # before anything is decoded
-                work = self._answer(request, path, body)
                 try:
-                    found = await asyncio.wait_for(work, self.limits.timeout_s)
+                    work = self._answer(request, body)
+                    found = await asyncio.wait_for(work, self.bounds.timeout_s)
                 except asyncio.TimeoutError as error:
                     late = "the service is too busy to answer in time; try again in a second"
                     raise Refusal(503, late) from error
         return JSONResponse({**found, "contract": self.contract})
 
-    async def _answer(self, request: Request, path: str, body: bytes) -> dict[str, Any]:
-        names, kind = _FORMS[path], request.headers.get("content-type", "")
-        form = await self._run("crops", read_form, body, kind, names, self.limits)
-        if path == "/v1/delete":
-            return await self._run("gallery", self._works[path], None, form.subject)
+    async def _answer(self, request: Request, body: bytes) -> dict[str, Any]:
+        path, kind = request.url.path, request.headers.get("content-type", "")
+        form = await self._run("crops", read_form, body, kind, list(_FORMS[path]), self.bounds)
+        vectors, notes = np.empty((0, 0), np.float32), []
         request.state.images = len(form.images)
-        if path == "/v1/verify" and len(form.images) != 2:
-            raise Refusal(400, "a comparison takes two images; send both in fields called images")
-        crops = {self.recognizer.model.image_size}.issuperset(form.sizes)
-        thread = "crops" if crops else "photos"
-        faces, notes = await self._run(thread, decode_faces, form.images, self.recognizer)
-        with self._batcher.places(len(faces) - 1):
-            vectors = await self._batcher.embed(faces)
-        if path == "/v1/embed":
-            size = self.recognizer.embedding_size
-            return {"embeddings": vectors.tolist(), "embedding_size": size, "notes": notes}
-        if path == "/v1/verify":
-            return {**self._compare(vectors), "notes": notes}
+        if form.images:
+            crops = {self.recognizer.model.image_size}.issuperset(form.sizes)
+            thread = "crops" if crops else "photos"
+            faces, notes = await self._run(thread, decode_faces, form.images, self.recognizer)
+            with self._batcher.places(len(faces) - 1):
+                vectors = await self._batcher.embed(faces)
         # What is begun is done, whether or not it is late.
-        return await self._run("gallery", self._works[path], vectors, form.subject)
+        found = await self._run("answers", self._works[path], vectors, form.subject)
+        return {**found, "notes": notes}
 
-    def _compare(self, vectors: Vectors) -> dict[str, Any]:
+    def _show(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+        return {"embeddings": vectors.tolist(), "embedding_size": vectors.shape[1]}
+
+    def _compare(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+        if len(vectors) != 2:
+            raise Refusal(400, "a comparison takes two images; send both in fields called images")
         try:
-            return asdict(self.recognizer.verify(vectors[0], vectors[1], **self.choice))
+            return asdict(self.recognizer.verify(*vectors, **self.choice))
         except ModelError as error:
             raise Refusal(
                 501,
@@ -220,9 +214,8 @@ def create_app(service: Service, access: Access) -> FastAPI:
         redoc_url=None,
         exception_handlers=dict.fromkeys(refused, refuse),
     )
-    for path, names in _FORMS.items():
-        fields = {name: _FIELDS[name] for name in names}
-        form = {"schema": {"type": "object", "required": names, "properties": fields}}
+    for path, fields in _FORMS.items():
+        form = {"schema": {"type": "object", "required": list(fields), "properties": fields}}
         body = {"requestBody": {"content": {"multipart/form-data": form}}}
         app.post(path, name=path, dependencies=[Depends(check)], openapi_extra=body)(service.answer)
     for path, state in (("/healthz", service.healthz), ("/metrics", service.expose)):

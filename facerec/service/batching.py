@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from facerec.service.limits import Limits, Refusal
+from facerec.service.limits import Bounds, Refusal
 
 Faces = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
@@ -23,20 +23,12 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
-        seconds, sizes = [0.001 * 2**k for k in range(16)], [2**k for k in range(10)]
-        self.seconds = Histogram(
-            "facerec_request_seconds",
-            "Time from a request's header to its answer; the count is that of requests",
-            ["endpoint", "status"],
-            buckets=seconds,
-            registry=own,
-        )
-        self.model = Histogram(
-            "facerec_model_seconds", "Time in the network", buckets=seconds, registry=own
-        )
-        self.batch = Histogram(
-            "facerec_batch_images", "Images embedded together", buckets=sizes, registry=own
-        )
+        seconds: dict[str, Any] = {"buckets": [0.001 * 2**k for k in range(16)], "registry": own}
+        sizes: dict[str, Any] = {"buckets": [2**k for k in range(10)], "registry": own}
+        labels, about = ["endpoint", "status"], "From header to answer; the count is of requests"
+        self.seconds = Histogram("facerec_request_seconds", about, labels, **seconds)
+        self.model = Histogram("facerec_model_seconds", "Time in the network", **seconds)
+        self.batch = Histogram("facerec_batch_images", "Images embedded together", **sizes)
         self.admitted = Gauge("facerec_admitted_images", "Images not answered", registry=own)
         self.pending = Gauge("facerec_pending_bodies", "Bodies on their way", registry=own)
 
@@ -57,13 +49,14 @@ class MicroBatcher:
 
     Args:
         embed: uint8 ``(N, H, W, 3)`` → float32 ``(N, D)``; called from the thread alone.
-        limits: size, wait and capacity.
+        bounds: size, wait and capacity.
         metrics: counts images, batches and places.
     """
 
-    def __init__(self, embed: Callable[[Faces], Vectors], limits: Limits, metrics: Metrics) -> None:
-        self._embed, self._limits, self._metrics = embed, limits, metrics
+    def __init__(self, embed: Callable[[Faces], Vectors], bounds: Bounds, metrics: Metrics) -> None:
+        self._embed, self._bounds, self._metrics = embed, bounds, metrics
         self._taken = 0
+        metrics.admitted.set_function(lambda: self._taken)
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "network")
 
@@ -74,17 +67,15 @@ class MicroBatcher:
         Raises:
             Refusal: the service is full.
         """
-        if self._taken + count > self._limits.max_queue:
+        if self._taken + count > max(self._bounds.max_queue, self._bounds.max_images):
             raise Refusal(
                 503, f"the service is busy with {self._taken} images; try again in a second"
             )
         self._taken += count
-        self._metrics.admitted.set(self._taken)
         try:
             yield
         finally:
             self._taken -= count
-            self._metrics.admitted.set(self._taken)
 
     async def embed(self, faces: Faces) -> Vectors:
         """Return the embeddings, ``(N, D)``; if it is cancelled before, they are not computed."""
@@ -105,8 +96,8 @@ class MicroBatcher:
 
     async def _gather(self) -> list[_Job]:
         jobs = [await self._jobs.get()]
-        deadline = jobs[0].arrived + self._limits.max_wait_ms / 1000
-        while sum(len(job.faces) for job in jobs) < min(self._limits.max_batch, self._taken):
+        deadline = jobs[0].arrived + self._bounds.max_wait_ms / 1000
+        while sum(len(job.faces) for job in jobs) < min(self._bounds.max_batch, self._taken):
             if self._jobs.empty():
                 left = deadline - asyncio.get_running_loop().time()
                 try:

@@ -100,7 +100,7 @@ class GalleryFile:
         threshold = self._threshold if point is None else point.threshold
         found = self.gallery.identify(vectors, threshold=threshold, point=point)
         return {
-            "answers": [answer.to_json() for answer in found.answers],
+            "answers": [answer.to_json() for answer in found],
             "threshold": found.threshold,
             "fpir": None if found.fpir is None else found.fpir.to_json(),
             "people": len(self.gallery),

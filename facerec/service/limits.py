@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Limits(Flags):
+class Bounds(Flags):
     """What the service takes, and how it gathers batches."""
 
     max_batch: Count = 32
@@ -36,32 +38,22 @@ class Limits(Flags):
     max_wait_ms: NonNegative = 5.0
     """How long a batch waits at most for images of requests that are on their way."""
     max_queue: Count = 256
-    """Images admitted and not yet answered; beyond that requests get status 503. As many bodies of
-    one address, and twice as many of all, may be on their way."""
+    """Images admitted and not yet answered, --max-images at least; beyond that requests get status
+    503. As many bodies of one address, and twice as many of all, may be on their way."""
     max_images: Count = 64
     """Images in one request."""
     max_body_bytes: Count = 16 << 20
-    """Size of one request's body."""
+    """Size of one request's body; eight times as much of one address may be on its way, and twice
+    that of all."""
     max_pixels: Count = 16_000_000
     """Pixels of the images of one request together, by their headers."""
-    max_large: Count = 8
-    """Bodies of the largest size, or of as many bytes, that one address may have on their way;
-    twice as many of all are held."""
     max_people: Count = 100_000
     """People in the gallery; every change writes its whole file."""
     timeout_s: Positive = 30.0
     """How long a body may take to arrive, and then an answer to be computed."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_queue < self.max_images:
-            raise RecipeError(
-                f"--max-queue {self.max_queue} must hold the --max-images {self.max_images} of "
-                "one request"
-            )
 
-
-LIMITS = Limits()
+BOUNDS = Bounds()
 
 
 @dataclass(frozen=True)
@@ -85,8 +77,8 @@ class Access:
         for origin in self.allow_origin:
             if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
                 raise RecipeError(
-                    f"--allow-origin {origin}: a site is named as browsers do it, in lower case "
-                    "without a path, for example https://app.example:8443"
+                    f"--allow-origin {origin}: a site is named in lower case without a path, for "
+                    "example https://app.example:8443"
                 )
 
     @functools.cached_property
@@ -98,19 +90,15 @@ class Access:
         """
         if self.token_file is None:
             return None
-        try:
-            with open_file(self.token_file) as file:
-                token = bytes(file.read(4096)).strip()
-                mode = self.token_file.stat().st_mode & 0o777
-        except OSError as error:
+        token = b""
+        with contextlib.suppress(OSError), open_file(self.token_file) as file:
+            if not os.fstat(file.fileno()).st_mode & 0o077:
+                token = file.read(4096).strip()
+        if not re.fullmatch(rb"[!-~]{1,1000}", token):
             raise FacerecError(
-                f"{self.token_file}: the token cannot be read ({error.strerror}); name a file"
-            ) from error
-        if mode & 0o077 or not re.fullmatch(rb"[!-~]{1,1000}", token):
-            raise FacerecError(
-                f"{self.token_file}: a token is one line of letters, digits and signs without "
-                f"spaces, in a file that its owner alone can read (mode 600), found mode {mode:o}; "
-                "write one with (umask 077; openssl rand -hex 32 > FILE)"
+                f"{self.token_file}: no token, which is one line of letters, digits and signs "
+                "without spaces, in a file that its owner alone can read (mode 600); write one "
+                "with (umask 077; openssl rand -hex 32 > FILE)"
             )
         return token
 

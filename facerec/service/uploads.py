@@ -19,7 +19,10 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.names import same_name
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
-from facerec.service.limits import Limits, Refusal
+from facerec.service.limits import Bounds, Refusal
+
+LARGE = 8
+"""Bodies of the largest size that one address may have on their way."""
 
 NAME_CHARACTERS = 200
 """Longest name of a person."""
@@ -40,15 +43,15 @@ class Bodies:
     is answered.
 
     Args:
-        limits: number, bytes and time.
+        bounds: number, bytes and time.
         metrics: counts those on their way.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits = limits
-        self._most = 2 * limits.max_large * limits.max_body_bytes
+    def __init__(self, bounds: Bounds, metrics: Metrics) -> None:
+        self._bounds = bounds
+        self._most = 2 * LARGE * bounds.max_body_bytes
         # However short, a body weighs so much that the bound of bytes is one of their number too.
-        self._least = self._most // (2 * limits.max_queue)
+        self._least = self._most // (2 * bounds.max_queue)
         self._readers: dict[_Body, asyncio.Task[None]] = {}
         metrics.pending.set_function(lambda: sum(not body.whole for body in self._readers))
 
@@ -63,10 +66,10 @@ class Bodies:
         reader = self._readers[body] = asyncio.create_task(self._read(body, request))
         self._make_room(self._most)
         try:
-            await asyncio.wait({reader}, timeout=self._limits.timeout_s)
+            await asyncio.wait({reader}, timeout=self._bounds.timeout_s)
             if not reader.done():
                 raise Refusal(
-                    408, f"the body did not arrive within {self._limits.timeout_s:g} seconds"
+                    408, f"the body did not arrive within {self._bounds.timeout_s:g} seconds"
                 )
             if reader.cancelled():
                 raise Refusal(503, "the service is busy with other bodies; try again in a second")
@@ -81,7 +84,7 @@ class Bodies:
         self._make_room(0)
 
     async def _read(self, body: _Body, request: Request) -> None:
-        limit = self._limits.max_body_bytes
+        limit = self._bounds.max_body_bytes
         too_large = Refusal(
             413, f"a request may have {limit:,} bytes; send fewer or smaller images"
         )
@@ -124,44 +127,52 @@ class Form(NamedTuple):
     """Name of a person, where the request has one."""
 
 
-def read_form(body: bytes, content_type: str, names: Sequence[str], limits: Limits) -> Form:
+def read_form(body: bytes, content_type: str, names: Sequence[str], bounds: Bounds) -> Form:
     """Return what a multipart body holds; the names of its files are not kept.
 
     Args:
         body: of the request.
         content_type: the header that names its boundary.
         names: of the fields that it must have.
-        limits: on images and their pixels.
+        bounds: on images and their pixels.
 
     Raises:
         Refusal: another kind of body, a damaged one, a field that is unknown, missing or there too
             often, or too many pixels.
         ImageError: what is no image.
     """
-    fields = _parse(body, content_type, names, limits.max_images)
-    images = fields.get("images")
-    if images == []:
+    found: dict[str, list[bytes]] = {name: [] for name in names}
+    most = bounds.max_images + ("subject" in names)
+    for name, content in parse_form(body, content_type, most):
+        if name not in found:
+            raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
+        found[name].append(content)
+    images, subjects = found.get("images", []), found.get("subject")
+    if not images and "images" in names:
         raise Refusal(400, "the form holds no image; send one or more in fields called images")
-    sizes = [image_size(image, f"image {i}") for i, image in enumerate(images or ())]
+    sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
     for i, pixels in enumerate(np.cumsum([height * width for height, width in sizes])):
-        if pixels > limits.max_pixels:
+        if pixels > bounds.max_pixels:
             raise Refusal(
                 413,
                 f"image {i}: it has {sizes[i][0]:,}×{sizes[i][1]:,} pixels, more than the limit of "
-                f"{limits.max_pixels:,} for the images of a request; scale them down, or send "
+                f"{bounds.max_pixels:,} for the images of a request; scale them down, or send "
                 "several requests",
             )
-    if "subject" not in fields:
-        return Form(images or [], sizes, "")
-    subject = same_name(b"".join(fields["subject"]).decode("utf-8", "replace").strip())
-    valid = subject.isprintable() and "\ufffd" not in subject
-    if not valid or not 0 < len(subject) <= NAME_CHARACTERS:
+    subject = "" if subjects is None else _read_name(subjects)
+    return Form(images, sizes, subject)
+
+
+def _read_name(subjects: Sequence[bytes]) -> str:
+    text = subjects[0].decode("utf-8", "replace") if len(subjects) == 1 else ""
+    name = same_name(text.strip())
+    if not name.isprintable() or "\ufffd" in name or not 0 < len(name) <= NAME_CHARACTERS:
         raise Refusal(
             400,
-            f"name the person in a field called subject, in 1 to {NAME_CHARACTERS} printable "
+            f"name one person in a field called subject, in 1 to {NAME_CHARACTERS} printable "
             "characters of UTF-8",
         )
-    return Form(images or [], sizes, subject)
+    return name
 
 
 def decode_faces(images: list[bytes], recognizer: FaceRecognizer) -> tuple[Faces, list[str]]:
@@ -174,24 +185,22 @@ def decode_faces(images: list[bytes], recognizer: FaceRecognizer) -> tuple[Faces
     return np.stack([face for face, _ in found]), [note for _, note in found if note]
 
 
-def _parse(
-    body: bytes, content_type: str, names: Sequence[str], max_images: int
-) -> dict[str, list[bytes]]:
-    fields: dict[str, list[bytes]] = {name: [] for name in names}
+def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:
+    """Return names and contents of the fields of a multipart body.
+
+    Raises:
+        Refusal: another kind of body, a damaged one, or more than so many fields.
+    """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Refusal(415, f"send multipart/form-data with a field called {names[0]}")
+        raise Refusal(415, "send multipart/form-data, with fields called images or subject")
+    fields: list[tuple[str, bytes]] = []
     ended = []
 
     def add(name: bytes | None, content: bytes | None) -> None:
-        found = fields.get((name or b"").decode("latin-1"))
-        if found is None:
-            raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
-        found.append(content or b"")
-        if found is not fields.get("images") and len(found) > 1:
-            raise Refusal(400, "the form has a field twice; send one request for each person")
-        if len(found) > max_images:
-            raise Refusal(413, f"a request may hold {max_images} images; send several requests")
+        fields.append(((name or b"").decode("latin-1"), content or b""))
+        if len(fields) > most:
+            raise Refusal(413, f"a form may hold {most} fields; send several requests")
 
     def add_file(part: File) -> None:
         part.file_object.seek(0)

@@ -18,7 +18,6 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -62,17 +61,10 @@ class CheckpointWriter:
     def __enter__(self) -> CheckpointWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        # An error of the block tells why training ended.
+        with contextlib.suppress(*([] if error is None else [Exception])):
             self.wait()
-        except Exception:
-            if error is None:  # else that one tells why training ended
-                raise
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Write the checkpoint of ``step``, after the one before it, and delete all but the last.
@@ -102,12 +94,6 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
 
-    def is_busy(self) -> bool:
-        """Tell whether a checkpoint is still being written, after a moment's wait for it."""
-        if self._thread is not None:
-            self._thread.join(1.0)
-        return self._thread is not None and self._thread.is_alive()
-
     def abandon(self) -> None:
         """Wait no more for the checkpoint that is being written, which may be lost."""
         self._thread = None
@@ -134,13 +120,10 @@ class CheckpointWriter:
             self._group = self._group or dist.new_group(backend="gloo")
             mesh = DeviceMesh.from_group(self._group, "cpu")
         result: dict[str, torch.Tensor] = {}
-        memory: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            copy = self._copy.get(name)
-            if copy is None or copy.shape != local.shape or copy.dtype != local.dtype:
-                copy = torch.empty_like(local, device="cpu")
-            result[name] = memory[name] = copy.copy_(local)
+            copy = self._copy.setdefault(name, torch.empty_like(local, device="cpu")).copy_(local)
+            result[name] = copy
             if isinstance(tensor, DTensor):
                 result[name] = DTensor.from_local(
                     copy,
@@ -150,7 +133,6 @@ class CheckpointWriter:
                     shape=tensor.shape,
                     stride=tensor.stride(),
                 )
-        self._copy = memory
         return result
 
     def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
@@ -161,12 +143,8 @@ class CheckpointWriter:
         processes = self.processes
         sums: dict[str, list[int]] = {}
 
-        def prepare() -> None:
-            if processes.is_main:
-                remove_leftovers(self.folder)
-                temporary.mkdir(parents=True)
-
         def write() -> None:
+            temporary.mkdir(parents=True, exist_ok=True)
             dcp.save(
                 tensors,
                 storage_writer=dcp.FileSystemWriter(temporary, sync_files=True),
@@ -190,7 +168,7 @@ class CheckpointWriter:
                 fsync_directory(self.folder)
 
         # After each stage all ranks agree whether it worked: one rank's failure ends all of them.
-        for stage in (prepare, write, finish):
+        for stage in (write, finish):
             problem = None
             try:
                 stage()
@@ -213,7 +191,10 @@ class CheckpointWriter:
             for _, own in answers:
                 sums.update(own)
         if processes.is_main:
-            self._prune()
+            for old in whole_checkpoints(self.folder)[: -self.keep]:
+                # Out of sight first: a kill in between must not leave a part of it.
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(old.rename(_hidden(old)))
 
     def _gather(self, final: Path, value: Any) -> list[Any]:
         """Return the values of all ranks; the thread cannot use those of `Processes`."""
@@ -228,14 +209,8 @@ class CheckpointWriter:
             ) from error
         return values
 
-    def _prune(self) -> None:
-        for old in complete(self.folder)[: -self.keep]:
-            # Out of sight first: a kill in between must not leave a part of it.
-            with contextlib.suppress(OSError):
-                shutil.rmtree(old.rename(_hidden(old)))
 
-
-def load(
+def load_checkpoint(
     checkpoint: Path,
     tensors: dict[str, torch.Tensor],
     optional: dict[str, torch.Tensor],
@@ -261,7 +236,11 @@ def load(
     with _damaged(checkpoint):
         state = _read_state(checkpoint)
         files = sorted(state.pop("files").items())[processes.rank :: processes.world_size]
-        wrong = [name for name, written in files if not _is_whole(checkpoint / name, written)]
+        wrong = [
+            name
+            for name, written in files
+            if not (checkpoint / name).is_file() or _checksum(checkpoint / name) != written
+        ]
     for damage in processes.gather_objects(wrong):
         if damage:
             raise _damage(checkpoint, f"{damage[0]} holds other bytes than were written")
@@ -283,21 +262,15 @@ def load(
     return {**state, "found": sorted(set(optional) & set(stored))}
 
 
-def complete(folder: Path) -> list[Path]:
+def whole_checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints in ``folder``, oldest first."""
     return sorted(p for p in folder.glob("step-*") if (p / STATE_FILE).is_file())
 
 
 def latest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint in ``folder``, if there is one."""
-    checkpoints = complete(folder)
+    checkpoints = whole_checkpoints(folder)
     return checkpoints[-1] if checkpoints else None
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete what a process that was killed had not written, or not deleted, to the end."""
-    for path in folder.glob(_hidden(folder / "step-*").name):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _name(step: int) -> str:
@@ -334,13 +307,6 @@ def _checksum(path: Path) -> list[int]:
         while chunk := file.read(1 << 20):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, crc]
-
-
-def _is_whole(path: Path, written: list[int]) -> bool:
-    try:
-        return _checksum(path) == written
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager

@@ -12,12 +12,9 @@ import contextlib
 import copy
 import functools
 import hashlib
-import importlib.util
 import json
-import math
 import os
 import re
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from facerec.backbones import Backbone, Preprocessing
+from facerec.backbones import Preprocessing
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
-from facerec.files import exclusive, full_disk_sentence, parse_json, read_file, write_json
+from facerec.files import atomic_folder, full_disk_sentence, parse_json, read_file, write_json
 from facerec.heads.distillation_loss import DistillationKind
 from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
@@ -42,8 +39,6 @@ from facerec.training.distributed import Processes
 FORMAT = 2
 ARRAY_FILE = "embeddings.npy"
 NOTE_FILE = "teacher.json"
-"""Written last: an embedding file without it is not whole."""
-
 _PICTURES_AT_ONCE = 512
 
 
@@ -93,7 +88,7 @@ class TeacherTargets:
     Attributes:
         path: of the array.
         note: what the file belongs to, and ``scale``.
-        shape: images, views, dimensions.
+        size: dimensions of the teacher's embeddings.
 
     Raises:
         TrainingError: damaged.
@@ -104,20 +99,10 @@ class TeacherTargets:
         advice = f"delete {folder} to have it made again"
         try:
             self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE))
-            self.shape: tuple[int, int, int] = self._array.shape
             self.scale = float(self.note["scale"])
-            whole = self.path.stat().st_size == self.note["bytes"]
+            _, _, self.size = self._array.shape
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TrainingError(f"{folder}: cannot be read ({error}); {advice}") from error
-        if not whole or self._array.dtype != np.float16 or len(self.shape) != 3:
-            raise TrainingError(
-                f"{self.path}: not the array of embeddings that {NOTE_FILE} tells of; {advice}"
-            )
-
-    @property
-    def size(self) -> int:
-        """Dimensions of the teacher's embeddings."""
-        return self.shape[2]
 
     @functools.cached_property
     def _array(self) -> NDArray[np.float16]:
@@ -159,25 +144,6 @@ class TaughtDataset(Dataset):
         return batch
 
 
-def distillation_warnings(
-    config: Distillation, backbone: Backbone, targets: TeacherTargets
-) -> list[str]:
-    """Return one sentence for each doubtful choice of student and teacher."""
-    sentences = []
-    if assumed := targets.note.get("assumed"):
-        sentences.append(
-            f"{config.teacher} does not say which {', '.join(assumed)} its pixels need, so usual "
-            "values are taken; give them as distillation.preprocessing if you know better"
-        )
-    direct = config.loss != "relation" and backbone.embedding_size == targets.size
-    if direct and backbone.embedding_bn == "frozen_gamma":
-        sentences.append(
-            "the last BatchNorm (embedding_bn='frozen_gamma') gives all dimensions of an embedding "
-            "the same spread, which the teacher's do not have; choose embedding_bn='affine'"
-        )
-    return sentences
-
-
 def teacher_targets(
     config: Distillation,
     dataset: FaceDataset,
@@ -214,32 +180,25 @@ def teacher_targets(
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", teacher.name).strip(".") or "teacher"
-    folder, shape = Path(config.cache) / f"{name}-{key[:12]}", (len(dataset), config.pictures)
+    folder = Path(config.cache) / f"{name}-{key[:12]}"
+    shape = len(dataset), config.pictures, teacher.embedding_size
     with contextlib.ExitStack() as stack:
 
-        def prepare() -> bool:
+        def prepare() -> Path | None:
             if folder.exists():
-                return False
-            stack.enter_context(exclusive(folder, TrainingError))
-            return not folder.exists()  # somebody else may just have finished
+                return None
+            temporary = stack.enter_context(atomic_folder(folder, TrainingError))
+            _reserve(temporary / ARRAY_FILE, shape)
+            return temporary
 
-        if processes.on_main(prepare):
-            hidden = folder.with_name(f".{folder.name}.part")
-            try:
-                processes.on_main(lambda: _begin(hidden, (*shape, teacher.embedding_size)))
-                _look(hidden, teacher, _Pictures(dataset, config), processes, workers, progress)
-                processes.on_main(lambda: _finish(hidden, folder, teacher, facts))
-            except BaseException:
-                if processes.is_main:
-                    shutil.rmtree(hidden, ignore_errors=True)
-                raise
-    targets = TeacherTargets(folder)
-    if any(targets.note.get(name) != value for name, value in facts.items()):
-        raise TrainingError(
-            f"{folder}: its {NOTE_FILE} tells of another teacher or other images than those of "
-            "this run; delete the folder to have the embeddings made again"
-        )
-    return targets
+        if temporary := processes.on_main(prepare):
+            pictures = _Pictures(dataset, config)
+            squares = _embed(temporary, teacher, pictures, processes, workers, progress)
+            # To a mean square of 1 in a dimension.
+            facts |= {"scale": (squares or 1) ** -0.5, "assumed": list(teacher.assumed)}
+            processes.on_main(lambda: write_json(temporary / NOTE_FILE, facts))
+        processes.on_main(stack.close)
+    return TeacherTargets(folder)
 
 
 def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
@@ -263,28 +222,16 @@ def _open_teacher(
 ) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
     asked = {} if config.preprocessing is None else asdict(config.preprocessing)
-    device = str(processes.device)
-    if Path(config.teacher).suffix == ".onnx" and not _computes_on(processes.device):
-        device = "cpu"
-    teacher = load_model(config.teacher, device=device, **asked)
+    try:
+        teacher = load_model(config.teacher, device=str(processes.device), **asked)
+    except ModelError:  # perhaps an onnxruntime that computes on the CPU alone
+        teacher = load_model(config.teacher, **asked)
     if teacher.image_size != dataset.image_size:
-        sizes = " and ".join(
-            "×".join(map(str, s)) for s in (teacher.image_size, dataset.image_size)
-        )
         raise ModelError(
-            f"{config.teacher}: teacher and training images must have one size, found {sizes} "
-            "pixels; take another teacher"
+            f"{config.teacher}: takes images of {teacher.image_size} pixels, and those of the "
+            f"training set have {dataset.image_size}; take another teacher"
         )
     return teacher
-
-
-def _computes_on(device: torch.device) -> bool:
-    """Tell whether the onnxruntime that is installed can compute on a GPU."""
-    if device.type != "cuda" or importlib.util.find_spec("onnxruntime") is None:
-        return False
-    import onnxruntime
-
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 class _Pictures(Dataset):
@@ -306,12 +253,9 @@ class _Pictures(Dataset):
         return self.views[0].where(index)
 
 
-def _begin(folder: Path, shape: tuple[int, int, int]) -> None:
+def _reserve(path: Path, shape: tuple[int, int, int]) -> None:
     """Make an array of full size, for which the disk keeps the room."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-    path = folder / ARRAY_FILE
     try:
-        folder.mkdir(parents=True)
         np.lib.format.open_memmap(path, "w+", np.float16, shape)
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -319,72 +263,53 @@ def _begin(folder: Path, shape: tuple[int, int, int]) -> None:
         raise TrainingError(full_disk_sentence(path, error)) from error
 
 
-def _look(
+def _embed(
     folder: Path,
     teacher: EmbeddingModel,
     pictures: _Pictures,
     processes: Processes,
     workers: int,
     progress: Progress | None,
-) -> None:
-    """Embed this rank's share of the pictures; an error of any rank is raised on all."""
+) -> float:
+    """Embed this rank's share of the pictures; an error of any rank is raised on all.
+
+    Rows of images that could not be decoded are NaN, which no batch has.
+
+    Returns:
+        The mean square of the numbers of all ranks.
+    """
     array = np.load(folder / ARRAY_FILE, mmap_mode="r+")
     count, views, _ = array.shape
     parts = np.array_split(np.arange(count), -(-count * views // _PICTURES_AT_ONCE))
     own = parts[processes.rank :: processes.world_size]
     requests = [BatchRequest(view, rows) for rows in own for view in range(views)]
     outcome: FacerecError | None = None
-    done, total = 0, views * sum(map(len, own))
+    done, total, squares, numbers = 0, views * sum(map(len, own)), 0.0, 0
     try:
         batches = BatchLoader(pictures, requests, workers=workers)
         for request, batch in zip(requests, batches, strict=True):
-            array[request.indices, request.epoch] = _vectors(teacher, pictures, request, batch)
+            with np.errstate(over="ignore"):
+                vectors = teacher.embed(batch.images.numpy()).astype(np.float16)
+            bad = np.flatnonzero(~np.isfinite(vectors).all(1) | ~vectors.any(1))
+            if len(bad):
+                raise ModelError(
+                    f"{teacher.path}: the teacher's embedding of "
+                    f"{pictures.where(int(batch.indices[bad[0]]))} is zero or holds NaN, infinity "
+                    "or numbers beyond 65,504; look at its preprocessing, or take another teacher"
+                )
+            decoded = batch.indices.numpy() == request.indices
+            vectors[~decoded] = np.nan
+            array[request.indices, request.epoch] = vectors
+            squares += float(np.square(vectors[decoded].astype(np.float64)).sum())
+            numbers += vectors[decoded].size
             done += len(request.indices)
             if progress is not None:
                 progress("the teacher looks at the images", done, total)
         array.flush()
     except FacerecError as error:
         outcome = error
-    for failure in processes.gather_objects(outcome):
+    shares = processes.gather_objects((outcome, squares, numbers))
+    for failure, _, _ in shares:
         if failure is not None:
             raise failure
-
-
-def _vectors(
-    teacher: EmbeddingModel, pictures: _Pictures, request: BatchRequest, batch: Batch
-) -> NDArray[np.float16]:
-    """Embed a batch; rows of images that could not be decoded are NaN, which no batch has."""
-    vectors = teacher.embed(batch.images.numpy())
-    with np.errstate(over="ignore"):
-        stored = vectors.astype(np.float16)
-    bad = np.flatnonzero(~np.isfinite(stored).all(1) | ~stored.any(1))
-    if len(bad):
-        where = pictures.where(int(batch.indices[bad[0]]))
-        raise ModelError(
-            f"{teacher.path}: the teacher's embedding of {where} is zero or holds NaN, infinity or "
-            "numbers beyond 65,504; look at its preprocessing, or take another teacher"
-        )
-    stored[batch.indices.numpy() != request.indices] = np.nan
-    return stored
-
-
-def _finish(hidden: Path, folder: Path, teacher: EmbeddingModel, facts: dict[str, Any]) -> None:
-    """Give the folder its name, with a note on what it holds."""
-    array = np.load(hidden / ARRAY_FILE, mmap_mode="r")
-    count, total = 0, 0.0
-    for start in range(0, len(array), 4096):
-        vectors = array[start : start + 4096].astype(np.float64)
-        vectors = vectors[~np.isnan(vectors[..., 0])]
-        count += len(vectors)
-        total += float(np.square(vectors).sum())
-    note = {
-        **facts,
-        "assumed": list(teacher.assumed),
-        "path": str(teacher.path),
-        "bytes": (hidden / ARRAY_FILE).stat().st_size,
-        "pictures": count,
-        # To a mean square of 1 in a dimension.
-        "scale": 1 / math.sqrt(total / max(count * array.shape[2], 1)),
-    }
-    write_json(hidden / NOTE_FILE, note)
-    hidden.rename(folder)
+    return sum(squares for _, squares, _ in shares) / max(sum(n for _, _, n in shares), 1)

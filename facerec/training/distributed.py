@@ -34,11 +34,6 @@ class Processes:
         """True on the one process that prints and writes."""
         return self.rank == 0
 
-    @property
-    def on_this_machine(self) -> int:
-        """How many of the processes share this machine, as torchrun says; else all of them."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-
     def barrier(self) -> None:
         """Wait for all peers."""
         if self.world_size > 1:
@@ -113,20 +108,18 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
     if ours:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
-        device_id = chosen if chosen.type == "cuda" else None  # for barriers, among others
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
             store = own_space(store, rank, world_size, timeout)
-            dist.init_process_group(
-                backend,
-                timeout=timeout,
-                store=store,
-                rank=rank,
-                world_size=world_size,
-                device_id=device_id,
-            )
-        else:
-            dist.init_process_group(backend, timeout=timeout, device_id=device_id)
+        dist.init_process_group(
+            backend,
+            timeout=timeout,
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            # For barriers, among others.
+            device_id=chosen if chosen.type == "cuda" else None,
+        )
     try:
         if dist.is_initialized():
             yield Processes(dist.get_rank(), dist.get_world_size(), chosen)

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.bundle import is_bundle
+from facerec.embedding.extraction import embed_images
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel
-from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
+from facerec.errors import ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
 from facerec.limits import Checked
 from facerec.progress import Progress
 from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
-from facerec.threads import batches_ahead
 from facerec.training.distributed import Processes
 
 if TYPE_CHECKING:  # its section `init` is of this module
@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # its section `init` is of this module
 
 INIT = "init"
 """As ``backbone.name``: the network that `Init.path` holds."""
+
+_IMAGES_AT_ONCE = 1 << 14
 
 _BESIDE = 0.17
 """How far sub-centres begin beside the mean of their class, of length 1."""
@@ -97,9 +99,8 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
 
     Raises:
         RecipeError: the name without a path, or beside other fields of the backbone, which the file
-            decides.
+            decides; or the run's recipe cannot be read.
         ModelError: the file cannot be read or does not say its architecture.
-        CheckpointError: the run's recipe cannot be read.
     """
     if recipe.backbone.name != INIT:
         return recipe
@@ -109,10 +110,7 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
             "fields, or write down all of them with the network's name"
         )
     if run is not None:
-        try:
-            stored = load_recipe(run / "recipe.json", type(recipe))
-        except RecipeError as error:
-            raise CheckpointError(f"{error}; this run cannot be resumed") from error
+        stored = load_recipe(run / "recipe.json", type(recipe))
         return _with_network(recipe, stored.backbone, stored.preprocessing)
     if recipe.init.path is None:
         raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
@@ -192,8 +190,14 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take other weights")
     chosen = _chosen(recipe, path, tensors, own, whole=known is not None)
-    _check_fixed_scale(recipe, backbone, path, chosen)
     backbone.load_state_dict(chosen, strict=False)
+    norm = getattr(backbone, "embedding_norm", None)
+    fixed = recipe.backbone.embedding_bn == "frozen_gamma"
+    if fixed and norm is not None and not bool((norm.weight == 1).all()):
+        raise ModelError(
+            f"{path}: its last batch norm has a γ other than 1, which embedding_bn frozen_gamma "
+            "fixes; set --backbone.embedding-bn affine"
+        )
     return Start(
         path=str(path.resolve()),
         sha256=sha256(path),
@@ -237,21 +241,6 @@ def _chosen(
     return chosen
 
 
-def _check_fixed_scale(
-    recipe: Recipe, backbone: nn.Module, path: Path, chosen: dict[str, Tensor]
-) -> None:
-    """Refuse a learned γ for a last batch norm whose γ is fixed at 1."""
-    norm = getattr(backbone, "embedding_norm", None)
-    if recipe.backbone.embedding_bn != "frozen_gamma" or not isinstance(norm, nn.BatchNorm1d):
-        return
-    name = next(name for name, p in backbone.named_parameters() if p is norm.weight)
-    if name in chosen and not bool((chosen[name] == 1).all()):
-        raise ModelError(
-            f"{path}: its last batch norm has a γ other than 1 ({name}), which "
-            "embedding_bn frozen_gamma fixes; set --backbone.embedding-bn affine"
-        )
-
-
 @torch.no_grad()
 def set_class_means(
     head: MarginClassifier,
@@ -268,8 +257,7 @@ def set_class_means(
 
     Args:
         head: holds the centres.
-        model: the starting network; its batch size is always filled, so that an embedding depends
-            on its image alone.
+        model: the starting network.
         dataset: the training images; those of class −1 are left out.
         progress: called with the images done, of this rank's.
 
@@ -284,30 +272,22 @@ def set_class_means(
     own = own[np.argsort(labels[own], kind="stable")]
     sums = torch.zeros(head.num_local, head.embedding_size, dtype=torch.float64)
     counted = 0
-
-    def decoded(index: int) -> np.ndarray | None:
-        try:
-            return dataset[index][0]
-        except FacerecError:
-            if dataset.on_error == "skip":
-                return None
-            raise
-
-    for start, images in batches_ahead(decoded, own, model.batch_size):
-        # Black images fill gaps and the last batch.
-        pixels = np.zeros((model.batch_size, *dataset.image_size, 3), np.uint8)
-        usable = np.zeros(model.batch_size, bool)
-        for position, future in enumerate(images):
-            if (image := future.result()) is not None:
-                pixels[position], usable[position] = image, True
-        vectors = torch.from_numpy(model.embed(pixels)[usable]).double()
-        finite = vectors.isfinite().all(dim=1)
-        indices = own[start : start + len(images)][usable[: len(images)]]
-        rows = torch.from_numpy(labels[indices])[finite]
-        sums.index_add_(0, rows, nn.functional.normalize(vectors[finite]))
+    for start in range(0, len(own), _IMAGES_AT_ONCE):
+        indices = own[start : start + _IMAGES_AT_ONCE]
+        found = embed_images(
+            model,
+            dataset.subset(indices),
+            flip=False,
+            batch_size=model.batch_size,
+            on_error=dataset.on_error,
+        )
+        vectors = torch.from_numpy(found.vectors).double()
+        usable = vectors.isfinite().all(dim=1)
+        rows = torch.from_numpy(labels[indices])[usable]
+        sums.index_add_(0, rows, nn.functional.normalize(vectors[usable]))
         counted += len(rows)
         if progress is not None:
-            progress("class means", start + len(images), len(own))
+            progress("class means", start + len(indices), len(own))
     lengths = sums.norm(dim=1, keepdim=True)
     means = (sums / lengths.clamp(min=1e-6)).to(head.weight)
     drawn = head.weight.detach().clone()

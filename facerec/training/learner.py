@@ -63,16 +63,12 @@ class Learner(Stepper):
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.device = processes.device
+        micro_batch = recipe.micro_batch(processes.world_size)
         self.precision = recipe.precision
         if self.precision == "auto":
             fast = processes.broadcast_object(has_fast_bf16(self.device))
             self.precision = "bf16" if fast else "fp32"
         self.warnings: list[str] = []
-        if self.precision == "bf16" and not has_fast_bf16(self.device):
-            self.warnings.append(
-                f"the recipe asks for bf16, which this {self.device.type} only emulates, many "
-                "times slower; use precision auto or fp32"
-            )
         self.start: Start | None = None
         self.lr = 0.0
 
@@ -101,7 +97,6 @@ class Learner(Stepper):
             )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
-        micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
         self.compiled = recipe.compile is True or (
@@ -221,7 +216,6 @@ class Learner(Stepper):
         return GlobalBatchSampler(
             len(self.dataset),
             self.recipe.batch_size,
-            accumulation=self.recipe.accumulation,
             epochs=self.recipe.epochs,
             seed=self.recipe.seed,
             rank=self.processes.rank,
@@ -241,10 +235,8 @@ def _explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]
         # A CPU's allocator has no error of its own.
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
             raise
-        centers = dataset.num_classes * recipe.head.centers_per_class
-        centers *= recipe.backbone.embedding_size * 4
         raise RecipeError(
-            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
-            f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
-            "fit into memory; facerec plan computes what a step needs"
+            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes and a "
+            f"backbone of width {recipe.backbone.width:g} do not fit into memory; facerec plan "
+            "computes what a step needs"
         ) from error

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +14,12 @@ import torch
 from facerec.devices import HostCopy
 from facerec.errors import FacerecError, MissingExtraError, TrainingError
 from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
-from facerec.training.distributed import Processes
-from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from facerec.training.learner import Learner
     from facerec.verification import VerificationResult
 
 Figures = dict[str, torch.Tensor]
@@ -67,11 +65,8 @@ class Monitor:
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.
-        recipe: says how often to log and whether to write TensorBoard files.
-        processes: this rank among its peers.
-        total_steps: optimizer steps of the whole run.
-        steps_per_epoch: optimizer steps in an epoch.
-        start: optimizer steps done by earlier parts of the run.
+        learner: takes the steps, of which some may be done; its recipe says how often to log and
+            whether to write TensorBoard files.
         validated: the epoch of the last validation of these that counts.
         losses: of those of these steps that no line tells of yet.
         console: where the display goes; None shows nothing.
@@ -80,28 +75,24 @@ class Monitor:
     def __init__(
         self,
         folder: Path | None,
-        recipe: Recipe,
-        processes: Processes,
-        *,
-        total_steps: int,
-        steps_per_epoch: int,
-        start: int = 0,
+        learner: Learner,
         validated: int = 0,
         losses: Sequence[float] = (),
         console: Console | None = None,
     ) -> None:
-        self.active = processes.is_main
+        self.active, self.recipe = learner.processes.is_main, learner.recipe
         self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
-        self.recipe, self.console = recipe, console if self.active else None
-        self.total_steps, self.steps_per_epoch = total_steps, steps_per_epoch
+        self.console = console if self.active else None
+        self.total_steps, self.steps_per_epoch = learner.total_steps, learner.steps_per_epoch
         self.last: dict[str, float] = {}
-        self._losses = [torch.tensor(loss, device=processes.device) for loss in losses]
+        self._losses = [torch.tensor(loss, device=learner.device) for loss in losses]
         self._late: tuple[int, list[str], LateFigures, dict[str, float]] | None = None
-        self._logged_step, self._logged_at, self._printed_at = start, time.perf_counter(), -math.inf
-        self._validated = validated
+        self._logged_step, self._logged_at = learner.step, time.perf_counter()
+        self._printed_at, self._validated = -math.inf, validated
         self._display: Progress | None = None
-        self._task: Any = None
-        self._board = _summary_writer(folder, start) if recipe.tensorboard and self.path else None
+        self._board = None
+        if self.recipe.tensorboard and self.path is not None:
+            self._board = _summary_writer(folder, learner.step)
 
     def __enter__(self) -> Monitor:
         if self.path is not None:
@@ -111,25 +102,14 @@ class Monitor:
             # Imported here because a step needs none of it.
             from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self._display = Progress(
-                MofNCompleteColumn(),
-                TextColumn("{task.description}"),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self._task = self._display.add_task(
-                "", total=self.total_steps, completed=self._logged_step
-            )
+            text = TextColumn("{task.description}"), TextColumn("ETA")
+            columns = MofNCompleteColumn(), *text, TimeRemainingColumn()
+            self._display = Progress(*columns, console=self.console)
+            self._display.add_task("", total=self.total_steps, completed=self._logged_step)
             self._display.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None or isinstance(error, FacerecError):
             self._tell()
         if self._display is not None:
@@ -148,8 +128,7 @@ class Monitor:
             return
         self._tell()
         self._losses.append(figures["loss"])
-        if self._display is not None:
-            self._display.update(self._task, completed=step)
+        self._show(completed=step)
         if step % self.recipe.log_every and step % self.steps_per_epoch:
             return
         figures = figures | {"loss": torch.stack(self._losses).mean()}
@@ -179,10 +158,10 @@ class Monitor:
         cv = deviation / max(values["norm_mean"], 1e-12)
         self.last = values | rest | {"norm_cv": cv}
         self._write("train", step, **self.last, skipped=skipped)
-        if self._display is not None:
-            self._display.update(self._task, description=self._line())
-        elif (
-            time.perf_counter() - self._printed_at >= _SECONDS
+        self._show(description=self._line())
+        if (
+            self._display is None
+            and time.perf_counter() - self._printed_at >= _SECONDS
             and step % self.steps_per_epoch  # else the epoch's line tells the same
         ):
             self._print(f"step {step:,}/{self.total_steps:,}")
@@ -192,6 +171,10 @@ class Monitor:
         self._tell()
         if self.last:
             self._print(f"epoch {epoch}/{self.recipe.epochs}")
+
+    def _show(self, **fields: Any) -> None:
+        if self._display is not None:
+            self._display.update(self._display.task_ids[0], **fields)
 
     def _line(self) -> str:
         last = self.last

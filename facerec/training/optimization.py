@@ -17,10 +17,27 @@ from torch import nn
 
 from facerec.limits import Checked, NonNegative, Positive, Probability, Rest
 
+Decay = Literal["all", "weights"]
+
+
+class _Optimizer(Checked):
+    """What all optimizers share: a dataclass with the arguments of torch's class, and ``decay``."""
+
+    form: ClassVar[type[torch.optim.Optimizer]]
+    fused: ClassVar[bool] = True
+
+    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Build the optimizer over the given parameter groups."""
+        options: dict[str, Any] = {**vars(self), **({"fused": True} if self.fused else {})}
+        del options["decay"]
+        return self.form(groups, **options)
+
 
 @dataclass(frozen=True)
-class SGD(Checked):
+class SGD(_Optimizer):
     """Stochastic gradient descent with momentum."""
+
+    form = torch.optim.SGD
 
     lr: Positive = 0.1
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
@@ -28,19 +45,13 @@ class SGD(Checked):
     """Weight of the previous step's direction."""
     weight_decay: NonNegative = 5e-4
     """L2 penalty added to the gradient."""
-    decay: Literal["all", "weights"] = "all"
+    decay: Decay = "all"
     """What decays: all parameters as InsightFace does, or only matrices and kernels (not
     batch-norms, biases and PReLU slopes)."""
 
     def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over the given parameter groups."""
-        optimizer = torch.optim.SGD(
-            groups,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            fused=True,
-        )
+        optimizer = super().create(groups)
         # torch 2.13 leaves them unset, whatever is in that memory, where a gradient scaler calls
         # off the first fused step.
         for group in optimizer.param_groups:
@@ -50,10 +61,10 @@ class SGD(Checked):
 
 
 @dataclass(frozen=True)
-class _Moments(Checked):
-    """What both forms of Adam share."""
+class Adam(_Optimizer):
+    """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
 
-    form: ClassVar[type[torch.optim.Adam]]
+    form: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
 
     lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
@@ -61,37 +72,27 @@ class _Moments(Checked):
     """Averaging weights of the first and second moment."""
     weight_decay: NonNegative = 0.0
     """L2 penalty added to the gradient."""
-    decay: Literal["all", "weights"] = "weights"
+    decay: Decay = "weights"
     """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
     PReLU slopes)."""
 
-    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over the given parameter groups."""
-        return self.form(
-            groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay, fused=True
-        )
-
 
 @dataclass(frozen=True)
-class AdamW(_Moments):
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
-    form: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
+    form = torch.optim.AdamW
 
     weight_decay: NonNegative = 0.1
     """Share of the weight taken off per unit of learning rate."""
 
 
 @dataclass(frozen=True)
-class Adam(_Moments):
-    """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
-
-    form: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
-
-
-@dataclass(frozen=True)
-class RMSprop(Checked):
+class RMSprop(_Optimizer):
     """RMSprop (Hinton, 2012), as *A Metric Learning Reality Check* trains."""
+
+    form = torch.optim.RMSprop
+    fused = False
 
     lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
@@ -101,19 +102,9 @@ class RMSprop(Checked):
     """Weight of the previous step's direction."""
     weight_decay: NonNegative = 0.0
     """L2 penalty added to the gradient."""
-    decay: Literal["all", "weights"] = "weights"
+    decay: Decay = "weights"
     """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
     PReLU slopes)."""
-
-    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over the given parameter groups."""
-        return torch.optim.RMSprop(
-            groups,
-            lr=self.lr,
-            alpha=self.alpha,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
 
 
 Optimizer = SGD | AdamW | Adam | RMSprop

@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from facerec.backbones import Backbone, create_backbone
 from facerec.devices import has_fast_bf16
-from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk
@@ -74,17 +73,9 @@ def plan_step(
             GPU that computes in bfloat16; ``cpu`` is this computer's.
 
     Raises:
-        RecipeError: the batch does not divide among the ranks and micro-batches, or there are no
-            subjects or ranks.
+        RecipeError: the batch does not divide among the ranks and micro-batches.
     """
-    for name, value in (("number of classes", num_classes), ("number of ranks", ranks)):
-        if value < 1:
-            raise RecipeError(f"the {name} must be at least 1, found {value}")
-    if recipe.batch_size % (ranks * recipe.accumulation):
-        raise RecipeError(
-            f"batch_size {recipe.batch_size} does not divide among {ranks} ranks × "
-            f"{recipe.accumulation} micro-batches; change one of the three"
-        )
+    micro_batch = recipe.micro_batch(ranks)
     fast_bf16 = device == "cuda" or has_fast_bf16(torch.device(device))
     precision = recipe.precision
     if precision == "auto":
@@ -94,7 +85,7 @@ def plan_step(
     rate = recipe.head.sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
     weights = _weights(recipe.backbone)
-    refuse_single_images(share // recipe.accumulation, weights.batch_norm, recipe.finetune)
+    refuse_single_images(micro_batch, weights.batch_norm, recipe.finetune)
     learned = 0 if recipe.finetune.freeze_steps is None else weights.learned
     state = optimizer_state(recipe.optimizer)
     centers, size = recipe.head.centers_per_class, recipe.backbone.embedding_size
@@ -104,7 +95,7 @@ def plan_step(
         "backbone: weights": weights.bytes * (1 if recipe.ema is None else 2),
         "backbone: gradients": 4 * learned,
         "backbone: optimizer state": state * learned,
-        "activations": _activations(recipe, share // recipe.accumulation, precision),
+        "activations": _activations(recipe, micro_batch, precision),
         # A GPU holds the next batch too, see `prefetched`.
         "images": share * PIXELS * (2 if device == "cuda" else 1),
         "head: class centres": 4 * classes * centers * size,

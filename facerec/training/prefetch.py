@@ -23,23 +23,20 @@ def prefetched(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch
     stream = torch.cuda.Stream(device)
     waiting: Batch | None = None
     for batch in batches:
+        tensors = {name: getattr(batch, name) for name in ("images", "labels", "targets")}
         with torch.cuda.stream(stream):
-            copied = dataclasses.replace(
-                batch,
-                images=batch.images.to(device, non_blocking=True),
-                labels=batch.labels.to(device, non_blocking=True),
-                targets=(
-                    None if batch.targets is None else batch.targets.to(device, non_blocking=True)
-                ),
-            )
+            copies = {
+                name: tensor.to(device, non_blocking=True)
+                for name, tensor in tensors.items()
+                if tensor is not None
+            }
         if waiting is not None:
             yield waiting
         # The copy began behind the step just asked for, and ends before the next one begins.
         present = torch.cuda.current_stream(device)
         present.wait_stream(stream)
-        for tensor in (copied.images, copied.labels, copied.targets):
-            if tensor is not None:
-                tensor.record_stream(present)
-        waiting = copied
+        for tensor in copies.values():
+            tensor.record_stream(present)
+        waiting = dataclasses.replace(batch, **copies)
     if waiting is not None:
         yield waiting

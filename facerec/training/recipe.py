@@ -148,30 +148,32 @@ class Recipe(Checked):
                 "distillation.mixup blends two people into one image, which a margin takes for one "
                 "of them; set margin to None, or mixup to 0"
             )
-        if self.margin is None and self.init.head == "class_means":
+        resting = self.finetune.freeze_steps != 0
+        if self.margin is None and (resting or self.init.head == "class_means"):
             raise RecipeError(
-                "init.head is class_means, but without a margin there are no class centres; leave "
-                "it out"
+                "init.head class_means and finetune.freeze_steps are about class centres, and "
+                "without a margin there are none; leave them out"
             )
-        if self.margin is None and self.finetune.freeze_steps != 0:
+        strangers = not all(further.labelled for further in self.data.also)
+        if strangers and (self.distillation is None or self.sampling == "balanced"):
             raise RecipeError(
-                "finetune.freeze_steps lets class centres alone learn, and without a margin there "
-                "are none; leave it out"
+                "images of data.also without a label teach nothing without a teacher, and are not "
+                "seen where subjects take turns; give a distillation and sampling shuffle"
             )
-        if not all(further.labelled for further in self.data.also):
-            if self.distillation is None:
-                raise RecipeError(
-                    "images of data.also that are not labelled teach nothing without a teacher; "
-                    "give a distillation, or leave them out"
-                )
-            if self.sampling == "balanced":
-                raise RecipeError(
-                    "sampling balanced goes from subject to subject, so images of data.also "
-                    "without a label would not be seen; choose shuffle"
-                )
         if self.recompute and self.compile is True:
             raise RecipeError("recompute and compile do not go together; choose one of them")
-        if self.batch_size % self.accumulation:
+        self.micro_batch(1)
+
+    def micro_batch(self, ranks: int) -> int:
+        """Return how many images of a rank go through the backbone together.
+
+        Raises:
+            RecipeError: the batch does not divide among so many ranks and the micro-batches.
+        """
+        share, rest = divmod(self.batch_size, ranks * self.accumulation)
+        if rest:
             raise RecipeError(
-                f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"
+                f"batch_size {self.batch_size} does not divide among {ranks} ranks × accumulation "
+                f"{self.accumulation}; change one of the three"
             )
+        return share

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -21,7 +22,7 @@ import torch
 import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
-from facerec.files import exclusive, parse_json, sha256, write_json
+from facerec.files import parse_json, sha256, write_json
 from facerec.libraries import cv2
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import Data, Part
@@ -131,9 +132,12 @@ def remember_launches(folder: Path, launches: Collection[str]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files that a process which was killed left in a run's folder."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    """Delete what a process that was killed had not written, or not deleted, in a run's folder."""
+    for path in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _launches(folder: Path) -> set[str]:
@@ -148,12 +152,9 @@ def _resumable(candidates: list[Path], first: Path) -> Path:
     begun = [path for path in candidates if (path / "recipe.json").is_file()]
     if learned or begun:
         return (learned or begun)[-1]
-    taken = ""
-    if first.exists():
-        with exclusive(first, CheckpointError):  # else another process has just begun it
-            taken = " and another --name, or delete this folder"
     raise CheckpointError(
-        f"{first}: no checkpoint to resume from; start the run without --resume{taken}"
+        f"{first}: no checkpoint to resume from; start the run without --resume, under another "
+        "--name if that folder is there"
     )
 
 
@@ -221,28 +222,24 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     The data may have moved, but its number of images decides the order of all of them. Only record
     files and their indexes are compared, not what else lies in their folder.
     """
-    for name in ("images", "classes"):
-        if stored[name] != present[name]:
-            return f"{present['path']}: has {present[name]} {name}, not {stored[name]}"
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
-        for name in ("names", "subjects", "exclude"):
+        for name in ("images", "classes", "names", "subjects", "exclude"):
             if before.get(name) != now.get(name):
-                return f"{now['path']}: its {name} are others than they were"
-        old, new = (_record_files(entry["files"]) for entry in (before, now))
+                return f"{now['path']}: its {name} are {now.get(name)} and were {before.get(name)}"
+        old, new = (
+            {
+                (Path(name).suffix, *facts.values())
+                for name, facts in entry["files"].items()
+                if Path(name).suffix in (".rec", ".idx")
+            }
+            for entry in (before, now)
+        )
         # A run may be started on a folder and resumed on the one of its files that was read.
         if bool(old) != bool(new) or not (old <= new or new <= old):
             return f"{now['path']}: record file or index are others than they were"
     return None
-
-
-def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str]]:
-    return {
-        (Path(name).suffix, facts["bytes"], facts.get("sha256", ""))
-        for name, facts in files.items()
-        if Path(name).suffix in (".rec", ".idx")
-    }
 
 
 def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -257,11 +254,6 @@ def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     return {**recipe, "data": {**first, "also": also}}
 
 
-def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the resolved recipe to ``recipe.json``."""
-    write_json(folder / "recipe.json", recipes.to_dict(recipe))
-
-
 def write_manifest(
     folder: Path,
     recipe: Recipe,
@@ -271,17 +263,18 @@ def write_manifest(
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:
-    """Write ``manifest.json``: everything besides the recipe that a repetition needs.
+    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs.
 
     Args:
         folder: of the run.
-        recipe: the whole configuration.
+        recipe: the resolved configuration.
         dataset: the training images.
         processes: this rank among its peers.
         chosen: what fields of the recipe came to mean that are ``auto``, by their names.
         teacher: SHA-256 of the teacher's file; None without one.
         start: the weights that training starts from, if not from a seed.
     """
+    write_json(folder / "recipe.json", recipes.to_dict(recipe))
     packages = ("numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,

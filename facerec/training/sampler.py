@@ -29,8 +29,7 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
 
     Args:
         length: number of training images.
-        batch_size: images per optimizer step over all ranks.
-        accumulation: micro-batches that each rank's share is cut into later.
+        batch_size: images per optimizer step over all ranks, among which they divide.
         epochs: passes over the data.
         seed: the recipe's seed.
         rank: this process.
@@ -42,8 +41,7 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
 
     Raises:
         DatasetError: fewer images than one batch needs.
-        RecipeError: the batch does not divide among ranks and micro-batches, or there are both
-            labels and weights.
+        RecipeError: there are both labels and weights.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         length: int,
         batch_size: int,
         *,
-        accumulation: int = 1,
         epochs: int = 1,
         seed: int = 0,
         rank: int = 0,
@@ -60,15 +57,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         labels: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
-        micro_batches = world_size * accumulation
-        if batch_size % micro_batches:
-            below = batch_size // micro_batches * micro_batches
-            fitting = sorted({below or micro_batches, below + micro_batches})
-            raise RecipeError(
-                f"batch_size {batch_size} does not divide among {world_size} processes × "
-                f"{accumulation} micro-batches; the nearest that does is "
-                f"{' or '.join(map(str, fitting))}"
-            )
         if labels is not None and weights is not None:
             raise RecipeError(
                 "sampling balanced visits all subjects alike, so that sets cannot have a weight; "

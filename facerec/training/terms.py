@@ -23,7 +23,7 @@ from facerec.heads.norm_regularizer import (
 )
 from facerec.heads.output import LossOutput
 from facerec.records.dataset import FaceDataset
-from facerec.training.distillation import TeacherTargets, distillation_warnings
+from facerec.training.distillation import TeacherTargets
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 
@@ -221,14 +221,13 @@ class NormTerm(Term):
 
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the penalty with its centre."""
-        output = self.module(
+        output: LossOutput = self.module(
             batch.embeddings,
             mean_norm=self._mean_norm,
             progress=self._progress,
             update=batch.first,
         )
-        names = ("penalty", "center")
-        return LossOutput(output.loss, {name: output.figures[name] for name in names})
+        return output
 
 
 class DistillationTerm(Term):
@@ -263,9 +262,15 @@ class DistillationTerm(Term):
         return self.module.couples_samples
 
     def warnings(self, recipe: Recipe) -> list[str]:
-        """Say where student and teacher do not go together."""
-        assert recipe.distillation is not None
-        return distillation_warnings(recipe.distillation, recipe.backbone, self.targets)
+        """Say what is not known of the teacher."""
+        assumed = self.targets.note.get("assumed")
+        if not assumed or recipe.distillation is None:
+            return []
+        return [
+            f"{recipe.distillation.teacher} does not say which {', '.join(assumed)} its pixels "
+            "need, so usual values are taken; give them as distillation.preprocessing if you know "
+            "better"
+        ]
 
     def begin(self, step: Step) -> None:
         """Take the embeddings of all micro-batches."""

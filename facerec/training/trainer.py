@@ -47,7 +47,6 @@ class Trainer:
     """Makes a run of a learner's steps: metrics, validation, checkpoints, and the model at the end.
 
     Attributes:
-        workers: loader processes that are started, no more than there are cores.
         warnings: a sentence for everything that looks odd, the learner's among them.
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
@@ -80,30 +79,12 @@ class Trainer:
         self._losses: tuple[float, ...] = ()  # of steps before a resumed run's that no line tells
         self._at_once = False  # whether a signal may end training where it is
         self._asked: LateFigures | None = None  # whether a rank is to stop
-        wanted, cores = self.recipe.workers, available_cores()
-        self.workers = min(wanted, max(cores // self.processes.on_this_machine, 1))
         self.warnings = list(learner.warnings)
-        if self.workers < wanted:
-            self.warnings.append(
-                f"{self.workers} of {wanted} workers are started, one for each core that a "
-                "process has here"
-            )
 
     @functools.cached_property
     def monitor(self) -> Monitor:
         """Receives metrics and draws progress, from the step that the run is at when it is made."""
-        learner = self.learner
-        return Monitor(
-            self.folder,
-            self.recipe,
-            self.processes,
-            total_steps=learner.total_steps,
-            steps_per_epoch=learner.steps_per_epoch,
-            start=learner.step,
-            validated=self.validated,
-            losses=self._losses,
-            console=self.console,
-        )
+        return Monitor(self.folder, self.learner, self.validated, self._losses, self.console)
 
     # ---------------------------------------------------------------- the run
 
@@ -190,18 +171,10 @@ class Trainer:
             self.validate(self.learner.step // self.learner.steps_per_epoch)
 
     def _checkpoint_is_due(self) -> bool:
-        """Tell whether to save after ``every_steps`` and after an epoch.
-
-        Epochs so short that the disk does not keep up go without, unless they are validated.
-        """
-        if (
-            self.learner.step % self.recipe.checkpoints.every_steps == 0
-            or self._validation_is_due()
-        ):
-            return True
-        if self._writer is None or self.learner.step % self.learner.steps_per_epoch:
-            return False
-        return not self.processes.any(self._writer.is_busy())
+        """Tell whether ``every_steps`` or an epoch has ended."""
+        step = self.learner.step
+        every = self.recipe.checkpoints.every_steps
+        return step % every == 0 or step % self.learner.steps_per_epoch == 0
 
     def validate(self, epoch: int) -> dict[str, VerificationResult]:
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
@@ -256,11 +229,10 @@ class Trainer:
         loader = BatchLoader(
             self.learner.images,
             self.learner.sampler_from(self.learner.step),
-            workers=self.workers,
+            workers=min(self.recipe.workers, available_cores()),
             pin_memory=self.learner.device.type == "cuda",
         )
-        with self._explain_dead_workers():
-            yield from prefetched(loader, self.learner.device)
+        return prefetched(loader, self.learner.device)
 
     @contextlib.contextmanager
     def _explain_dead_workers(self) -> Iterator[None]:
@@ -299,16 +271,15 @@ class Trainer:
         loss, norm = figures.read()
         if math.isfinite(loss) and math.isfinite(norm):
             return
-        what = f"the loss is {loss} with a mean embedding norm of {norm}"
         if self._writer is not None:
             with contextlib.suppress(CheckpointError):  # this error tells more
                 self._writer.wait()
         last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-        advice = "lower the learning rate or lengthen the warm-up"
-        if self.learner.precision != "fp32":
-            advice = "lower the learning rate, lengthen the warm-up or use precision fp32"
-        raise TrainingError(f"step {step}: {what}; {kept}; {advice}")
+        raise TrainingError(
+            f"step {step}: the loss is {loss} with a mean embedding norm of {norm}; {kept}; lower "
+            "the learning rate, lengthen the warm-up or use precision fp32"
+        )
 
     # ---------------------------------------------------------------- signals
 
@@ -429,21 +400,17 @@ class Trainer:
         if self.folder is None or self._writer is None:
             return
         self._writer.wait()
-        if self.processes.is_main:
-            checkpoint.remove_leftovers(self.folder / "checkpoints")
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
         self.learner.state.create_optimizer_state()
         tensors, own = self.learner.state.tensors(), self.learner.state.random()
-        state = checkpoint.load(newest, tensors, own, self.processes)
+        state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
         if state.pop("found"):
             self.learner.state.set_random(own)
-        where = f"{newest / checkpoint.STATE_FILE}"
         try:
-            saved = from_dict(SavedFacts, state, where)
-            self.learner.scaler.load_state_dict(dict(saved.scaler))
-        except (RecipeError, RuntimeError, LookupError, TypeError) as error:
-            what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
-            raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
+            saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
+        except RecipeError as error:
+            raise CheckpointError(f"{error}; delete it to go on from an earlier one") from error
+        self.learner.scaler.load_state_dict(dict(saved.scaler))
         self.learner.step = saved.step
         self.validated, self._losses = saved.validated, saved.losses
         head = self.learner.head

@@ -18,6 +18,7 @@ from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
 from facerec.report.words import counted
+from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
@@ -45,29 +46,46 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.issame)
 
+    def comparisons(
+        self, scores: NDArray[np.floating], chosen: NDArray[np.bool_]
+    ) -> tuple[ScoredComparisons, int | None]:
+        """Return some pairs with their scores, all ``(n,)``, and how many subjects are in them.
+
+        Where a label contradicts the subjects, the label stands: both sides of a same pair are one,
+        the second side of a different pair is a subject of its own. Without subjects, None, every
+        pair stands for itself.
+        """
+        same, sides = self.issame[chosen], self.subject_pairs()
+        if sides is None:
+            return ScoredComparisons.of(scores[chosen], same), None
+        first, second = (side[chosen] for side in sides)
+        numbers = np.unique(np.concatenate([first, second]))
+        strange = ~same & (first == second)
+        second[strange] = numbers.max(initial=0) + 1 + np.arange(int(strange.sum()))
+        units = first, np.where(same, first, second)
+        return ScoredComparisons.of(scores[chosen], same, units), numbers.size
+
+    def doubts(self) -> list[str]:
+        """Say where labels and subjects contradict each other."""
+        sides = self.subject_pairs()
+        if sides is None:
+            return []
+        wrong = self.issame != (sides[0] == sides[1])
+        doubts = []
+        for label, kind, fact in ((1, "same", "two subjects"), (0, "different", "one subject")):
+            odd = np.flatnonzero(wrong & (self.issame == label))
+            if odd.size:
+                doubts.append(
+                    f"{odd.size} pairs labelled {kind} show {fact} by the names or the other "
+                    f"labels, the first is pair {odd[0]}; their labels are taken as they are"
+                )
+        return doubts
+
     def subject_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the subjects on both sides of every pair, ``(n,)`` each, if known."""
         if self.subjects is None:
             return None
         return self.subjects[self.first], self.subjects[self.second]
-
-    def clusters(
-        self, chosen: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int] | None:
-        """Return the subjects of some pairs, in agreement with every label, and their number.
-
-        Where a label contradicts the subjects, the label stands: both sides of a same pair are one,
-        the second side of a different pair is a subject of its own. ``chosen`` is ``(n,)``.
-        """
-        sides = self.subject_pairs()
-        if sides is None:
-            return None
-        same = self.issame[chosen]
-        first, second = (side[chosen] for side in sides)
-        numbers = np.unique(np.concatenate([first, second]))
-        strange = ~same & (first == second)
-        second[strange] = numbers.max(initial=0) + 1 + np.arange(int(strange.sum()))
-        return first, np.where(same, first, second), numbers.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +203,9 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
             return path
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
     folders = bench_folders(data)
-    for folder in folders:
-        for directory in (folder, folder / name):
-            for suffix in SUFFIXES:
-                if (pack := directory / f"{name}{suffix}").is_file():
-                    return pack
+    places = [at / f"{name}{end}" for d in folders for at in (d, d / name) for end in SUFFIXES]
+    if (pack := next(filter(Path.is_file, places), None)) is not None:
+        return pack
     directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
     raise PackError(
         f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}; put "

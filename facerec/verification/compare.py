@@ -17,8 +17,7 @@ from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT
-from facerec.statistics.kfold import kfold_accuracy
-from facerec.verification.evaluation import VerificationResult
+from facerec.verification.evaluation import VerificationResult, held_out
 from facerec.verification.identification import IdentificationResult
 
 Scores = NDArray[np.floating]
@@ -96,11 +95,6 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
     notes: list[str] = []
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
     same = first.pairs.issame[valid]
-    if same.all() or not same.any():
-        raise MetricError(
-            f"{_both(first, second)}: of the pairs with a score in both {int(same.sum())} are same "
-            f"and {int((~same).sum())} different ones; a comparison needs some of each"
-        )
     left_out = int((~valid).sum())
     if left_out:
         notes.append(
@@ -111,15 +105,12 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
     if first.pairs.folds is not None and second.pairs.folds is not None:
         folds = first.pairs.folds[valid]
     targets = [estimate.point.target for estimate in first.points]
-    clusters = first.pairs.clusters(valid)
-    number = None if clusters is None else clusters[2]
-    sides, basis = None, f"{INDEPENDENT}; subjects are unknown"
-    if clusters is not None:
-        sides = clusters[:2]
-        basis = f"pairs that share one of {number:,} subjects are dependent"
-    scored, changed = (
-        ScoredComparisons.of(result.scores[valid], same, sides) for result in (first, second)
+    (scored, number), (changed, _) = (
+        first.pairs.comparisons(result.scores, valid) for result in (first, second)
     )
+    basis = f"{INDEPENDENT}; subjects are unknown"
+    if number is not None:
+        basis = f"pairs that share one of {number:,} subjects are dependent"
     one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
     for name, (a, influence, reliable) in one.items():
@@ -136,10 +127,9 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
                 difference = Estimate(value, interval, remark=remark)
         rows.append(PairedFigure(name, a, b, difference, reliable))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
-    names = _names(first, second)
     return Comparison(
-        first=names[0],
-        second=names[1],
+        first=describe_result(first),
+        second=describe_result(second),
         mated=int(same.sum()),
         non_mated=int((~same).sum()),
         left_out=left_out,
@@ -162,9 +152,7 @@ def _figures(
     """Return accuracy, TPR at every target, AUC and EER, their influences, and whether reliable."""
     found: dict[str, tuple[Estimate, Influence | None, bool]] = {}
     if folds is not None:
-        # The threshold of the other folds judges.
-        thresholds = kfold_accuracy(scored.scores, scored.same, folds).thresholds
-        right = (scored.scores >= np.asarray(thresholds)[folds]) == scored.same
+        _, right = held_out(scored, folds)
         events, total = int(right.sum()), right.size
         accuracy = Estimate(events / total, None, events, total)
         found["accuracy"] = accuracy, scored.mean(right), True
@@ -177,15 +165,6 @@ def _figures(
     for name, influence in (("AUC", scored.auc()), ("EER", scored.eer())):
         found[name] = Estimate(influence[0]), influence, True
     return found
-
-
-def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, str]:
-    """Name both results; where that is the same, add the hashes of the models."""
-    names = describe_result(first), describe_result(second)
-    if names[0] != names[1] or first.model is None or second.model is None:
-        return names
-    hashes = [str(result.model.get("sha256"))[:12] for result in (first, second) if result.model]
-    return f"{names[0]} ({hashes[0]})", f"{names[1]} ({hashes[1]})"
 
 
 def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:

@@ -10,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 from facerec.defaults import FPR_TARGETS, Compat
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
+from facerec.large_arrays import take
 from facerec.progress import Progress
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
@@ -23,7 +25,8 @@ from facerec.report.tidy import UNRESOLVED, records
 from facerec.report.words import threshold_remark
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.intervals import Interval, wilson
+from facerec.statistics.influences import ScoredComparisons
+from facerec.statistics.intervals import INDEPENDENT, Interval, normal, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
@@ -37,7 +40,6 @@ from facerec.statistics.rates import (
     parse_rate,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
-from facerec.verification.uncertainty import Uncertainty, mean_interval
 from facerec.verification.unit_rows import real_matrix
 
 PRIORS = ("0.01", "0.001")
@@ -72,23 +74,25 @@ class TprEstimate:
     """No interval if the target is not resolvable, or if there are too few subjects."""
 
     @classmethod
-    def of(
-        cls, point: OperatingPoint, tpr: Interval, fpr: Interval, threshold: Interval | None = None
-    ) -> TprEstimate:
-        """Return a point with the intervals of its TPR, its realised FPR and its threshold."""
+    def of(cls, scored: ScoredComparisons, target: Rate) -> TprEstimate:
+        """Return the point of a target with its intervals."""
+        point = scored.figures.tpr_at_fpr(target)
+        accepted = scored.scores >= point.threshold
         few = "" if point.reliable else "few errors"
-        accepted = Estimate(point.tpr, tpr, point.true_accepts, point.mated, few)
+        tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
+        threshold = scored.threshold_interval(point) if point.resolvable else None
         if not point.resolvable:
             finest = f"finest FPR {1 / point.non_mated:.2e}"
-            accepted = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}, {finest}")
+            tpr = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}, {finest}")
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = threshold_remark(point.threshold) or unknown
         if threshold:  # its limits are observed scores, and the point lies between two
             low, high = min(threshold.low, point.threshold), max(threshold.high, point.threshold)
             threshold = replace(threshold, low=low, high=high)
+        fpr = scored.share(accepted, ~scored.same).interval()
         return cls(
             point,
-            accepted,
+            tpr,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
             Estimate(point.threshold, threshold, remark=unknown),
         )
@@ -112,8 +116,6 @@ class NormSummary:
     """Images that occur in several pairs count once in its interval."""
     std: float
     """Standard deviation with ddof 0."""
-    values: NDArray[np.float32] = field(repr=False, compare=False)
-    """The norms of all images with an embedding; with flip each is the mean of the two views."""
 
     @property
     def cv(self) -> float:
@@ -298,42 +300,52 @@ def evaluate(
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
-    uncertainty = Uncertainty(pairs, values, subjects_from)
-    figures = uncertainty.scored.figures
-    folds = None
+    scored, subjects = pairs.comparisons(values, valid)
+    basis = INDEPENDENT
+    if subjects is not None:
+        origin = "" if subjects_from is None else f" (known from {subjects_from})"
+        basis = f"pairs that share one of {subjects:,} subjects{origin} are dependent"
+    accuracy = None
     if pairs.folds is not None:
         emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
         if emptied.size:
             raise MetricError(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
-        folds = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
-    points = [figures.tpr_at_fpr(target) for target in fpr]
-    eer = figures.eer_rocch()
+        folds, right = held_out(scored, pairs.folds[valid])
+        accuracy = _over_folds(folds, scored.share(right, np.ones(right.size, bool)).interval())
+    figures = scored.figures
+    auc, eer = scored.auc(), scored.eer()
     return VerificationResult(
         name=name,
         pairs=pairs,
         scores=values,
         mated=figures.mated.size,
         non_mated=figures.non_mated.size,
-        accuracy=None if folds is None else _over_folds(folds, uncertainty.accuracy(folds)),
+        accuracy=accuracy,
         compatible=None,
-        points=tuple(
-            TprEstimate.of(point, *intervals)
-            for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
-        ),
-        auc=Estimate(figures.auc(), uncertainty.auc()),
-        eer=Estimate(eer.rate, uncertainty.eer()),
+        points=tuple(TprEstimate.of(scored, target) for target in fpr),
+        auc=Estimate(auc[0], scored.interval(auc)),
+        eer=Estimate(eer[0], scored.interval(eer)),
         eer_step=figures.eer_step(),
         d_prime=figures.d_prime(),
         norms=None,
         failures=failures,
-        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, folds)),
-        basis=uncertainty.basis,
-        subjects=uncertainty.subjects,
+        notes=(*notes, *_notes(pairs, failures, items, accuracy)),
+        basis=basis,
+        subjects=subjects,
         items=items,
         metrics=_further(figures.roc()),
     )
+
+
+def held_out(
+    scored: ScoredComparisons, folds: NDArray[np.int64]
+) -> tuple[KFoldAccuracy, NDArray[np.bool_]]:
+    """Return the accuracy over folds, and which comparisons the threshold of the others judges."""
+    accuracy = kfold_accuracy(scored.scores, scored.same, folds)
+    accepted = scored.scores >= np.asarray(accuracy.thresholds)[folds]
+    return accuracy, accepted == scored.same
 
 
 def evaluate_embeddings(
@@ -431,25 +443,35 @@ def evaluate_bench(
     return replace(result, model=model.describe())
 
 
+def rows_of(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> NDArray[np.int64]:
+    """Return the rows of the embeddings of ``wanted`` images, ids ``(m,)``; ``name`` is for errors.
+
+    Raises:
+        MetricError: one of the images has no embedding.
+    """
+    assert embeddings.ids is not None  # readers of files see to that
+    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted)).astype(np.int64)
+    absent = np.flatnonzero(rows < 0)
+    if absent.size:
+        raise MetricError(
+            f"{name}: {absent.size:,} of its {len(wanted):,} images have no embedding, the first "
+            f"is {str(wanted[absent[0]])!r}; the first of {len(embeddings.ids):,} embeddings is of "
+            f"{str(embeddings.ids[0])!r} (ids must be equal to the letter)"
+        )
+    return rows
+
+
 def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
     """Pick the embeddings of ``wanted`` images, ids ``(m,)``, in their order.
 
     Raises:
         MetricError: one of the images has no embedding.
     """
-    assert embeddings.ids is not None  # readers of files see to that
-    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(wanted))
-    absent = np.flatnonzero(rows < 0)
-    if absent.size:
-        raise MetricError(
-            f"{name}: {absent.size} of its {len(wanted)} images have no embedding, the first is "
-            f"{str(wanted[absent[0]])!r}; the first of {len(embeddings.ids)} embeddings is of "
-            f"{str(embeddings.ids[0])!r} (ids must be equal)"
-        )
+    rows = rows_of(embeddings, wanted, name)
     indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(
         embeddings,
-        vectors=embeddings.vectors[rows],
+        vectors=take(embeddings.vectors, rows),
         norms=embeddings.norms[rows],
         ids=wanted,
         failures={indices[row]: why for row, why in embeddings.failures.items() if row in indices},
@@ -479,7 +501,6 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     return NormSummary(
         Estimate(float(values.mean()), mean_interval(values, clusters), total=values.size),
         float(values.std()),
-        values.astype(np.float32),
     )
 
 
@@ -499,9 +520,8 @@ def _further(roc: RocCurve) -> dict[str, Estimate]:
 def _notes(
     pairs: Pairs,
     failures: Sequence[Failure],
-    doubts: Sequence[str],
     items: NDArray[np.str_] | None,
-    accuracy: KFoldAccuracy | None,
+    accuracy: Estimate | None,
 ) -> list[str]:
     """Collect what makes the figures doubtful."""
     notes = []
@@ -514,10 +534,10 @@ def _notes(
         kept = len(pairs) - len(failures)
         said = f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)}"
         if accuracy is not None:
-            worst = 100 * accuracy.correct / len(pairs)
+            worst = 100 * (accuracy.events or 0) / len(pairs)
             said += f"; with lost pairs counted as errors, the accuracy is {worst:.2f} %"
         notes.append(said)
-    notes += doubts
+    notes += pairs.doubts()
     if pairs.folds is None:
         return notes
     sides = np.stack([pairs.first, pairs.second], axis=1)
@@ -537,3 +557,22 @@ def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
 
 def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
     return None if accuracy is None else {**vars(accuracy.kfold), "interval": accuracy.interval}
+
+
+def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:
+    """Return the 95 % interval of a mean of values that come in clusters.
+
+    Values of one cluster (images of one subject) may depend on each other; clusters do not. The
+    variance is that of the ratio estimator, Σ_c (Σ_{i∈c} (x_i − x̄))² / n² · C/(C − 1), the quantile
+    that of t with C − 1 degrees of freedom (Cochran, Sampling Techniques, 1977, 9A).
+
+    Both arrays are ``(n,)``.
+    """
+    mean = float(values.mean())
+    _, cluster = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(cluster, values - mean)
+    if sums.size < 2:
+        return normal(mean, float("nan"))
+    error = np.sqrt((sums @ sums) * sums.size / (sums.size - 1)) / values.size
+    margin = float(stdtrit(sums.size - 1, 0.975) * error)
+    return Interval(mean - margin, mean + margin, method="t over clusters", assumption="")

@@ -173,17 +173,22 @@ def identify(
     if bench.probes is None:
         raise MetricError(f"{bench.name} has no lists of probes and galleries to search")
     name = name or bench.name
-    rows, found, notes = [], [], []
+    rows: list[dict[str, object]] = []
+    notes: list[str] = []
     for gallery in bench.galleries:
         estimates, remarks = _identify(matrix, bench.probes, gallery, fpir, ranks)
-        found.append(estimates)
         notes += [f"{bench.name}, gallery {gallery.name}: {remark}" for remark in remarks]
         for (figure, target), estimate in estimates.items():
             rows.append(figure_row(figure, estimate, target, bench=name, gallery=gallery.name))
-    for figure, target in found[0] if len(found) > 1 else ():
-        every = [estimates.get((figure, target), Estimate(None)) for estimates in found]
-        if figure in AVERAGED and all(estimate.value is not None for estimate in every):
-            rows.append(figure_row(figure, _mean(every), target, bench=name, gallery="mean"))
+    if len(bench.galleries) > 1:
+        figures = tidy(rows)
+        shared = figures[figures.figure.isin(AVERAGED)].groupby(["figure", "target"], sort=False)
+        # Limits are averaged too: wide enough even if all err alike.
+        for (what, at), each in shared:
+            if len(each) == len(bench.galleries) and each.value.notna().all():
+                value, low, high = (float(each[end].mean()) for end in ("value", "low", "high"))
+                mean = Estimate(value, Interval(low, high), remark="limits: means of those of each")
+                rows.append(figure_row(str(what), mean, str(at), bench=name, gallery="mean"))
     sizes = {gallery.name: len(gallery.templates) for gallery in bench.galleries}
     return IdentificationResult(name, tidy(rows), sizes, tuple(notes))
 
@@ -243,24 +248,6 @@ def _identify(
             "vector; they find nobody and are never found"
         )
     return found, remarks
-
-
-def _mean(estimates: Sequence[Estimate]) -> Estimate:
-    """Average rates of several galleries, and their limits: wide enough even if all err alike."""
-    intervals = [estimate.interval for estimate in estimates if estimate.interval is not None]
-    if len(estimates) == 1:
-        return Estimate(estimates[0].value, intervals[0])
-    low, high = (float(np.mean([getattr(i, end) for i in intervals])) for end in ("low", "high"))
-    return Estimate(
-        float(np.mean([estimate.value for estimate in estimates])),
-        Interval(
-            low,
-            high,
-            intervals[0].confidence,
-            "mean of the limits of each gallery",
-            f"{intervals[0].assumption}; conservative",
-        ),
-    )
 
 
 class _Side:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.files import check_replaceable, parse_json, read_file, write_folder
+from facerec.files import check_replaceable, write_folder
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
-from facerec.report.documents import plain, provenance_of, to_json
+from facerec.report.documents import files_listed, plain, provenance_of, to_json
 from facerec.report.figures import Drawing, Drawings, slug
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.table import Table, facts_table, text_table
@@ -55,7 +55,9 @@ _READING = (
 
 def check_report_folder(folder: str | Path) -> None:
     """Refuse a folder that a report may not replace; see `check_replaceable`."""
-    check_replaceable(folder, _written_before, "a verification report")
+    check_replaceable(
+        folder, lambda at: files_listed(at / "report.json", kind=KIND), "a verification report"
+    )
 
 
 def write_report(
@@ -254,7 +256,7 @@ def _pairs(name: str, result: VerificationResult) -> list[Row]:
     ]
 
 
-def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]:
+def _provenance(result: VerificationResult | IdentificationResult) -> Table:
     """Return where a result comes from, one entry a line."""
     facts: dict[str, Any] = {"bench": result.name}
     for title, mapping in (("model", result.model), ("source", result.source)):
@@ -266,12 +268,3 @@ def _provenance(result: VerificationResult | IdentificationResult) -> Table[Any]
         for name, fact in facts.items()
     }
     return facts_table(describe_result(result), texts)
-
-
-def _written_before(folder: Path) -> set[str]:
-    """Return the files that an earlier report says it wrote; none if there is no report."""
-    try:
-        report = parse_json(read_file(folder / "report.json"))
-        return set(report["files"]) if report["kind"] == KIND else set()
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()

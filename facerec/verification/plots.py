@@ -117,9 +117,8 @@ def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.
     first = int(np.searchsorted(fpr, start, side="right"))
     x, y = np.concatenate([[start], fpr[first:]]), tpr[first - 1 :]
     if x.size > _COLUMNS:
-        # The first and the last point in each of many columns; all else lies between them.
+        # The first point in each of many columns, and the last of all.
         column = np.floor(np.log(x / start) / math.log(x[-1] / start) * _COLUMNS)
-        change = np.concatenate([[True], column[1:] != column[:-1], [True]])
-        shown = change[:-1] | change[1:]
+        shown = np.append(np.unique(column, return_index=True)[1], x.size - 1)
         x, y = x[shown], y[shown]
     return x, y

@@ -25,10 +25,10 @@ from facerec.progress import Progress, section
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.statistics.clustered import JACKKNIFE, ClusteredFigure, paired_difference
-from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.clustered import JACKKNIFE, paired_difference
+from facerec.statistics.influences import ScoredComparisons
 from facerec.verification.bench import Bench
-from facerec.verification.evaluation import score_pairs
+from facerec.verification.evaluation import held_out, score_pairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,21 +156,24 @@ def _rank(
     scores: NDArray[np.float32],
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
-    there = ~np.isnan(scores).all(axis=0)
-    # What one candidate alone drives to infinity tells nothing of a pair.
-    chosen, values = chosen[there], np.nan_to_num(scores[:, there].astype(np.float64))
-    same = bench.pairs.issame[chosen]
-    if min(same.sum(), (~same).sum()) < 2:
+    there = np.zeros(len(bench.pairs), bool)
+    there[chosen] = ~np.isnan(scores).all(axis=0)
+    if min(np.bincount(bench.pairs.issame[there], minlength=2)) < 2:
         raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
-    marks = np.zeros(len(bench.pairs), bool)
-    marks[chosen] = True
-    clusters = bench.pairs.clusters(marks)
-    if clusters is not None:
-        sides, basis = clusters[:2], f"{JACKKNIFE}, {clusters[2]:,} subjects"
-    else:
-        sides, basis = (np.arange(same.size),) * 2, "pairs are taken as independent"
-    whole = np.array([_separation(row[same], row[~same]) for row in values])
-    added = [_influences(row, same, value) for row, value in zip(values, whole, strict=True)]
+    # What one candidate alone drives to infinity tells nothing of a pair.
+    every = np.zeros((len(scores), len(bench.pairs)))
+    every[:, chosen] = np.nan_to_num(scores.astype(np.float64))
+    found = [bench.pairs.comparisons(row, there) for row in every]
+    sides, subjects = [scored for scored, _ in found], found[0][1]
+    basis = "pairs are taken as independent"
+    if subjects is not None:
+        basis = f"{JACKKNIFE}, {subjects:,} subjects"
+    folds = None if bench.pairs.folds is None else bench.pairs.folds[there]
+    if folds is not None:
+        folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
+    same = sides[0].same
+    whole = np.array([_separation(one.scores[same], one.scores[~same]) for one in sides])
+    added = [_influences(one.scores, same, value) for one, value in zip(sides, whole, strict=True)]
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / (len(candidates) - 1)
@@ -180,14 +183,14 @@ def _rank(
     for index in order:
         lag, behind = float(whole[best] - whole[index]), Estimate(0.0)
         if index != best:
-            gap = ClusteredFigure.from_influences(lag, added[best] - added[index], *sides, same)
+            gap = sides[0].figure((lag, added[best] - added[index]))
             interval = paired_difference([lag], gap.changes, confidence, gap.noise)
             behind = Estimate(lag, interval)
             clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]
             (worse if clear else ties).append(index)
         way = f"{flags(candidates[index])}{'' if index else ' (assumed)'}"
         rows += [
-            figure_row("accuracy", _accuracy(bench, chosen, values[index], same), way=way),
+            figure_row("accuracy", _accuracy(sides[index], folds), way=way),
             figure_row("d′", Estimate(float(whole[index])), way=way),
             figure_row("d′ behind the best", behind, way=way),
         ]
@@ -202,24 +205,20 @@ def _rank(
     return Trials(tidy(rows), verdict, bench.name, int(same.size), basis)
 
 
-def _accuracy(
-    bench: Bench, chosen: NDArray[np.int64], scores: NDArray[np.float64], same: NDArray[np.bool_]
-) -> Estimate:
-    folds = bench.pairs.folds
-    if folds is None or np.unique(folds[chosen]).size < 2:
+def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:
+    if folds is None or not folds.any():
         return Estimate(None)
-    numbers = np.unique(folds[chosen], return_inverse=True)[1].reshape(-1)
-    accuracy = kfold_accuracy(scores, same, numbers)
+    accuracy, _ = held_out(scored, folds)
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)
 
 
-def _separation(same: NDArray[np.float64], different: NDArray[np.float64]) -> float:
+def _separation(same: NDArray[np.floating], different: NDArray[np.floating]) -> float:
     spread = math.sqrt((same.var() + different.var()) / 2)
     return float((same.mean() - different.mean()) / spread) if spread > 0 else 0.0
 
 
 def _influences(
-    scores: NDArray[np.float64], same: NDArray[np.bool_], value: float
+    scores: NDArray[np.floating], same: NDArray[np.bool_], value: float
 ) -> NDArray[np.float64]:
     """Return what each comparison adds to the error of a d′ of this value, ``(N,)``."""
     kinds = scores[same], scores[~same]

@@ -41,13 +41,6 @@ def format_rate(estimate: TprEstimate) -> str:
     return f"{rate} ({tpr.events}/{tpr.total} at {fpr.events}/{fpr.total}){few}"
 
 
-def describe_flip(flip: bool | None) -> str:
-    """Name how two views became one embedding."""
-    if flip is None:
-        return "flip: unknown"
-    return "flip: sum of raw embeddings" if flip else "flip: none"
-
-
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench, with notes and failures below."""
     console.print()
@@ -76,7 +69,8 @@ def print_identification(result: IdentificationResult, console: Console) -> None
 
 def remarks_of(result: VerificationResult | IdentificationResult) -> list[str]:
     """Return how what was compared came to be, a sentence each."""
-    remarks = [f"{describe_flip(result.flip)}; score: {result.score}"]
+    flip = {None: "unknown", True: "sum of raw embeddings", False: "none"}[result.flip]
+    remarks = [f"flip: {flip}; score: {result.score}"]
     return remarks if result.align is None else [*remarks, alignment_words(result.align)]
 
 

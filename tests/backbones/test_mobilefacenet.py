@@ -83,19 +83,3 @@ def test_the_form_in_insightfaces_packs_ends_without_pooling() -> None:
     assert shapes["features.layers.0.layers.2.weight"] == (64,)
     assert shapes["features.layers.2.weight"] == (512, 64 * 7 * 7)
     assert sum(p.numel() for p in backbone.parameters()) == 3_409_856
-
-
-def test_strides_and_shortcuts() -> None:
-    backbone = create_backbone("mbf", width=0.25, embedding_size=8, seed=0).eval()
-    sizes: list[tuple[int, ...]] = []
-    for layer in backbone.layers:
-        layer.register_forward_hook(lambda _m, _i, output: sizes.append(tuple(output.shape[1:])))
-    backbone(torch.zeros(1, 3, 112, 112))
-    sides = [(32, 56), (32, 56), (32, 28), (32, 28), (64, 14), (64, 14), (64, 7), (64, 7)]
-    assert sizes == [(channels, side, side) for channels, side in sides]
-
-    unit = backbone.layers[3].layers[0]
-    x = torch.randn(1, 32, 28, 28, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(unit(x), x + unit.layers(x))
-    down = backbone.layers[4]
-    assert torch.equal(down(x), down.layers(x))

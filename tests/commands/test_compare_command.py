@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,14 +86,10 @@ def test_mistakes_are_one_sentence(
     tmp_path: Path,
     arguments: list[str],
     words: str,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
     filled = [str(recipe) if a == "RECIPE" else a for a in arguments]
-    with pytest.raises(SystemExit) as ended:
-        main([*filled, "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert words in message and "Traceback" not in message
+    assert words in refused(main, *filled, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("pairs", [1, 26])

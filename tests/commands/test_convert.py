@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,6 @@ def contents(bench: Bench) -> list[tuple[bytes, bytes, bool]]:
 
 def run(*arguments: object) -> None:
     main([str(argument) for argument in arguments])
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        run(*arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 @pytest.fixture
@@ -92,7 +86,7 @@ def test_pairs_of_a_pack_are_in_the_order_of_folds(tmp_path: Path) -> None:
 
 
 def test_names_never_reach_another_pack(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lfw: tuple[object, ...]
+    tmp_path: Path, refused: Callable[..., str], lfw: tuple[object, ...]
 ) -> None:
     folder = tmp_path / "packs"
     toy = make_pack(folder / "toy.bin")
@@ -101,24 +95,24 @@ def test_names_never_reach_another_pack(
     # The same names serve two forms of one pack.
     run(*lfw, "--out", folder / "lfw.bin")
     (folder / "lfw.npz").unlink()
-    assert "is there already" in refusal(capsys, "--bench", toy, "--out", toy)
-    error = refusal(capsys, "--bench", toy, "--out", folder / "lfw.npz")
+    assert "is there already" in refused(main, "--bench", toy, "--out", toy)
+    error = refused(main, "--bench", toy, "--out", folder / "lfw.npz")
     assert "lfw_images.csv: it names the images of another pack" in error
     assert toy.read_bytes() == before and not (folder / "lfw.npz").exists()
 
 
 def test_a_failure_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lfw: tuple[object, ...]
+    tmp_path: Path, refused: Callable[..., str], lfw: tuple[object, ...]
 ) -> None:
     last = tmp_path / "images" / "Bo_1" / "Bo_1_0001.jpg"
     out = tmp_path / "p" / "lfw.npz"
     last.write_bytes(b"no image")
-    refusal(capsys, *lfw, "--out", out)
+    refused(main, *lfw, "--out", out)
     assert list((tmp_path / "p").iterdir()) == []
     last.unlink()
-    assert f"{last}: the image cannot be read" in refusal(capsys, *lfw, "--out", out)
+    assert f"{last}: the image cannot be read" in refused(main, *lfw, "--out", out)
     last.symlink_to(write(tmp_path / "secret.jpg", "x"))
-    assert "leads out of its folder" in refusal(capsys, *lfw, "--out", out)
+    assert "leads out of its folder" in refused(main, *lfw, "--out", out)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +127,10 @@ def test_a_failure_leaves_nothing(
 def test_unclear_arguments(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     arguments: list[str],
     sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pairs.txt").touch()
-    assert sentence in refusal(capsys, "--out", tmp_path / "out.npz", *arguments)
+    assert sentence in refused(main, "--out", tmp_path / "out.npz", *arguments)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -82,17 +81,6 @@ def embed(*arguments: str) -> None:
     main(["--model", "run", *arguments])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command, expect exit status 2, and return its one sentence."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as exit_:
-        embed(*arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error.removeprefix("error: ").strip()
-
-
 def expected(paths: Sequence[Path], flip: bool, batch_size: int = 64) -> np.ndarray:
     images = [decode_image(path.read_bytes(), str(path)) for path in paths]
     model = load_model("run", batch_size=batch_size)
@@ -130,8 +118,6 @@ def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "images images: 43\n" in text
     assert "43 of 43 images embedded, 0 failures to acquire" in text
-    mean, cv = found.norms.mean(), found.norms.std() / found.norms.mean()
-    assert re.search(rf"mean norm {mean:.4g} \[.*\] \(43 images of 8 subjects\), CV {cv:.4f}", text)
     assert text.endswith("embeddings: out/e.npz\n")
     assert list(Path("out").iterdir()) == [Path("out/e.npz")]
 
@@ -181,14 +167,14 @@ def test_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_images_are_counted_or_end_the_command(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     paths = sorted((workplace / "images").rglob("*.jpg"))
     header = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">IIBB", 50_000, 50_000, 8, 2)
     paths[0].write_bytes(header + bytes(18))
     for path in paths[3:15]:
         path.write_bytes(path.read_bytes()[:300])
-    sentence = refused(capsys, "--images", "images", "--out", "e.npz")
+    sentence = refused(main, "--model", "run", "--images", "images", "--out", "e.npz")
     assert sentence.startswith("images/person 0/00.jpg: the ")
     assert not Path("e.npz").exists() and not Path("e.npz.parts").exists()
     embed("--images", "images", "--out", "e.npz", "--on-error", "skip")
@@ -197,8 +183,7 @@ def test_bad_images_are_counted_or_end_the_command(
     text = capsys.readouterr().out
     assert "29 of 42 images embedded, 13 failures to acquire" in text
     assert text.count("  not acquired: images/person") == 10
-    assert "… and 3 more, all listed in the file" in text
-    assert "(29 images of 6 subjects)" in text
+    assert "… and 3 more" in text
 
 
 def test_photos_are_aligned_by_a_table_of_points(
@@ -220,7 +205,7 @@ def test_photos_are_aligned_by_a_table_of_points(
     batch = np.stack([crops[0], np.zeros_like(crops[0]), crops[1]])
     together = extract(load_model("run"), batch, flip=True).vectors
     np.testing.assert_array_equal(found.vectors[[0, 2]], together[[0, 2]])
-    reason = "photos/1.png: points.csv has no line with points for image_id '1.png'"
+    reason = "photos/1.png: points.csv has no line with points for '1.png'"
     assert found.failures == {1: reason}
     assert found.subjects is None
     assert found.note["align"]["sha256"] == sha256("points.csv")
@@ -311,14 +296,17 @@ def reference(template: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes
 
 @pytest.mark.integration
 def test_a_killed_job_goes_on_and_ends_the_same(
-    workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
+    workplace: Path,
+    reference: bytes,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
     killed = python("-c", KILLED, "--model", "run", *SMALL_BATCHES, "--out", "e.npz")
     assert killed.returncode == -signal.SIGKILL
     assert not Path("e.npz").exists()
     assert len(list(Path("e.npz.parts").glob("part-*.npz"))) == 2
     # Another job is not mixed with it.
-    sentence = refused(capsys, *SMALL_BATCHES, "--out", "e.npz", "--no-flip")
+    sentence = refused(main, "--model", "run", *SMALL_BATCHES, "--out", "e.npz", "--no-flip")
     assert "e.npz.parts: holds parts of a job that differs in" in sentence
     assert "differs in flip" in sentence
     embed(*SMALL_BATCHES, "--out", "e.npz")
@@ -365,8 +353,8 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
     ],
 )
 def test_errors_are_sentences_and_leave_nothing(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
     before = sorted(workplace.rglob("*"))
-    assert refused(capsys, *arguments).startswith(sentence)
+    assert refused(main, "--model", "run", *arguments).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from facerec.commands.export_onnx import main
 from facerec.commands.import_weights import main as import_weights
 from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
-from facerec.embedding.bundle import read_bundle
+from facerec.embedding.bundle import NOTE_FILE, check_sums
 from facerec.export import parity
 from facerec.files import sha256
 
@@ -61,15 +61,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    assert exit_.value.code == 2
-    sentence = capsys.readouterr().err
-    assert sentence.startswith("error: ") and sentence.count("\n") == 1
-    return sentence
-
-
 @pytest.mark.integration
 def test_a_run_becomes_a_bundle_with_all_tables(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -81,7 +72,8 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     main([str(run), "--out", str(out), *flags, *bench, *report])
     text = capsys.readouterr().out
 
-    note = read_bundle(out).note
+    check_sums(out)
+    note = json.loads((out / NOTE_FILE).read_text())
     assert [entry["name"] for entry in note["variants"]] == ["int8"]
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
     found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
@@ -107,7 +99,10 @@ def test_a_run_becomes_a_bundle_with_all_tables(
 
 @pytest.mark.integration
 def test_weights_of_others_go_all_the_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A .pth → .safetensors → bundle; trained on BGR, used with RGB images like any other."""
     monkeypatch.chdir(tmp_path)
@@ -130,9 +125,9 @@ def test_weights_of_others_go_all_the_way(
     np.testing.assert_allclose(bundled.embed(faces(3)), theirs, atol=1e-5 * scale)
     # Every consumer feeds RGB scaled by 127.5: the file has taken in the rest.
     assert bundled.preprocessing == Preprocessing()
-    sentence = refused(capsys, "theirs_onnx")
+    sentence = refused(main, "theirs_onnx")
     assert "exported model already" in sentence
-    assert "exported model already" in refused(capsys, "theirs_onnx/model.onnx")
+    assert "exported model already" in refused(main, "theirs_onnx/model.onnx")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ def test_weights_of_others_go_all_the_way(
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     workplace: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
     flags: list[str],
     sentence: str,
@@ -155,16 +150,16 @@ def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     shutil.copy(workplace / "toy.bin", tmp_path)
     run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
     before = sorted(run.iterdir())
-    assert sentence in refused(capsys, run, *flags)
+    assert sentence in refused(main, run, *flags)
     assert sorted(run.iterdir()) == before
 
 
 def test_a_bundle_is_not_replaced_unasked(
-    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
     (run / "export").mkdir()
     (run / "export" / "notes.txt").write_text("mine")
-    assert "give --force" in refused(capsys, run)
-    assert "no part of a bundle" in refused(capsys, run, "--force")
+    assert "give --force" in refused(main, run)
+    assert "no part of a bundle" in refused(main, run, "--force")
     assert (run / "export" / "notes.txt").read_text() == "mine"

@@ -126,14 +126,11 @@ def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_ends_in_a_sentence(
-    written: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, arguments, token
+    written: Path, monkeypatch: pytest.MonkeyPatch, refused, arguments, token
 ) -> None:
-    (written / "faces").mkdir()
+    folder_of_faces(written / "faces", 1, 1)
     monkeypatch.chdir(written)
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert token in capsys.readouterr().err
+    assert token in refused(main, *arguments)
 
 
 def test_lists_beside_the_training_set_are_looked_for(written: Path) -> None:

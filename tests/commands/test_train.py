@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -131,16 +131,6 @@ def train(*arguments: str) -> None:
     main(["arc.py", "--device", "cpu", *arguments])
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    """Run the command, expect exit status 2, and return its one sentence."""
-    with pytest.raises(SystemExit) as exit_:
-        main(list(arguments))
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error.removeprefix("error: ").strip()
-
-
 def read(path: Path) -> dict[str, object]:
     return json.loads(path.read_text())
 
@@ -182,7 +172,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["loss"] < rows[0]["loss"]
-    names = [path.name for path in checkpoint.complete(run / "checkpoints")]
+    names = [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")]
     assert names == [f"step-{step:08d}" for step in (3, 4, 6, 8)]  # an epoch has four
     model = load_model(run)
     assert model.recipe == read(run / "recipe.json")
@@ -301,7 +291,7 @@ def test_ctrl_c_before_the_first_step_says_what_is_there(
 
 @pytest.mark.integration
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first_step(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, refused: Callable[..., str]
 ) -> None:
     train("--name", "killed", "--max-steps", "2")
     run = trained / "runs" / "killed"
@@ -312,7 +302,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first
     ):
         write_training_set(trained / "more", people=7, images=9)
         sentence = refused(
-            capsys, ["arc.py", "--device", "cpu", "--name", "killed", "--resume", *flags]
+            main, "arc.py", "--device", "cpu", "--name", "killed", "--resume", *flags
         )
         assert words in sentence
     assert len(metrics(run)) == 2
@@ -373,7 +363,7 @@ def test_ranks_that_fail_alike_say_so_once(
 
 @pytest.mark.integration
 def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     records = workplace / "mine"
     shutil.copytree(workplace / "data", records)
@@ -392,23 +382,23 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     for place in [match.start() for match in re.finditer(b"\xff\xd8\xff", content)][::3]:
         content[place : place + 3] = b"xyz"
     (records / "train.rec").write_bytes(content)
-    sentence = refused(capsys, ["arc.py", "--device", "cpu", *flags, "--resume"])
+    sentence = refused(main, "arc.py", "--device", "cpu", *flags, "--resume")
     assert "train.rec" in sentence
     train(*flags, "--resume", "--data.on-error", "skip", "--accumulation", "2")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "images skipped, replaced " in printed
+    assert "images skipped; first" in printed
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
 
 
 def test_a_run_that_is_being_trained_is_left_alone(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, refused: Callable[..., str]
 ) -> None:
     run = trained / "runs" / "arc"
     before = sorted(p for p in run.rglob("*"))
     leftover = run / ".metrics.jsonl.x.tmp"  # of the process that is at work
     leftover.write_text("")
     with exclusive(run):
-        sentence = refused(capsys, ["arc.py", "--device", "cpu", "--resume"])
+        sentence = refused(main, "arc.py", "--device", "cpu", "--resume")
     assert sentence.startswith(f"runs/arc: process {os.getpid()} on ")
     assert leftover.exists()
     train("--resume")
@@ -445,7 +435,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
     ],
 )
 def test_errors_are_sentences_and_leave_nothing(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
     (workplace / "wrong.py").write_text(
         "from facerec.training import Recipe\n\n\nrecipe = Recipe(batchsize=3)\n"
@@ -453,7 +443,7 @@ def test_errors_are_sentences_and_leave_nothing(
     (workplace / "empty").mkdir()
     (workplace / "runs" / "taken").mkdir(parents=True)
     before = sorted(workplace.rglob("*"))
-    found = refused(capsys, arguments)
+    found = refused(main, *arguments)
     assert found.startswith(sentence)
     assert sorted(workplace.rglob("*")) == before
 

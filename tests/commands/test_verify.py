@@ -86,16 +86,6 @@ def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return folder
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command, expect exit status 2, and return its one sentence."""
-    with pytest.raises(SystemExit) as exit_:
-        main(list(arguments))
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error.removeprefix("error: ").strip()
-
-
 def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = workplace / "elsewhere"
     again.mkdir()
@@ -201,27 +191,6 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
     assert "norm CV" not in rows(alone) and alone["score"] == "as given in the file"
 
 
-def test_distances_are_similarities_the_other_way_round(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    generator = np.random.default_rng(0)
-    same = np.arange(200) % 2 == 0
-    distances = np.where(same, 0.8, 1.3) + 0.3 * generator.normal(size=200)
-    for name, values in (("distances.csv", distances), ("scores.csv", -distances)):
-        lines = (f"{int(a)},{b!r}\n" for a, b in zip(same, values.tolist(), strict=True))
-        Path(name).write_text("label,score\n" + "".join(lines))
-    found = figures("distances.csv", "--distances", run=verify_scores)
-    capsys.readouterr()
-    alone = figures("scores.csv", run=verify_scores)
-    assert "--distances" not in capsys.readouterr().out
-    assert rows(found) == rows(alone) and found["tpr_at_fpr"] == alone["tpr_at_fpr"]
-    assert "distance" in found["score"] and found["source"]["distances"] is True
-    # Taken for similarities, their AUC is the complement, and a hint names the flag.
-    wrong = figures("distances.csv", run=verify_scores)
-    assert rows(wrong)["AUC"] == pytest.approx(1 - rows(alone)["AUC"])
-    assert "--distances" in " ".join(capsys.readouterr().out.split())
-
-
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--compare", "runs/older", "--json", "figures.json"])
     text = capsys.readouterr().out
@@ -317,7 +286,6 @@ def make_ijb(root: Path) -> Path:
             "data/agedb_30/; put an InsightFace-style agedb_30.bin there, or name its folder",
         ),
         (["--fpr", "1e-3", "2"], "target '2' is not a rate between 0 and 1; write it as 1e-3"),
-        (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: "),
@@ -325,12 +293,12 @@ def make_ijb(root: Path) -> Path:
     ],
 )
 def test_errors_are_sentences(
-    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
     Path("broken.bin").write_bytes(b"no pack")
     Path("list.txt").touch()
     before = sorted(workplace.rglob("*"))
-    assert refused(capsys, *arguments).startswith(sentence)
+    assert refused(main, *arguments).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before
 
 
@@ -351,8 +319,8 @@ def test_real_faces_in_the_three_encodings(
 
 
 def test_hostile_pack_is_refused_and_nothing_runs(
-    shared_data: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+    shared_data: Path, workplace: Path, refused: Callable[..., str]
 ) -> None:
-    sentence = refused(capsys, "--bench", str(shared_data / "lfw_small" / "evil.bin"))
+    sentence = refused(main, "--bench", str(shared_data / "lfw_small" / "evil.bin"))
     assert "evil.bin" in sentence and "system" in sentence
     assert not (workplace / "PWNED").exists()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
 from facerec.heads.kernel_choice import milliseconds
-from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
 
 pytestmark = [
     pytest.mark.cuda,
@@ -61,25 +61,26 @@ def compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], most: float
 def test_a_margin_in_float32(device: torch.device, margin: Margin) -> None:
     """Three products of TF32 are nearly one of float32."""
     expected = computed(torch.device("cpu"), torch.float64, margin)
-    compare(computed(device, torch.float32, margin, kernel="triton"), expected, 2e-4)
+    arithmetic = Arithmetic(kernel="triton")
+    compare(computed(device, torch.float32, margin, arithmetic=arithmetic), expected, 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize("sizes", [(1, 1, 5), (7, 130, 96), (300, 20_011, 512)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_sizes_and_operands(
-    device: torch.device, sizes: tuple[int, int, int], precision: str
+    device: torch.device, sizes: tuple[int, int, int], precision: Precision
 ) -> None:
     expected = computed(torch.device("cpu"), torch.float64, ArcFace(), sizes)
-    options = {"kernel": "triton", "precision": precision}
-    found = computed(device, torch.float32, ArcFace(), sizes, **options)
+    arithmetic = Arithmetic(precision, kernel="triton")
+    found = computed(device, torch.float32, ArcFace(), sizes, arithmetic=arithmetic)
     # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.
     compare(found, expected, 0.15 if precision == "bf16" else 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")
 def test_the_same_bits_twice(device: torch.device) -> None:
-    sizes, options = (300, 20_011, 512), {"kernel": "triton", "precision": "bf16"}
+    sizes, options = (300, 20_011, 512), {"arithmetic": Arithmetic("bf16", kernel="triton")}
     first, second = (computed(device, torch.float32, ArcFace(), sizes, **options) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -133,20 +133,19 @@ def test_crop_equals_a_bilinear_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "reason"),
+    "points",
     [
-        (np.full((5, 2), 50.0), "coincide"),
-        (50 + 1e-9 * face_template(), "coincide"),
-        (np.full((5, 2), np.nan), "not all usable numbers"),
-        (np.vstack([face_template()[:4], [[np.inf, 1]]]), "not all usable numbers"),
-        (face_template() * 1e300, "not all usable numbers"),
-        (1000 * (face_template() - face_template()[0]) + 50, "too far apart"),
-        (face_template() + 500, "outside the image of 150×200"),
-        (-face_template(), "outside the image"),
+        np.full((5, 2), 50.0),
+        50 + 1e-9 * face_template(),
+        np.vstack([face_template()[:4], [[np.inf, 1]]]),
+        face_template() * 1e300,
+        1000 * (face_template() - face_template()[0]) + 50,
+        face_template() + 500,
+        -face_template(),
     ],
 )
-def test_impossible_points_are_failures_to_acquire(points: np.ndarray, reason: str) -> None:
-    with pytest.raises(NotAcquiredError, match=f"^a.jpg: .*{reason}"):
+def test_impossible_points_are_failures_to_acquire(points: np.ndarray) -> None:
+    with pytest.raises(NotAcquiredError, match=r"^a.jpg: no face can be cut out of 150×200"):
         align_face(photo(), points, where="a.jpg")
 
 
@@ -184,7 +183,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
         aligner.crop(image, "comma, inside.jpg", "where", (224, 224)),
         align_face(image, second, (224, 224)),
     )
-    with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .* 'b'"):
+    with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
         aligner.crop(image, "b", "b.jpg", (112, 112))
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
 
@@ -193,9 +192,10 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     ("lines", "sentence"),
     [
         (["a,1,2"], "line 2: 3 fields where the first line has 11"),
-        ([line("a", face_template()), "b" + ",1" * 9 + ",x"], "line 3: expected an image id and"),
-        ([line("a", face_template())] * 2, "line 3: a second line for image 'a'"),
-        ([], "no line with points"),
+        ([line("a", face_template()), "b" + ",1" * 9 + ",x"], "line 3: expected an image id, each"),
+        ([line("a", face_template())] * 2, "line 3: .*each once.*has a line already"),
+        ([], "of 0 lines with points"),
+        ([line(name, face_template()[::-1]) for name in "ab"], "of 2 lines .* 2 have left"),
         ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
         ([line("x" * 200_000, face_template())], "line 2: "),
     ],
@@ -205,17 +205,6 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], sentence: str) 
     with pytest.raises(DatasetError, match=sentence) as error:
         PointsTable(path)
     assert str(error.value).startswith(str(path))
-
-
-def test_exchanged_sides_are_found_once_most_lines_have_them(tmp_path: Path) -> None:
-    right = face_template() + 20
-    wrong = right[[1, 0, 2, 4, 3]]
-    # One such line is a profile or a slip, which insightface, too, crops as it can.
-    few = table(tmp_path / "few.csv", line("a", right), line("b", wrong), line("c", right))
-    assert PointsTable(few).find(photo(), "b", "b") is not None
-    many = table(tmp_path / "many.csv", line("a", wrong), line("b", wrong), line("c", right))
-    with pytest.raises(DatasetError, match="exchanged in 2 of 3 lines"):
-        PointsTable(many)
 
 
 # --- detectors -------------------------------------------------------------------------------
@@ -320,7 +309,7 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described = aligner.describe()
     assert described["sha256"] == sha256(path)
     assert (described["score_threshold"], described["nms_threshold"]) == (0.6, 0.3)
-    assert alignment_words(described) == "alignment: yunet (yunet.onnx), score threshold 0.6"
+    assert alignment_words(described) == "alignment: yunet (yunet.onnx)"
     asked = parse_align(str(path), 0.9)
     assert asked is not None and asked.describe()["score_threshold"] == 0.9 == made[-1][2]
 

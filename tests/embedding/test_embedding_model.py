@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from facerec.embedding import (
     TorchModel,
     load_model,
     load_state_dict_file,
-    newest_run,
     save_model,
 )
+from facerec.embedding.model import newest_run
 from facerec.errors import ImageError, ModelError
 from facerec.files import sha256
 
@@ -120,39 +119,21 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor], note: Any = None) -> N
 
 
 @pytest.mark.parametrize(
-    ("damage", "sentence"),
+    ("change", "words"),
     [
-        (
-            lambda t: t.pop("layer2.1.bn2.weight"),
-            r"'layer2.1.bn2.weight' of iresnet18 .* is missing",
-        ),
-        (
-            lambda t: t.update({"layer9.weight": torch.zeros(2)}),
-            r"'layer9.weight' of iresnet18 \(embedding_size 16, width 0.125.*is not part of it",
-        ),
-        (
-            lambda t: t.update({"fc.bias": torch.zeros(17)}),
-            r"'fc.bias' of iresnet18 .* must be float32 \(16,\), found float32 \(17,\)",
-        ),
-        (
-            lambda t: t.update({"fc.bias": torch.zeros(16, dtype=torch.float16)}),
-            r"'fc.bias' .* must be float32 \(16,\), found float16 \(16,\)",
-        ),
-        (
-            lambda t: t.update({"fc.bias": torch.full((16,), torch.nan)}),
-            r"'fc.bias' holds NaN or infinity",
-        ),
+        ({"layer2.1.bn2.weight": None}, "Missing key.*layer2.1.bn2.weight"),
+        ({"layer9.weight": torch.zeros(2)}, "Unexpected key.*layer9.weight"),
+        ({"fc.bias": torch.zeros(17)}, "size mismatch for fc.bias"),
+        ({"fc.bias": torch.full((16,), torch.nan)}, "'fc.bias' holds NaN or infinity"),
     ],
-    ids=["missing", "unexpected", "shape", "type", "nan"],
 )
 def test_weights_of_another_architecture(
-    saved: tuple[Path, nn.Module], damage: Any, sentence: str
+    saved: tuple[Path, nn.Module], change: dict[str, Any], words: str
 ) -> None:
     path, backbone = saved
-    tensors = dict(backbone.state_dict())
-    damage(tensors)
-    rewrite(path, tensors)
-    with pytest.raises(ModelError, match=sentence) as caught:
+    tensors = {**backbone.state_dict(), **change}
+    rewrite(path, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+    with pytest.raises(ModelError, match=words) as caught:
         load_model(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -174,7 +155,7 @@ def good_note(**changes: Any) -> dict[str, Any]:
         ("{", "not a whole"),
         ("[1]", "not a whole"),
         ({"format": 1}, "backbone"),
-        (good_note(format=2), "written in format 2, this facerec reads format 1"),
+        (good_note(format=2), "format 2, this facerec reads format 1"),
         (good_note(backbone={"name": "resnext"}), "no backbone is called 'resnext'"),
         (good_note(backbone={**vars(SMALL), "width": -1.0}), "width must be above 0"),
         (good_note(preprocessing={"channels": "gbr"}), "preprocessing in its metadata"),
@@ -188,18 +169,6 @@ def test_a_damaged_note(saved: tuple[Path, nn.Module], note: Any, sentence: str)
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"not a model", struct.pack("<Q", 2**63), struct.pack("<Q", 10) + b"{}"],
-    ids=["empty", "text", "huge header", "cut header"],
-)
-def test_a_broken_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(ModelError, match=r"broken.safetensors: not a whole"):
-        load_model(path)
-
-
 # --- foreign state dicts ---------------------------------------------------------------------
 
 
@@ -208,6 +177,8 @@ def test_a_learned_gamma_needs_embedding_bn_affine(tmp_path: Path) -> None:
     source.features.weight.data[3] = 2.5
     path = tmp_path / "backbone.pth"
     torch.save(source.state_dict(), path)
+    with pytest.raises(ModelError, match="facerec import-weights"):
+        load_model(path)
     with pytest.raises(ModelError, match=r"from 1 to 2.5.*embedding_bn=\"affine\""):
         load_state_dict_file(create_backbone(SMALL), path)
     target = create_backbone(SMALL, embedding_bn="affine")
@@ -271,6 +242,3 @@ def test_the_newest_run_is_the_one_written_last(tmp_path: Path) -> None:
         os.utime(tmp_path / name / "model.safetensors", (seconds, seconds))
     (tmp_path / "unfinished").mkdir()
     assert newest_run(tmp_path) == tmp_path / "a"
-
-
-# --- onnx ------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
 from facerec.embedding.extraction import embed_images
-from facerec.errors import DatasetError, ImageError, ModelError, RecordError
-from facerec.records.images import FolderImages, ImageSource, MemoryImages
+from facerec.errors import DatasetError, ImageError, RecordError
+from facerec.records.images import FolderImages, MemoryImages
 
 
 def faces(count: int) -> np.ndarray:
@@ -115,7 +115,7 @@ def test_images_that_do_not_decode(model: TorchModel) -> None:
     assert list(found.failures) == [0, 2, 5, 6]
     assert found.failures[0] == "train.rec, key 1: damaged"
     assert found.failures[2].startswith("faces, image 2.png: ")
-    assert "the limit of" in found.failures[2]
+    assert "limit of" in found.failures[2]
     assert "lacks its end marker" in found.failures[5]
     assert "96×112" in found.failures[6]
     failed = np.isin(np.arange(8), [0, 2, 5, 6])
@@ -127,7 +127,7 @@ def test_images_that_do_not_decode(model: TorchModel) -> None:
     # By default the first one ends the work.
     with pytest.raises(RecordError, match=r"train\.rec, key 1: damaged"):
         embed_images(model, broken, flip=True)
-    with pytest.raises(ImageError, match=r"^faces, image 2\.png: .*the limit of"):
+    with pytest.raises(ImageError, match=r"^faces, image 2\.png: .*limit of"):
         embed_images(model, broken, flip=True, indices=[1, 2, 5])
 
 
@@ -169,10 +169,8 @@ def test_photos_are_aligned_and_those_without_a_face_counted(
     found = embed_images(
         model, source(photos), flip=True, align=Centre(points), on_error=on_error, batch_size=3
     )
-    assert found.failures == {
-        2: "faces, image 2.png: no face",
-        3: "faces, image 3.png: its five points are not all usable numbers",
-    }
+    assert [*found.failures] == [2, 3] and found.failures[2] == "faces, image 2.png: no face"
+    assert "image 3.png: no face can be cut out" in found.failures[3]
     assert found.note["align"] == {"method": "centre"}
     crops = np.stack([align_face(photo, points) for photo in photos])
     expected = extract(model, crops, flip=True, batch_size=3)
@@ -187,8 +185,7 @@ class Odd:
     name = "odd"
     embedding_size = 3
 
-    def __init__(self, size: tuple[int, int] = (112, 112)) -> None:
-        self.image_size = size
+    image_size = (112, 112)
 
     def embed_later(self, images: np.ndarray) -> Any:
         with np.errstate(divide="ignore"):
@@ -206,18 +203,6 @@ def test_an_embedding_that_is_not_finite_is_a_failure() -> None:
     found = embed_images(odd, source(images), flip=False)
     assert found.failures == {1: "faces, image 1.png: its embedding is not finite"}
     assert np.isnan(found.vectors[1]).all() and np.isfinite(found.vectors[[0, 2]]).all()
-
-
-def test_a_size_without_template_is_refused_before_anything_is_read() -> None:
-    class Untouched(ImageSource):
-        ids = np.array(["a"])
-
-        def encoded(self, i: int) -> bytes:
-            raise AssertionError("read")
-
-    odd: Any = Odd((144, 144))
-    with pytest.raises(ModelError, match="cannot be aligned to 144×144"):
-        embed_images(odd, Untouched(), flip=False, align=Centre(face_template()))
 
 
 def test_at_most_two_batches_are_decoded_ahead(model: TorchModel) -> None:

@@ -29,11 +29,9 @@ def parsed(model: onnx.ModelProto) -> OnnxFile:
     ("entry", "sentence"),
     [
         (None, "is damaged"),
-        ("inside", "neither"),
         ({"channels": "rgb", "mean": 0.0}, "neither"),
         ({"channels": "gbr", "mean": 0.0, "std": 1.0}, "one of 'rgb', 'bgr'"),
         ({"channels": "rgb", "mean": 0.0, "std": 0.0}, "std must be at least"),
-        ({"channels": "rgb", "mean": "a", "std": 1.0}, "mean"),
     ],
 )
 def test_a_damaged_preprocessing(entry: Any, sentence: str) -> None:
@@ -72,16 +70,13 @@ IMAGENET = np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)
         ),
         ([("Sub", [[[127.5]] * 3]), ("Div", 128.0)], UNSCALED, "Sub 127.5, 127.5, 127.5 → Div 128"),
         ([("Mul", 1 / 127.5), ("Add", -1.0)], UNSCALED, PIXELS),
-        ([("Div", 255.0)], UNSCALED, PIXELS),
         ([("Div", 255.0), ("Sub", 0.5), ("Div", 0.5)], UNSCALED, PIXELS),
         ([("Sub", np.reshape([93.6, 104.8, 129.2], (3, 1, 1)))], UNSCALED, PIXELS),
         ([("SubReversed", 127.5), ("Mul", -1 / 127.5)], UNSCALED, "127.5 − x"),
         ([("Sub", 0.5), ("Div", 0.5)], Preprocessing("rgb", 0.0, 255.0), UNIT),
         ([("Sub", IMAGENET), ("Div", 0.225)], Preprocessing("rgb", 0.0, 255.0), UNIT),
         ([("MulReversed", 2.0), ("Sub", 1.0)], Preprocessing("rgb", 0.0, 255.0), UNIT),
-        ([("Mul", 1.0)], Preprocessing(), "an assumption: nothing in the file tells"),
         ([("Mul", 0.0)], Preprocessing(), "an assumption"),
-        ([("Mul", np.inf)], Preprocessing(), "an assumption"),
         ([("Div", 0.0)], Preprocessing(), "an assumption"),
         ([("DivReversed", 255.0)], Preprocessing(), "an assumption"),
         ([], Preprocessing(), "an assumption"),

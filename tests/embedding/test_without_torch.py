@@ -33,12 +33,11 @@ from facerec.commands.main import run
 model, steps = sys.argv[1], json.loads(sys.argv[2])
 for name, *arguments in steps:
     run(name, arguments)
-if not steps:
-    first, second = "people/0/a.png", "people/1/a.png"
-    cosine = facerec.verify(first, second, model=model).similarity
-    found = facerec.find(first, "people", model=model)
-    vector = facerec.load(model, flip=False).embed(first)
-    print(json.dumps([cosine, [item.similarity for item in found], vector.tolist()]))
+first, second = "people/0/a.png", "people/1/a.png"
+cosine = facerec.verify(first, second, model=model).similarity
+found = facerec.find(first, "people", model=model)
+vector = facerec.load(model, flip=False).embed(first)
+print(json.dumps([cosine, [item.similarity for item in found], vector.tolist()]))
 assert "torch" not in sys.modules
 """
 
@@ -73,36 +72,27 @@ def both_views(photos: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model", ["model.onnx", "bundle"])
-class TestWithoutTorch:
-    def test_same(self, place: Path, model: str) -> None:
-        first, second = both_views(PHOTOS[:2])
-        cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
-        photos = ["people/0/a.png", "people/1/a.png"]
-        found = json.loads(run(model, ["same", *photos, "--model", model, "--json"]))
-        assert found["similarity"] == pytest.approx(cosine, abs=1e-6)
-
-    @pytest.mark.parametrize("source", ["--images", "--records"])
-    def test_embed(self, place: Path, model: str, source: str) -> None:
-        run(model, ["embed", "--model", model, source, "people", "--out", "e.npz"])
-        np.testing.assert_allclose(
-            read_embeddings("e.npz").vectors, both_views(PHOTOS), rtol=1e-4, atol=1e-4
-        )
-
-    def test_enroll_and_identify(self, place: Path, model: str) -> None:
-        options = ["--gallery", "g.npz", "--model", model]
-        text = run(
-            model,
-            ["enroll", "people", *options],
-            ["identify", "people", *options, "--threshold", "0.9", "--json", "who.json"],
-        )
-        assert "4 people enrolled" in text and "4 of 4 images identified" in text
-        answers = json.loads(Path("who.json").read_text())["answers"]
-        assert [answer["subject"] for answer in answers] == ["0", "1", "2", "3"]
-
-    def test_python(self, place: Path, model: str) -> None:
-        cosine, found, vector = json.loads(run(model))
-        assert cosine == pytest.approx(found[1 + np.argmin(np.abs(np.array(found[1:]) - cosine))])
-        assert found[0] == pytest.approx(1)
-        np.testing.assert_allclose(
-            vector, expected(PHOTOS[:1], Preprocessing())[0], rtol=1e-4, atol=1e-4
-        )
+def test_commands_and_python(place: Path, model: str) -> None:
+    embed = ["embed", "--model", model, "--out"]
+    gallery = ["--gallery", "g.npz", "--model", model]
+    text = run(
+        model,
+        [*embed, "images.npz", "--images", "people"],
+        [*embed, "records.npz", "--records", "people"],
+        ["enroll", "people", *gallery],
+        ["identify", "people", *gallery, "--threshold", "0.9", "--json", "who.json"],
+        ["same", "people/0/a.png", "people/1/a.png", "--model", model, "--json"],
+    )
+    both = both_views(PHOTOS)
+    for name in ("images.npz", "records.npz"):
+        np.testing.assert_allclose(read_embeddings(name).vectors, both, rtol=1e-4, atol=1e-4)
+    assert "4 people enrolled" in text and "4 of 4 images identified" in text
+    answers = json.loads(Path("who.json").read_text())["answers"]
+    assert [answer["subject"] for answer in answers] == ["0", "1", "2", "3"]
+    wanted = both[0] @ both[1] / np.linalg.norm(both[0]) / np.linalg.norm(both[1])
+    similarity, found, vector = json.loads(text.strip().splitlines()[-1])
+    assert similarity == pytest.approx(wanted, abs=1e-6)
+    assert f'"similarity": {similarity}' in text  # of the command
+    assert found[0] == pytest.approx(1) and found == sorted(found, reverse=True)
+    alone = expected(PHOTOS[:1], Preprocessing())[0]
+    np.testing.assert_allclose(vector, alone, rtol=1e-4, atol=1e-4)

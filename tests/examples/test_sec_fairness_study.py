@@ -26,7 +26,7 @@ def test_a_study_of_a_handful_of_faces(tmp_path: Path) -> None:
     spec.loader.exec_module(example)
     groups = (Group("A"), Group("B", contrast=0.6, blur=1.5, noise=10.0))
     faces = SyntheticSet(
-        identities=12, images_per_identity=6, pairs_per_fold=16, groups=groups, seed=0
+        subjects=12, images_per_subject=6, pairs_per_fold=16, groups=groups, seed=0
     )
     write_synthetic(tmp_path / "faces", faces)
     recipe = Recipe(

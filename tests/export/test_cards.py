@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from facerec.export.cards import model_card, training_facts
+from facerec.export.cards import bundle_card, training_facts
 
 RECIPE = {
     "type": "Recipe",
@@ -103,7 +103,7 @@ def rows(card: str, start: str) -> list[list[str]]:
 
 
 def test_numbers_and_names_are_those_of_the_note() -> None:
-    card = model_card(note(license="CC BY-NC 4.0", flip="sum_raw"))
+    card = bundle_card(note(license="CC BY-NC 4.0", flip="sum_raw"))
     assert "Licence of the weights: CC BY-NC 4.0" in card
     assert rows(card, "input") == [["input", "`data` float32 batch × 3 × 112 × 112"]]
     assert rows(card, "scaling")[0][1].startswith("(pixel − 127.5) / 127.5")
@@ -118,7 +118,7 @@ def test_numbers_and_names_are_those_of_the_note() -> None:
 
 def test_thresholds_have_interval_counts_and_source() -> None:
     bare = {**THRESHOLD, "bench": "cfp_fp", "threshold_interval": None, "reliable": True}
-    card = model_card(note(model=with_thresholds(THRESHOLD, bare)))
+    card = bundle_card(note(model=with_thresholds(THRESHOLD, bare)))
     assert rows(card, "lfw") == [
         [
             "lfw",
@@ -145,7 +145,7 @@ def test_a_loss_has_its_interval() -> None:
         "notes": ["no interval for EER: the same in all"],
     }
     unsourced = {name: value for name, value in THRESHOLD.items() if name != "source"}
-    card = model_card(
+    card = bundle_card(
         note(variants=[{**VARIANT, "accuracy": [accuracy], "thresholds": [unsourced]}])
     )
     assert "lfw: accuracy 99.00 % in float32, 98.85 % in int8" in card
@@ -159,7 +159,7 @@ def test_a_loss_has_its_interval() -> None:
 
 @pytest.mark.parametrize("hostile", ["a|b\n# c", "<script>x</script>", "[x](http://y)", "`**_"])
 def test_texts_of_users_are_no_markup(hostile: str) -> None:
-    card = model_card(
+    card = bundle_card(
         note(name=hostile, license=hostile, model=with_thresholds({**THRESHOLD, "bench": hostile}))
     )
     heading, licence = card.splitlines()[0], re.search("weights: (.*)", card)

@@ -24,7 +24,7 @@ from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
 from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
-from facerec.export.graph import finish
+from facerec.export.graph import serialized
 from facerec.files import write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
@@ -41,7 +41,7 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
         stated = parse_onnx(tiny_onnx, "tiny").note
         assert stated is not None
         note = {**note, "preprocessing": stated["preprocessing"]}
-        return finish(onnx.load_from_string(tiny_onnx), note, opset)
+        return serialized(onnx.load_from_string(tiny_onnx), note, opset)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bundle, "export_graph", graph)
@@ -126,7 +126,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tiny_onnx: bytes, result: Verificatio
     """Leave out torch's exporter, consumers, parity and benches, which take seconds each."""
 
     def same(model: TorchModel, file: OnnxFile, bar: Any = None) -> list[Any]:
-        return [bundle.ParityRow("faces", 1, 0.0, 1.0, 0.0, True)]
+        return [bundle.ParityRow("faces", 1, 0.0, 1.0)]
 
     monkeypatch.setattr(bundle, "check_parity", same)
 
@@ -257,7 +257,7 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "stage", ["export_graph", "check_parity", "check_consumers", "triton_config", "model_card"]
+    "stage", ["export_graph", "check_parity", "check_consumers", "triton_config", "bundle_card"]
 )
 def test_a_failure_anywhere_leaves_nothing(
     untouched: Path,
@@ -384,6 +384,3 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
     with pytest.raises(FacerecError, match=r"MODEL\.LICENSE, which is no part of a bundle"):
         export_bundle(saved, empty, force=True)
     assert (empty / "MODEL.LICENSE").read_text() == "signed"
-
-
-# --- other models --------------------------------------------------------------------------------

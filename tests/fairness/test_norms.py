@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from facerec.errors import MetricError
 from facerec.fairness.norms import (
-    SubjectBootstrap,
     SubjectNorms,
     between_sd,
     clustered_mean,
@@ -32,7 +30,7 @@ def draw(
     own = generator.standard_normal(len(groups))[subjects]
     noise = generator.standard_normal(len(subjects))
     norms = 20 + groups[subjects] + 2 * (math.sqrt(icc) * own + math.sqrt(1 - icc) * noise)
-    return SubjectNorms.from_images(norms, subjects, np.array(list("abcdefgh"))[groups[subjects]])
+    return SubjectNorms.of(norms, subjects, groups[subjects], "abcdefgh"[: len(sizes)])
 
 
 def naive_figures(images: list[np.ndarray]) -> dict[str, float]:
@@ -78,26 +76,6 @@ def test_mean_over_images_by_a_loop() -> None:
     freedom = effective * (len(images) - 1) / len(images)
     expected = scipy.stats.t.interval(0.95, freedom, mean, error**0.5)
     assert (row[IMAGE_NORM].low, row[IMAGE_NORM].high) == pytest.approx(expected)
-
-
-def test_multiplicities_sum_to_the_group_and_ignore_its_name() -> None:
-    groups = np.array([0, 1, 1, 0, 2, 2, 2])
-    bootstrap = SubjectBootstrap(groups, 500, seed=3)
-    assert [m.sum(axis=1).tolist() for m in bootstrap.multiplicities] == [
-        [2] * 500,
-        [2] * 500,
-        [3] * 500,
-    ]
-    renamed = SubjectBootstrap(np.array([2, 0, 1])[groups], 500, seed=3)
-    for old, new in ((0, 2), (1, 0), (2, 1)):
-        assert np.array_equal(bootstrap.multiplicities[old], renamed.multiplicities[new])
-    again = SubjectBootstrap(groups, 500, seed=4)
-    assert not np.array_equal(bootstrap.multiplicities[2], again.multiplicities[2])
-    features = np.random.default_rng(0).normal(size=(3, 4))
-    expected = bootstrap.multiplicities[2].astype(float) @ features
-    np.testing.assert_allclose(bootstrap.sums(2, features), expected)
-    with pytest.raises(MetricError, match="at least one"):
-        SubjectBootstrap(groups, 0)
 
 
 def test_variance_interval_by_bonetts_formula() -> None:

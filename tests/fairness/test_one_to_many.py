@@ -13,15 +13,16 @@ import pytest
 from facerec.embedding import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import EVERYBODY, OTHERS, Joined, join, read_attributes
-from facerec.fairness.findings import find
+from facerec.fairness.attributes import Joined, join, read_attributes
+from facerec.fairness.findings import findings_of
+from facerec.fairness.groupings import EVERYBODY, OTHERS
 from facerec.fairness.one_to_many import (
     OtherSubjects,
     SearchPlan,
-    add_searches,
-    draw,
+    draw_galleries,
+    search_groups,
 )
-from facerec.fairness.rows import Rows
+from facerec.report.tidy import tidy
 
 GROUPS = ("east", "west")
 PLAN = SearchPlan(targets=("1e-1", "5e-2"), reference="west")
@@ -29,8 +30,8 @@ PLAN = SearchPlan(targets=("1e-1", "5e-2"), reference="west")
 
 def people(
     folder: Path, persons: int = 44, failures: tuple[int, ...] = (), seed: int = 0
-) -> tuple[np.ndarray, Joined]:
-    """Return vectors of persons of two groups with 1 to 5 images, and their attributes joined.
+) -> tuple[Embeddings, Joined]:
+    """Return embeddings of persons of two groups with 1 to 5 images, and their attributes joined.
 
     Every fourth person is of group west, and one image has no group.
     """
@@ -50,17 +51,17 @@ def people(
             writer.writerow([ids[row], f"p{one:02d}", "" if row == 7 else region, "made up"])
     vectors = vectors.astype(np.float32)
     vectors[list(failures)] = np.nan
-    norms = np.linalg.norm(vectors, axis=1)
-    joined = join(read_attributes(path, ["region"]), ids, norms, failures)
-    return vectors, joined
+    norms, lost = np.linalg.norm(vectors, axis=1), dict.fromkeys(failures, "no face")
+    embeddings = Embeddings(vectors, norms, True, np.array(ids), failures=lost)
+    return embeddings, join(read_attributes(path, ["region"]), embeddings)
 
 
 def naive(
-    vectors: np.ndarray, joined: Joined, plan: SearchPlan
+    embeddings: Embeddings, joined: Joined, plan: SearchPlan
 ) -> list[tuple[int, bool, float, float]]:
     """Return image, whether it is mated, best other score and mate of all searches, by loops."""
-    half, enrolled = draw(joined.subjects, joined.order, plan.seed)
-    units = vectors[joined.rows].astype(np.float64)
+    half, enrolled = draw_galleries(joined.subjects, embeddings.ids, plan.seed)
+    units = embeddings.vectors.astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     failed = ~joined.acquired
     templates = {}
@@ -84,14 +85,13 @@ def naive(
 
 
 def search(
-    vectors: np.ndarray,
+    embeddings: Embeddings,
     joined: Joined,
     plan: SearchPlan = PLAN,
     others: OtherSubjects | None = None,
 ) -> pd.DataFrame:
-    rows = Rows()
-    add_searches(rows, vectors, joined, joined.groupings, plan, others)
-    return rows.frame()
+    rows, _ = search_groups(embeddings, joined, joined.groupings, plan, others)
+    return tidy(rows)
 
 
 def one(found: pd.DataFrame, figure: str, group: str = "", target: str = "") -> Any:
@@ -102,10 +102,10 @@ def one(found: pd.DataFrame, figure: str, group: str = "", target: str = "") -> 
 
 @pytest.mark.parametrize("failures", [(), (3, 4, 30, 61, 62, 63)])
 def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[int, ...]) -> None:
-    vectors, joined = people(tmp_path, failures=failures)
+    embeddings, joined = people(tmp_path, failures=failures)
     plan = PLAN
-    found = search(vectors, joined, plan)
-    codes, searches = joined.groupings[0].codes, naive(vectors, joined, plan)
+    found = search(embeddings, joined, plan)
+    codes, searches = joined.groupings[0].codes, naive(embeddings, joined, plan)
     for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.targets):
         of_basis = [s[2] for s in searches if not s[1] and code in (None, codes[s[0]])]
         at = f"{target} of {basis}"
@@ -127,7 +127,7 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
             assert first.numerator == sum(m and best >= mate for _, m, best, mate in mine)
             assert first.low <= first.value <= first.high
     # Failures to enrol are counted by group.
-    _, enrolled = draw(joined.subjects, joined.order, 0)
+    _, enrolled = draw_galleries(joined.subjects, embeddings.ids, 0)
     for g, name in enumerate((*GROUPS, EVERYBODY)):
         inside = codes == g if g < 2 else np.ones(codes.size, bool)
         row = one(found, names.NOT_ENROLLED, name)
@@ -136,29 +136,9 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
         assert (row.numerator, row.denominator) == (len(here - made), len(here))
 
 
-def test_neither_order_of_images_nor_scale_changes_anything(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path)
-    plan = PLAN
-    ids = np.array([f"{one}/{row}.jpg" for row, one in enumerate(joined.subjects)])
-    turned = np.random.default_rng(3).permutation(len(ids))
-    attributes = read_attributes(tmp_path / "attributes.csv", ["region"])
-    again = join(attributes, ids[turned], np.linalg.norm(vectors[turned], axis=1))
-    found = search(vectors, joined, plan)
-    pd.testing.assert_frame_equal(search(4 * vectors[turned], again, plan), found)
-    assert not search(vectors, joined, replace(plan, seed=1)).equals(found)
-    named = [
-        Embeddings(
-            side, np.linalg.norm(side, axis=1), True, ids[rows], joined.subjects[rows].astype(str)
-        )
-        for side, rows in ((vectors, np.arange(len(ids))), (vectors[turned], turned))
-    ]
-    best = [np.sort(OtherSubjects.of(each, "C.npz").best_scores(8, 0)) for each in named]
-    np.testing.assert_allclose(*best, rtol=0, atol=1e-6)
-
-
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path, persons=120)
-    found = search(vectors, joined, SearchPlan(targets=("3e-1", "1e-2")))
+    embeddings, joined = people(tmp_path, persons=120)
+    found = search(embeddings, joined, SearchPlan(targets=("3e-1", "1e-2")))
     at = f"3e-1 of {EVERYBODY}"
     ratio = names.ratio_of("FPIR", "east")  # of the most subjects
     many, west, east = (
@@ -173,28 +153,29 @@ def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> 
 
 
 def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path, persons=160)
-    plan = SearchPlan(targets=("3e-1",))
+    embeddings, joined = people(tmp_path, persons=160)
+    plan, vectors = SearchPlan(targets=("3e-1",)), embeddings.vectors
     # Images of west are noisier: their persons are missed more often.
     west = joined.groupings[0].codes == 1
     noise = np.random.default_rng(3).normal(size=vectors.shape)
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[west] += (0.5 * length * noise)[west].astype(np.float32)
-    found = search(vectors, joined, plan)
-    said = [line.said for line in find(found, ["region"]) if "FNIR" in line.said]
+    found = search(embeddings, joined, plan)
+    said = [line.said for line in findings_of(found, ["region"]) if "FNIR" in line.said]
     ratio = one(found, names.ratio_of("FNIR", "east"), "west", f"3e-1 of {EVERYBODY}")
     assert ratio.low > 1 and len(said) == 1 and f"{ratio.value:.3g} times [" in said[0]
     # Groups drawn by chance differ by nothing that is detected.
     by_chance = replace(joined.groupings[0], codes=joined.subjects % 2)
-    found = search(vectors, replace(joined, groupings=(by_chance,)), plan)
-    assert not [line for line in find(found, ["region"]) if "Searched" in line.said]
+    found = search(embeddings, replace(joined, groupings=(by_chance,)), plan)
+    assert not [line for line in findings_of(found, ["region"]) if "Searched" in line.said]
 
 
 def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
     tmp_path: Path,
 ) -> None:
-    vectors, joined = people(tmp_path)
-    other, known = people(tmp_path, persons=70, seed=4)
+    embeddings, joined = people(tmp_path)
+    others_of, known = people(tmp_path, persons=70, seed=4)
+    other = others_of.vectors
     people_of = np.array([f"p{person}" for person in known.subjects])
     people_of[5], other[9], other[11] = "", np.nan, 0
     norms = np.linalg.norm(other, axis=1)
@@ -202,10 +183,10 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
     used = ~np.isin(np.arange(len(people_of)), (5, 9, 11))
     assert len(others.vectors) == used.sum() and others.count == len(set(people_of[used]))
     plan = PLAN
-    found = search(vectors, joined, plan, others)
+    found = search(embeddings, joined, plan, others)
     size = 22  # half of the 44 subjects
     units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
-    _, enrolled = draw(others.subjects, others.order, plan.seed)
+    _, enrolled = draw_galleries(others.subjects, others.ids, plan.seed)
     order = np.random.default_rng((plan.seed, 2)).permutation(others.count)
     best = []
     for start in range(0, others.count // size * size, size):
@@ -224,27 +205,24 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
         rejected = max(score for score in best if score < threshold.value)
         perhaps = sum(score >= rejected - 1e-6 for score in best)
         assert sure <= threshold.numerator <= allowed < perhaps
-    again = search(vectors, joined, plan)
+    again = search(embeddings, joined, plan)
     for group in GROUPS:
         assert one(again, names.RANK_1, group)[5:] == one(found, names.RANK_1, group)[5:]
 
 
-def test_too_few_other_people_are_refused(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path)
-    norms, who = joined.norms, np.array([f"p{person}" for person in joined.subjects])
+def test_impossible_requests_are_refused(tmp_path: Path) -> None:
+    embeddings, joined = people(tmp_path)
+    with pytest.raises(MetricError):
+        search(embeddings, joined, SearchPlan(targets=("2",)))
+    with pytest.raises(DatasetError, match="north"):
+        search(embeddings, joined, SearchPlan(reference="north"))
+    who = np.array([f"p{person}" for person in joined.subjects])
     few = joined.subjects < 22
-    others = OtherSubjects.of(Embeddings(vectors[few], norms[few], True, None, who[few]), "C.npz")
+    vectors, norms = embeddings.vectors[few], embeddings.norms[few]
+    others = OtherSubjects.of(Embeddings(vectors, norms, True, None, who[few]), "C.npz")
     with pytest.raises(DatasetError, match=r"C\.npz.*22"):
-        search(vectors, joined, PLAN, others)
+        search(embeddings, joined, PLAN, others)
     with pytest.raises(DatasetError, match="nobody"):
         OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
-
-
-def test_impossible_requests_are_refused(tmp_path: Path) -> None:
-    vectors, joined = people(tmp_path)
-    with pytest.raises(MetricError):
-        search(vectors, joined, SearchPlan(targets=("2",)))
-    with pytest.raises(DatasetError, match="north"):
-        search(vectors, joined, SearchPlan(reference="north"))
     with pytest.raises(MetricError, match="both kinds"):
-        search(vectors, replace(joined, subjects=np.arange(len(joined.subjects))))
+        search(embeddings, replace(joined, subjects=np.arange(len(joined.subjects))))

@@ -79,36 +79,6 @@ def test_the_gradient_of_the_relation_is_that_of_the_matrix_of_cosines():
     torch.testing.assert_close(own, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_zero_at_the_teacher_and_knows_no_scale_but_for_mse(kind):
-    _, targets = batch()
-    loss = DistillationLoss(kind, 1.0, 4, 4, target_scale=0.5)
-    same = loss((targets * 0.5).requires_grad_(), targets)
-    assert same.loss.abs().item() < 1e-12
-    assert (loss(targets * 2, targets).loss.item() > 0.1) == (kind == "mse")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_micro_batches_add_up_to_the_whole(kind):
-    student, targets = batch(size=3)
-    loss = DistillationLoss(kind, 0.7, 3, 4).double()
-    whole = loss(student, targets)
-    (expected,) = torch.autograd.grad(whole.loss, student)
-    everything = (student.detach(), targets) if loss.couples_samples else None
-    parts = [
-        loss(s, t, everything) for s, t in zip(student.chunk(3), targets.chunk(3), strict=True)
-    ]
-    total = sum(part.loss for part in parts) / 3
-    torch.testing.assert_close(total, whole.loss)
-    torch.testing.assert_close(torch.autograd.grad(total, student)[0], expected)
-
-
-def test_the_map_to_more_dimensions_begins_as_an_isometry_and_is_drawn_by_seed():
-    first, again, other = (DistillationLoss("cosine", 1.0, 3, 8, seed=s).map for s in (1, 1, 2))
-    torch.testing.assert_close(first.weight.T @ first.weight, torch.eye(3))
-    assert torch.equal(first.weight, again.weight) and not torch.equal(first.weight, other.weight)
-
-
 # ---------------------------------------------------------------- over ranks
 
 

@@ -148,15 +148,9 @@ def refusal(group, rows, labels):
 def test_all_ranks_refuse_a_bad_label_together(pool):
     good, bad = torch.tensor([0, 6]), torch.tensor([3, 7])
     first, second = pool.run(2, refusal, 2, each=[(good,), (bad,)])
-    assert first.startswith("a label of another rank lies outside [0, 7)")
+    assert first.startswith("label of another rank lies outside [0, 7)")
     assert second.startswith("label 7 lies outside [0, 7)")
     assert pool.run(2, refusal, 2, good) == [None, None]
-
-
-def test_all_ranks_refuse_batches_of_different_sizes(pool):
-    answers = pool.run(2, refusal, each=[(2, torch.tensor([0, 1])), (1, torch.tensor([0]))])
-    assert len(set(answers)) == 1
-    assert "batches of 1 to 2 images" in answers[0]
 
 
 def poisoned(group):

@@ -16,7 +16,6 @@ from facerec.heads import (
     FixedNorm,
     L2Norm,
     RingLoss,
-    SphereFace2017,
     combination_warnings,
     create_regularizer,
 )
@@ -152,8 +151,6 @@ def test_warnings_name_the_doubtful_combinations():
         assert "no effect below the final BatchNorm" in sentence
     (sentence,) = combination_warnings(RingLoss(0.1), ArcFace(), "frozen_gamma")
     assert "like SEC with another weight" in sentence
-    (sentence,) = combination_warnings(SEC(0.1), SphereFace2017(), "frozen_gamma")
-    assert "SphereFace2017" in sentence
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
     """Two programs share a multiprocessor of an H100 if they take half of 228 KB or less each."""
     kernels = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
     products = {"forward", "slopes", "center_gradient", "query_gradient"}
-    assert kernels.keys() == products | {"normalize", "merge"}
+    assert kernels.keys() == products | {"normalize_centers", "merge"}
     for name, used in kernels.items():
         assert used["spilled"] == 0, name
         assert used["shared"] <= 100 * 1024, name
@@ -92,7 +92,6 @@ CUDA = torch.device("cuda")
         (ArcFace(), torch.device("cpu"), torch.float32, "cpu"),
         (ArcFace(), CUDA, torch.float64, "float64"),
         (SphereFaceR(version="v2"), CUDA, torch.float32, "SphereFaceR"),
-        (ArcFace(), CUDA, torch.float32, "capability"),
         (SphereFaceR(version="v1"), torch.device("cuda", 1), torch.float32, None),
     ],
 )
@@ -108,9 +107,3 @@ def test_obstacles(
     weight = SimpleNamespace(device=device, dtype=dtype)
     found = choice.obstacle(margin, cast(torch.Tensor, weight))
     assert found is None if reason is None else reason in str(found)
-
-
-def test_importing_the_heads_does_not_import_triton() -> None:
-    code = "import sys, facerec.heads; print('triton' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from facerec.heads.margin_softmax import Settings, Slopes, Sums
+from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
 from facerec.heads.triton_softmax import TritonTiles
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -65,9 +65,9 @@ def visit(reduced: bool, samples: int = 1024, classes: int = 4096, dimensions: i
     """Launch every kernel once, on tensors of the CPU."""
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
-    tiles = TritonTiles(query, column, Settings(None, reduced, classes, None))
+    tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None))
     scalar, lengths = torch.zeros(()), torch.zeros(classes)
-    tiles.add(0, centers, lengths, Sums(figure, figure, figure, scalar))
+    tiles.add(0, centers, lengths, TileSums(figure, figure, figure, scalar))
     slopes = Slopes(figure, figure, figure, figure)
     tiles.spread(0, centers, lengths, slopes, query.clone(), centers.clone())
 

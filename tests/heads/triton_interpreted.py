@@ -95,11 +95,9 @@ def figures(case: Case, kernel: module.Kernel, dtype: torch.dtype) -> dict[str, 
         weight,
         column,
         case.margin,
-        precision=case.precision,
-        chunk=case.chunk,
+        arithmetic=module.Arithmetic(case.precision, case.chunk, kernel),
         norm_average=torch.tensor([8.0, 2.0], dtype=dtype),
         rows=rows,
-        kernel=kernel,
     )
     found.loss.backward()
     gradient = weight.grad

@@ -53,7 +53,7 @@ from helpers.tiny_comparison import comparison
 recipe = comparison(Path("classes"), trials=2)
 """
 
-FACES = "--identities 6 --images-per-identity 4 --pairs-per-fold 4"
+FACES = "--subjects 6 --images-per-subject 4 --pairs-per-fold 4"
 FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
 
 LINES = {
@@ -65,7 +65,7 @@ LINES = {
     "train": "recipe.py --name run --runs runs --device cpu",
     "embed": "--model runs/run --images images --out e.npz",
     "all-pairs": "--embeddings e.npz --fpr 1e-1",
-    "clean": "images --model runs/run --out proposals.csv --device cpu",
+    "clean": "images --embeddings e.npz --out proposals.csv --device cpu",
     "overlap": "images data/lfw.bin --model runs/run --csv overlap.csv --page overlap.html "
     "--device cpu",
     "enroll": "images --model runs/run --gallery gallery.npz",

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from facerec.commands.embed import open_source
+from facerec.commands.sources import open_set
 from facerec.errors import DatasetError
 from facerec.records.images import LabelledImages
 from facerec.records.tar_shards import INDEX, TarImages
@@ -206,7 +206,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
     )
     assert joined.labels.tolist() == [0, -1, -1] and joined.sample(2) == (jpeg(1), -1)
     for path, subjects in ((folder, ["anna", ""]), (bare, None)):
-        source = open_source(records=path)
+        source = open_set("records", path)
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from facerec.report.csv_tables import to_csv, write_csv
+from facerec.report.csv_tables import to_csv
 
 
 def read(content: bytes) -> list[list[str]]:
@@ -31,9 +31,3 @@ def test_no_cell_is_a_formula(sign: str) -> None:
 def test_numbers_and_other_names_stay_as_they_are() -> None:
     row = {"a": -1, "b": -0.5, "c": np.float32(-0.1), "d": "a=b", "e": "1e-3", "f": True}
     assert read(to_csv([row]))[1] == ["-1", "-0.5", "-0.1", "a=b", "1e-3", "True"]
-
-
-def test_rows_are_written_one_by_one() -> None:
-    file = io.StringIO()
-    write_csv(file, ("x", "=y"), ((number, "@") for number in range(2)))
-    assert file.getvalue() == "x,'=y\n0,'@\n1,'@\n"

@@ -7,7 +7,6 @@ import hashlib
 import re
 
 from facerec.report.page import (
-    Beside,
     FindingLine,
     Folded,
     Link,
@@ -17,7 +16,7 @@ from facerec.report.page import (
     Terms,
     Text,
 )
-from facerec.report.table import Column, Table
+from facerec.report.table import Table
 
 EVIL = "<script>alert(1)</script>"
 
@@ -29,14 +28,13 @@ def page(*blocks: object, banner: str = "") -> str:
 
 
 def test_no_block_lets_a_name_through() -> None:
-    table = Table(EVIL, [Column(EVIL, lambda row: row)], [EVIL], [EVIL], [(EVIL, 1)])
+    table = Table(EVIL, [EVIL], [[EVIL]], remarks=[EVIL])
     blocks = [
         table,
         Text(EVIL, Link(EVIL, "a.html")),
         Listed([EVIL]),
         Listed([EVIL], "notes"),
         Terms({EVIL: EVIL}),
-        Beside([table]),
         Folded(EVIL, [table]),
     ]
     html = page(*blocks, banner=EVIL)
@@ -47,7 +45,7 @@ def test_no_block_lets_a_name_through() -> None:
 
 def test_no_name_turns_the_figures_behind_it_round() -> None:
     evil = "\x1b[31m\u202eabc"
-    table = Table(evil, [Column(evil, lambda row: row)], [evil])
+    table = Table(evil, [evil], [[evil]])
     html = page(table, Text(evil), Listed([evil]), Terms({evil: evil}), banner=evil)
     assert html.count("abc") > 5 and "\x1b" not in html and "\u202e" not in html
 

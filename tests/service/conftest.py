@@ -41,12 +41,12 @@ def serve(load: Any, model: Patches) -> Any:
     @contextlib.contextmanager
     def served(gallery: Any = None, access: Any = None, **options: Any) -> Iterator[Any]:
         from facerec.service.app import Service
-        from facerec.service.limits import ANYBODY, Limits
+        from facerec.service.limits import ANYBODY, Bounds
 
         choice = {name: options.pop(name) for name in ("threshold", "fpr") if name in options}
         recognizer = FaceRecognizer(model, flip=False)
         recognizer.detector = None
-        service = Service(recognizer, Limits(**options), gallery, **choice)
+        service = Service(recognizer, Bounds(**options), gallery, **choice)
         with load.running(service, access or ANYBODY) as url, connect(url) as client:
             client.service = service
             yield client

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from facerec.embedding import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, FacerecError
-from facerec.galleries import Gallery, Space
+from facerec.galleries import Gallery
 from facerec.service.limits import Access
 from tests.helpers.toy_service import Patches, encode, faces, form
 
@@ -64,22 +62,14 @@ def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
         assert client.post("/v1/identify", files=images(2)).json()["answers"][0]["subject"] == "b"
 
 
-def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any, path: Path) -> None:
+def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any) -> None:
     with serve(keep(fpir="0.2")) as client:
         client.post("/v1/enroll", files=images(0, subject="p0"))
         few = client.post("/v1/identify", files=images(0))
         assert few.status_code == 501
         assert "--impostors" in few.text and "--identify-threshold" in few.text
-        path.unlink()
-    recognizer = FaceRecognizer(Patches(), flip=False)
-    vectors = recognizer.embed([faces(1, i)[0] for i in range(40)])
-    space = Space.of(recognizer)
-    note = {"model": {"sha256": space.model, "preprocessing": space.preprocessing}}
-    gallery = Gallery(space)
-    names, norms = np.array([f"p{i}" for i in range(40)]), np.linalg.norm(vectors, axis=1)
-    gallery.enroll(Embeddings(vectors, norms, False, subjects=names, note=note))
-    gallery.write(path)
-    with serve(keep(fpir="0.2")) as client:
+        for i in range(1, 40):
+            client.post("/v1/enroll", files=images(i, subject=f"p{i}"))
         found = client.post("/v1/identify", files=images(3)).json()
         fpir = found["fpir"]
         assert found["answers"][0]["subject"] == "p3" and fpir["gallery_size"] == 40
@@ -96,7 +86,7 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
     ("/v1/enroll", form(subject="a"), 400, "no image"),
     ("/v1/enroll", images(1, subject="a\nb"), 400, "printable"),
     ("/v1/enroll", images(1, subject=b"\xff"), 400, "UTF-8"),
-    ("/v1/enroll", [*images(1, subject="a"), *form(subject="b")], 400, "twice"),
+    ("/v1/enroll", [*images(1, subject="a"), *form(subject="b")], 400, "one person"),
     ("/v1/identify", images(1, subject="a"), 400, "may have images"),
     ("/v1/delete", form(subject="nobody"), 404, "nobody of that name"),
 ]
@@ -108,7 +98,7 @@ def test_refusals(serve: Any, keep: Any) -> None:
             answer = client.post(path, files=content)
             assert answer.status_code == status and words in answer.json()["error"]
         plain = client.post("/v1/delete", data={"subject": "b"})  # not multipart
-        assert plain.status_code == 415 and "field called subject" in plain.json()["error"]
+        assert plain.status_code == 415 and "called images or subject" in plain.json()["error"]
     with serve() as client:
         for path in ("/v1/enroll", "/v1/identify", "/v1/delete"):
             answer = client.post(path, files=images(1))
@@ -205,10 +195,8 @@ def test_changes_take_the_token(serve: Any, keep: Any, path: Path, tmp_path: Pat
 def test_a_token_is_read_from_a_file_of_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "token"
     assert write_token(path, b"abc123-_.~\n").token == b"abc123-_.~"
-    contents = (b"abc\n", 0o640), (b"abc\n", 0o604), (b"\n", 0o600), (b"a b", 0o600)
-    for content, mode in (*contents, (b"abc\ndef\n", 0o600), (b"x" * 5000, 0o600)):
+    wrong = [write_token(tmp_path / f"{mode:o}", b"abc\n", mode) for mode in (0o640, 0o604)]
+    wrong += [write_token(tmp_path / f"{i}", x) for i, x in enumerate((b"\n", b"a b", b"a\nb"))]
+    for access in (*wrong, Access(token_file=tmp_path), Access(token_file=tmp_path / "absent")):
         with pytest.raises(FacerecError, match=r"one line.*mode 600"):
-            _ = write_token(path, content, mode).token
-    for name in (".", "absent"):
-        with pytest.raises(FacerecError, match="token"):
-            _ = Access(token_file=tmp_path / name).token
+            _ = access.token

@@ -39,7 +39,7 @@ def state(step: int) -> dict[str, torch.Tensor]:
 
 def loaded(path: Path, processes: Processes = ALONE) -> dict[str, torch.Tensor]:
     found = state(0)
-    assert checkpoint.load(path, found, {}, processes)["step"] == int(path.name[5:])
+    assert checkpoint.load_checkpoint(path, found, {}, processes)["step"] == int(path.name[5:])
     return found
 
 
@@ -91,25 +91,9 @@ def test_training_goes_on_while_a_copy_is_written(tmp_path: Path, gate: Gate) ->
         gate.open.set()
     assert names(tmp_path) == ["step-00000003"]
     assert_is(tmp_path / "step-00000003", 3)
-    facts = checkpoint.load(tmp_path / "step-00000003", state(0), {}, ALONE)
+    facts = checkpoint.load_checkpoint(tmp_path / "step-00000003", state(0), {}, ALONE)
     assert facts == {"step": 3, "note": "x", "found": []}
     assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
-
-
-def test_a_checkpoint_waits_for_the_one_before(tmp_path: Path, gate: Gate) -> None:
-    writer = CheckpointWriter(tmp_path, ALONE, keep=5)
-    writer.save(1, state(1), {})
-    assert gate.entered.wait(60)
-    second = threading.Thread(target=writer.save, args=(2, state(2), {}))
-    second.start()
-    second.join(0.2)
-    assert second.is_alive() and names(tmp_path) == [".step-00000001.tmp"]
-    gate.open.set()
-    second.join(60)
-    writer.wait()
-    assert names(tmp_path) == ["step-00000001", "step-00000002"]
-    for step in (1, 2):
-        assert_is(tmp_path / f"step-{step:08d}", step)
 
 
 # ---------------------------------------------------------------- faults
@@ -120,25 +104,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-
-
-def test_nobody_waits_for_a_checkpoint_that_is_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck, fsync = threading.Event(), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: stuck.wait(60) and fsync(file))
-    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
-        assert not writer.is_busy()
-        writer.save(3, {"x": torch.ones(3)}, {})
-        thread = writer._thread
-        assert thread is not None and writer.is_busy()
-        writer.abandon()
-    assert thread.is_alive() and checkpoint.complete(tmp_path) == []
-    stuck.set()
-    thread.join()
-    assert not writer.is_busy() and [path.name for path in checkpoint.complete(tmp_path)] == [
-        "step-00000003"
-    ]
 
 
 def test_a_full_disk_is_told_when_training_next_looks(
@@ -262,7 +227,7 @@ def test_ranks_write_beside_their_collectives(tmp_path: Path, world: int) -> Non
         assert sorted(files) == [".metadata", *shards, "state.json"]
         assert_is(path, step)
         found = {"rows": torch.zeros(ROWS, 3)}
-        checkpoint.load(path, found, {}, ALONE)
+        checkpoint.load_checkpoint(path, found, {}, ALONE)
         assert torch.equal(found["rows"], torch.arange(ROWS * 3.0).reshape(ROWS, 3) * (step + 1))
 
 
@@ -276,7 +241,7 @@ def one_dies_while_writing(folder: Path) -> None:
         writer.save(2, sharded(2, processes), {})
         with pytest.raises(CheckpointError, match=r"step-00000002: not saved, another process"):
             writer.wait()
-        assert [path.name for path in checkpoint.complete(folder)] == ["step-00000001"]
+        assert [path.name for path in checkpoint.whole_checkpoints(folder)] == ["step-00000001"]
         os._exit(0)  # without the peer there is no orderly end
 
 

@@ -26,7 +26,7 @@ from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, Sphe
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.training import Distillation, Recipe
 from facerec.training import distillation as module
-from facerec.training.run import check_same_run, write_manifest, write_recipe
+from facerec.training.run import check_same_run, write_manifest
 from facerec.training.trainer import Trainer
 
 IMAGES = 56
@@ -106,7 +106,7 @@ def test_the_file_is_shared_and_not_made_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_trainer(taught(place, tmp_path))
-    monkeypatch.setattr(module, "_look", None)
+    monkeypatch.setattr(module, "_embed", None)
     second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
     assert first.learner.targets is not None and second.learner.targets is not None
     assert first.learner.targets.path == second.learner.targets.path
@@ -265,7 +265,6 @@ def test_a_teacher_of_no_use_is_refused_and_leaves_nothing(
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:
     recipe = taught(place, tmp_path)
     trainer: Trainer = make_trainer(recipe)
-    write_recipe(tmp_path, recipe)
     write_manifest(tmp_path, recipe, trainer.learner.dataset, trainer.processes, teacher="a" * 64)
     moved = replace(
         recipe, distillation=replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")

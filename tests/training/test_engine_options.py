@@ -24,7 +24,6 @@ from helpers.training_runs import (
 )
 
 from facerec.backbones import (
-    Backbone,
     Preprocessing,
     create_backbone,
     normalize,
@@ -155,21 +154,6 @@ def test_normalisation_and_backbone_are_one_graph() -> None:
         expected = backbone(normalize(images, Preprocessing(channels="bgr")))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert len(graphs) == 1
-
-
-@pytest.mark.slow
-def test_a_compiled_step_gives_the_same_loss(many: Path) -> None:
-    backbone = Backbone("iresnet18", embedding_size=16, width=0.125)
-    plain, compiled = (
-        make_trainer(tiny_recipe(many, backbone=backbone, compile=c)) for c in (False, True)
-    )
-    batch = next(plain.batches())
-    for _ in range(2):  # the second one shows the first one's update
-        found, expected = (
-            compiled.learner.train_step(batch)["loss"],
-            plain.learner.train_step(batch)["loss"],
-        )
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 # ---------------------------------------------------------------- several ranks

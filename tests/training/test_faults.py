@@ -192,7 +192,7 @@ def survive(work: Path, recipe: str, world: int, kills: int, real: bool) -> Path
 
 def assert_all_checkpoints_are_whole(folder: Path) -> None:
     visible = sorted(folder.glob("step-*"))
-    assert visible == checkpoint.complete(folder)
+    assert visible == checkpoint.whole_checkpoints(folder)
     for path in visible:
         files = json.loads((path / checkpoint.STATE_FILE).read_text())["files"]
         assert {p.name for p in path.iterdir()} == set(files)
@@ -230,7 +230,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
 def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
     run = work / "runs" / "linear"
     ranks = Ranks(2, work, command, ["linear.py", "--device", "cpu"])
-    while ranks.alive() and not checkpoint.complete(run / "checkpoints"):
+    while ranks.alive() and not checkpoint.whole_checkpoints(run / "checkpoints"):
         time.sleep(0.001)
     ranks.kill()
     begun = checkpoint.latest(run / "checkpoints")

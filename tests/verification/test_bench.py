@@ -110,10 +110,6 @@ def test_persons_from_a_column(tmp_path: Path) -> None:
     assert "subjects that the file of names name" in doubted.notes[0]
 
 
-def test_small_pack_has_no_folds(tmp_path: Path) -> None:
-    assert pack_bench(make_pack(tmp_path / "toy.npz", folds=2, per_fold=1)).pairs.folds is None
-
-
 def test_persons_inferred_from_same_pairs() -> None:
     first, second = np.array([0, 1, 4, 5]), np.array([1, 2, 0, 6])
     same = np.array([True, True, False, True])

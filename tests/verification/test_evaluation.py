@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
-from helpers.toy_results import make_result
 
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
@@ -18,9 +17,8 @@ from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
 from facerec.statistics.clustered import share_interval
-from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
-from facerec.statistics.rates import roc_curve, tpr_at_fpr
+from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import (
     Bench,
     VerificationResult,
@@ -109,15 +107,6 @@ def test_figures_are_those_of_the_statistics() -> None:
     assert result.norms.cv == pytest.approx(norms.std() / norms.mean())
     assert (result.mated, result.non_mated, result.failures, result.notes) == (100, 100, (), ())
     np.testing.assert_array_equal(result.mated_scores, positives)
-
-
-def test_without_persons_intervals_assume_independence() -> None:
-    matrix, same = make_embeddings()
-    result = run(matrix, same)
-    assert result.accuracy is not None and result.point("0.1").threshold.interval is not None
-    assert result.point("1e-4").threshold.interval is None
-    assert result.subjects is None
-    assert result.basis == "assuming independent comparisons"
 
 
 def with_persons(people: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -291,15 +280,6 @@ def test_persons_that_embeddings_name_count_where_pairs_alone_would_have_to_tell
     assert any("contradict" in note and "embeddings" in note for note in contradicted.notes)
 
 
-def test_embeddings_that_do_not_join() -> None:
-    matrix, same = make_embeddings()
-    bench = toy_bench(same)
-    ids = bench.images.ids.copy()
-    ids[5] = "stranger"
-    with pytest.raises(MetricError, match="1 of its 400 images have no embedding"):
-        select_embeddings(Embeddings(matrix, np.ones(400), False, ids=ids), bench.images.ids, "toy")
-
-
 # --- packs ------------------------------------------------------------------------------------
 
 
@@ -340,16 +320,6 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert result.subjects == 120 and "same pairs" in result.basis
 
 
-def test_images_are_embedded_once(tmp_path: Path, path: Path) -> None:
-    pack = read_pack(path)
-    images = [pack.encoded(i) for i in range(40)]
-    write_pack(tmp_path / "twice.npz", images * 2, [*pack.issame[:20], *pack.issame[:20]])
-    model = PixelModel()
-    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False)
-    assert model.seen == 40
-    assert result.mated + result.non_mated == 40
-
-
 def broken_bench(target: Path, path: Path) -> Bench:
     pack = read_pack(path)
     images = [pack.encoded(i) for i in range(160)]
@@ -369,16 +339,4 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     assert "image 9" in result.notes[0]
     others = np.arange(80) != 4
     np.testing.assert_array_equal(result.scores[others], whole.scores[others])
-    assert result.norms is not None and result.norms.values.size == 159
-
-
-def test_costs_are_those_of_the_roc() -> None:
-    result = make_result(400)
-    roc = roc_curve(result.mated_scores, result.non_mated_scores)
-    assert {name: each.value for name, each in result.metrics.items()} == {
-        "minDCF, prior 0.01": min_dcf(roc, 0.01)[0],
-        "minDCF, prior 0.001": min_dcf(roc, 0.001)[0],
-        "least Cllr, bits": min_cllr(roc),
-        "partial AUC to FPR 1e-1": roc.partial_auc("1e-1"),
-        "partial AUC to FPR 1e-2": roc.partial_auc("1e-2"),
-    }
+    assert result.norms is not None and result.norms.mean.total == 159

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
-import matplotlib
 import numpy as np
-import pytest
 from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
-from matplotlib.text import Text
 
-from facerec.report.figures import draw
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.plots import roc_figure, score_figure
@@ -34,15 +28,6 @@ def curves(axes: Axes) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def whiskers(axes: Axes) -> list[tuple[float, float, float]]:
-    """Return x and both ends of every error bar."""
-    found = []
-    for container in axes.containers:
-        (segment,) = container.lines[2][0].get_segments()
-        found.append((segment[0][0], segment[0][1], segment[1][1]))
-    return found
-
-
 def legend(axes: Axes) -> list[str]:
     box = axes.get_legend()
     assert box is not None
@@ -61,28 +46,6 @@ def test_curve_is_the_exact_step_function() -> None:
         numerator, _, denominator = target.partition("/")
         at = np.searchsorted(x, float(numerator) / float(denominator or 1), side="right") - 1
         assert y[at] == tpr_at_fpr(result.mated_scores, result.non_mated_scores, target).tpr
-
-
-def test_whiskers_are_the_intervals_of_the_result() -> None:
-    result = make_result(2000)
-    axes = roc_figure({"toy": result}).axes[0]
-    shown = [found for found in result.points if found.point.resolvable]
-    assert len(shown) == 3
-    for (x, low, high), found in zip(whiskers(axes), shown, strict=True):
-        assert x == float(found.point.target)
-        assert (low, high) == pytest.approx(
-            (found.tpr.interval.low, found.tpr.interval.high), abs=1e-12
-        )
-    markers = [container.lines[0].get_markerfacecolor() for container in axes.containers]
-    assert [marker == "white" for marker in markers] == [False, True, True]
-
-
-def test_names_with_dollars_are_no_formulas() -> None:
-    results = {r"$\broken$": make_result(name=r"$x^$")}
-    scores = score_figure(*next(iter(results.items())))
-    for drawn in (roc_figure(results), scores):
-        drawn.draw_without_rendering()  # a formula would be refused here
-        assert r"\broken" in " ".join(text.get_text() for text in drawn.findobj(Text))
 
 
 def test_separated_scores_can_be_drawn() -> None:
@@ -118,19 +81,3 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
 
 
 # --- files ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("figure", "kind"),
-    [
-        (roc_figure, "png"),
-        (roc_figure, "svg"),
-    ],
-)
-def test_equal_results_give_equal_bytes(figure: Any, kind: str) -> None:
-    results, settings = {"toy": make_result()}, dict(matplotlib.rcParams)
-    content = draw(figure(results), kind)
-    assert draw(figure(results), kind) == content
-    assert dict(matplotlib.rcParams) == settings
-    # Nothing of the moment or the machine.
-    assert b"CreationDate" not in content and b"dc:date" not in content

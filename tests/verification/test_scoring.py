@@ -79,7 +79,6 @@ class Dense:
         names, subject = np.unique(self.subjects, return_inverse=True)
         assert np.array_equal(found.subjects, names)
         assert np.array_equal(found.images_per_subject, np.bincount(subject))
-        assert (table.mated, table.non_mated) == (found.mated, found.non_mated)
         missed, involved = np.zeros((2, names.size), int)
         between = np.zeros((names.size, names.size), int)
         for pair in np.flatnonzero(wrong):
@@ -138,7 +137,6 @@ def test_a_wrong_guess_changes_no_figure(seed: int, count: int, tile: int, right
     arguments: dict[str, Any] = {
         "fpr": TARGETS,
         "thresholds": [0.25],
-        "groups": np.array(["a", "b", "c"])[subjects % 3],
         "tile": tile,
     }
     guess, reaches = counts._guess, []
@@ -206,12 +204,9 @@ def same(first: AllPairs, second: AllPairs) -> None:
             other.false_matches,
             other.false_non_matches,
         )
-        for name in ("missed", "involved", "group_false_matches", "group_false_non_matches"):
+        for name in ("missed", "involved"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        for name in ("by_pair", "within"):
-            matrices = getattr(one, name), getattr(other, name)
-            assert (matrices[0] is None) == (matrices[1] is None)
-            assert matrices[0] is None or (matrices[0] != matrices[1]).nnz == 0
+        assert (one.by_pair != other.by_pair).nnz == 0
 
 
 def test_failures_to_acquire_are_left_out_and_counted() -> None:
@@ -231,72 +226,6 @@ def test_failures_to_acquire_are_left_out_and_counted() -> None:
     assert (found.lost_mated, found.lost_non_mated) == (mated, len(lost) - mated)
 
 
-@settings(deadline=None, max_examples=examples(40))
-@given(seed=st.integers(0, 10**6), tile=st.integers(1, 30), by_subject=st.booleans())
-def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool) -> None:
-    generator = np.random.default_rng(seed)
-    vectors, subjects = on_a_grid(generator, 24), people(generator, 24, 8)
-    names = np.array(["x", "y", "zz"])
-    groups = names[(subjects if by_subject else generator.integers(9, size=24)) % 3]
-    found = score_all_pairs(
-        vectors, subjects, fpr=["1e-1"], thresholds=[0.5], groups=groups, tile=tile
-    )
-    counted = found.groups
-    assert counted is not None
-    present = sorted(set(groups))
-    assert counted.names == tuple(present)
-    assert counted.images.tolist() == [int((groups == name).sum()) for name in present]
-    dense = Dense(vectors, subjects)
-    for table in found.tables:
-        expected = np.zeros((4, len(present), len(present)), int)
-        for i, j, score, mated in zip(
-            dense.first, dense.second, dense.scores, dense.same, strict=True
-        ):
-            wrong = score < table.threshold if mated else score >= table.threshold
-            cells = {(groups[i], groups[j]), (groups[j], groups[i])}
-            for cell in cells:
-                place = tuple(present.index(name) for name in cell)
-                expected[(int(mated), *place)] += 1
-                expected[(2 + int(mated), *place)] += wrong
-        found_counts = (
-            counted.non_mated,
-            counted.mated,
-            table.group_false_matches,
-            table.group_false_non_matches,
-        )
-        for one, other in zip(found_counts, expected, strict=True):
-            assert np.array_equal(one, other)
-        assert np.triu(table.group_false_matches).sum() == table.false_matches
-        assert np.triu(table.group_false_non_matches).sum() == table.false_non_matches
-        assert np.triu(counted.mated).sum() == found.mated
-        assert np.triu(counted.non_mated).sum() == found.non_mated
-    one_each = all(len(set(groups[subjects == s])) == 1 for s in set(subjects))
-    if by_subject:
-        assert one_each
-    assert (counted.of_subject is not None) == one_each
-    if counted.of_subject is not None:
-        assert [present[group] for group in counted.of_subject] == [
-            groups[subjects == name][0] for name in found.subjects
-        ]
-
-
-def test_counts_within_groups_are_known_however_many_there_are() -> None:
-    generator = np.random.default_rng(5)
-    vectors, subjects = on_a_grid(generator, 40), people(generator, 40, 15)
-    groups = np.array(list("abc"))[generator.integers(3, size=15)][subjects]
-    arguments: dict[str, Any] = {"fpr": (), "thresholds": [0.25], "tile": 12}
-    (table,) = (
-        found := score_all_pairs(vectors, subjects, **arguments, groups=groups, pair_limit=0)
-    ).tables
-    assert table.by_pair is None and found.groups is not None
-    for code, name in enumerate(found.groups.names):
-        members = groups == name
-        (alone,) = score_all_pairs(vectors[members], subjects[members], **arguments).tables
-        share = found.groups.fmr_share(table, code, code)
-        assert share is not None
-        compare_shares(share, alone.fmr_share())
-
-
 def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
     assert (found.events, found.comparisons) == (expected.events, expected.comparisons)
     assert found.interval().low == pytest.approx(expected.interval().low, abs=1e-9)
@@ -306,48 +235,40 @@ def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
 def test_shares_are_those_of_the_single_pairs() -> None:
     generator = np.random.default_rng(3)
     vectors, subjects = on_a_grid(generator, 120, 64), people(generator, 120, 25)
-    groups = np.where(subjects % 2 == 0, "even", "odd")
-    found = score_all_pairs(
-        vectors, subjects, fpr=["1e-1", "1e-2"], thresholds=[0.4], groups=groups, tile=50
-    )
+    arguments: dict[str, Any] = {"fpr": ["1e-1", "1e-2"], "thresholds": [0.4], "tile": 50}
+    found = score_all_pairs(vectors, subjects, **arguments, pair_limit=None)
     dense = Dense(vectors, subjects)
     first, second = subjects[dense.first], subjects[dense.second]
+    places = [np.flatnonzero(found.subjects % 2 == parity) for parity in (0, 1)]
     for table in found.tables:
         accepted = dense.scores >= np.float32(table.threshold)
-        other = ~dense.same
-        expected = ClusteredShare.from_pairs(accepted[other], first[other], second[other])
-        compare_shares(table.fmr_share(), expected)
-        mated = dense.same
-        expected = ClusteredShare.from_pairs(~accepted[mated], first[mated], first[mated])
-        compare_shares(table.fnmr_share(), expected)
-        assert found.groups is not None
-        for d, e in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            part = other & (np.minimum(first % 2, second % 2) == min(d, e))
-            part &= np.maximum(first % 2, second % 2) == max(d, e)
-            share = found.groups.fmr_share(table, d, e)
+        even = first % 2 + second % 2
+        for share, part in (
+            (table.fmr_share(), ~dense.same),
+            (table.fmr_among(places[0]), ~dense.same & (even == 0)),
+            (table.fmr_among(places[1]), ~dense.same & (even == 2)),
+            (table.fmr_among(*places), ~dense.same & (even == 1)),
+        ):
             assert share is not None
             expected = ClusteredShare.from_pairs(accepted[part], first[part], second[part])
             compare_shares(share, expected)
-        part = mated & (first % 2 == 1)
-        share = found.groups.fnmr_share(table, 1)
-        assert share is not None
-        expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
-        compare_shares(share, expected)
+        for share, part in (
+            (table.fnmr_share(), dense.same),
+            (table.fnmr_among(places[1]), dense.same & (even == 2)),
+        ):
+            assert share is not None
+            expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
+            compare_shares(share, expected)
+        assert table.fmr_among(places[0][:1]) is table.fmr_among(places[0], places[0][:0]) is None
 
 
 def test_above_the_limit_sums_by_subject_serve() -> None:
     vectors, subjects = clustered(120, 25, 32, seed=3)
-    arguments = {
-        "fpr": ["1e-1", "1e-3"],
-        "groups": np.where(subjects < 9, "a", "b"),
-        "tile": 50,
-    }
-    exact = score_all_pairs(vectors, subjects, **arguments)
-    limited = score_all_pairs(vectors, subjects, **arguments, pair_limit=50)
-    many, few = limited.tables
+    arguments: dict[str, Any] = {"fpr": ["1e-1", "1e-3"], "tile": 50}
+    exact = score_all_pairs(vectors, subjects, **arguments, pair_limit=None)
+    many, few = score_all_pairs(vectors, subjects, **arguments, pair_limit=50).tables
     assert many.false_matches > 50 >= few.false_matches
     assert many.by_pair is None and few.by_pair is not None
-    assert limited.groups is not None and limited.groups.fmr_share(many, 0, 1) is None
     compare_shares(few.fmr_share(), exact.tables[1].fmr_share())
     share, best = many.fmr_share(), exact.tables[0].fmr_share()
     assert (share.events, share.comparisons) == (best.events, best.comparisons)
@@ -375,7 +296,7 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
         (VECTORS[0], [1], {}, r"float32 of shape \(16,\)"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "target '2' is not a rate"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"thresholds": [math.nan]}, "a threshold is NaN"),
-        (VECTORS, range(6), {}, "6 usable images of 6 identities make 0 mated and 15 non-mated"),
+        (VECTORS, range(6), {}, "6 usable images of 6 subjects make 0 mated and 15 non-mated"),
         (VECTORS, [0] * 6, {}, "15 mated and 0 non-mated pairs"),
         (VECTORS * np.float32(0), [0, 0, 1, 1, 2, 2], {}, r"\(6 images have no usable embedding"),
     ],
@@ -390,7 +311,7 @@ def test_bad_input_is_refused(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_decides_like_the_cpu() -> None:
     vectors, subjects = clustered(3000, 500, 128)
-    arguments = {"thresholds": [0.2], "groups": np.where(subjects % 2, "a", "b")}
+    arguments: dict[str, Any] = {"thresholds": [0.2]}
     cpu = score_all_pairs(vectors, subjects, **arguments)
     for tile in (500, None):
         gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)

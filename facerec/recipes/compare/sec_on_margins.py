@@ -10,27 +10,16 @@ weight 0. Give `data=ImageData(path=…)` and a real trunk for figures that say 
 
 from dataclasses import replace
 
-from facerec.comparison import Arm, Comparison, FaceTransform, MarginHead, Range
-from facerec.heads import SEC, ArcFace, CosFace, SphereFace
-from facerec.recipes._arms import faces, small, with_penalties
+from facerec.comparison import Comparison, FaceTransform, Range
+from facerec.heads import SEC
+from facerec.recipes._arms import faces, margin_heads, small, with_penalties
 
-scale = Range("loss.margin.scale", 8.0, 64.0, "log")
-margins = {
-    "SphereFace": (SphereFace(scale=32.0), Range("loss.margin.margin", 1.0, 1.7)),
-    "CosFace": (CosFace(scale=32.0, margin=0.2), Range("loss.margin.margin", 0.0, 0.5)),
-    "ArcFace": (ArcFace(scale=32.0, margin=0.3), Range("loss.margin.margin", 0.0, 0.6)),
-}
-losses = [
-    Arm(name, MarginHead(margin), search=(range_of_margin, scale))
-    for name, (margin, range_of_margin) in margins.items()
-]
+weight = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
 
 recipe = Comparison(
     "sec_on_margins",
     "Does SEC help SphereFace, CosFace and ArcFace under equal conditions?",
-    with_penalties(
-        losses, ("SEC", SEC(weight=0.1), Range("regularizer.weight", 0.0, 10.0, "log_with_zero"))
-    ),
+    with_penalties(margin_heads, ("SEC", SEC(weight=0.1), weight)),
     data=faces,
     protocol=replace(small, transform=FaceTransform(size=28, shrink=4)),
     trials=6,

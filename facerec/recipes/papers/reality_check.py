@@ -11,38 +11,18 @@ contrastive one of 2006. `reality_check_sec.py` puts SEC on each, `reality_check
 losses that the table lacks, `reality_check_photos.py` trains whole networks.
 """
 
-from facerec.comparison import Arm, MetricLoss
-from facerec.recipes.papers._protocols import classes_alone, paper
+from facerec.recipes._arms import contrastive, losses, paper
 
-
-def plain(name: str, loss: str, against: str | None = "Contrastive") -> Arm:
-    """Return a loss as the paper trains it."""
-    metric = MetricLoss(loss)
-    protocol = classes_alone if metric.entry.classification else None
-    return Arm(name, metric, against=against, protocol=protocol)
-
-
-contrastive = plain("Contrastive", "Contrastive", against=None)
+table = """
+    Triplet=Triplet NT-Xent=NTXent ProxyNCA=ProxyNCA Margin=Margin Margin-class=MarginPerClass
+    N.Softmax=NormalizedSoftmax CosFace=PmlCosFace ArcFace=PmlArcFace FastAP=FastAP
+    SNR=SNRContrastive MS=MultiSimilarity MS+Miner=MultiSimilarityMined SoftTriple=SoftTriple
+"""
 
 recipe = paper(
     "reality_check",
     "Which losses differ from the contrastive loss of 2006?",
-    (
-        contrastive,
-        plain("Triplet", "Triplet"),
-        plain("NT-Xent", "NTXent"),
-        plain("ProxyNCA", "ProxyNCA"),
-        plain("Margin", "Margin"),
-        plain("Margin-class", "MarginPerClass"),
-        plain("N.Softmax", "NormalizedSoftmax"),
-        plain("CosFace", "PmlCosFace"),
-        plain("ArcFace", "PmlArcFace"),
-        plain("FastAP", "FastAP"),
-        plain("SNR", "SNRContrastive"),
-        plain("MS", "MultiSimilarity"),
-        plain("MS+Miner", "MultiSimilarityMined"),
-        plain("SoftTriple", "SoftTriple"),
-    ),
+    (contrastive, *losses(table, "Contrastive")),
     declared=("batch",),
     paired=False,
 )

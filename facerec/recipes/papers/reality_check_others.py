@@ -7,29 +7,19 @@ anchor, tuplet margin, SphereFace, and those of the SEC authors. Each is compare
 contrastive loss, as in `reality_check.py`.
 """
 
-from facerec.recipes.papers._protocols import paper
-from facerec.recipes.papers.reality_check import contrastive, plain
+from facerec.recipes._arms import contrastive, losses, paper
+
+table = """
+    Angular=Angular Lifted=LiftedStructure Lifted-general=GeneralizedLiftedStructure N-pairs=NPairs
+    N-pairs-normalised=NPairNormalized N-pairs-L2=NPairInnerProductL2 SupCon=SupCon Circle=Circle
+    ProxyAnchor=ProxyAnchor TupletMargin=TupletMargin SphereFace=PmlSphereFace
+    Triplet-all=TripletAll Semihard=SemihardTriplet MS-SEC-authors=MultiSimilaritySEC
+"""
 
 recipe = paper(
     "reality_check_others",
     "Which losses beyond the Reality Check's table differ from the contrastive loss?",
-    (
-        contrastive,
-        plain("Angular", "Angular"),
-        plain("Lifted", "LiftedStructure"),
-        plain("Lifted-general", "GeneralizedLiftedStructure"),
-        plain("N-pairs", "NPairs"),
-        plain("N-pairs-normalised", "NPairNormalized"),
-        plain("N-pairs-L2", "NPairInnerProductL2"),
-        plain("SupCon", "SupCon"),
-        plain("Circle", "Circle"),
-        plain("ProxyAnchor", "ProxyAnchor"),
-        plain("TupletMargin", "TupletMargin"),
-        plain("SphereFace", "PmlSphereFace"),
-        plain("Triplet-all", "TripletAll"),
-        plain("Semihard", "SemihardTriplet"),
-        plain("MS-SEC-authors", "MultiSimilaritySEC"),
-    ),
+    (contrastive, *losses(table, "Contrastive")),
     declared=("batch",),
     paired=False,
 )

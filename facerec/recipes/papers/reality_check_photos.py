@@ -6,7 +6,7 @@ The folder is Cars196, of which the official training half is enough. The weight
 you name in `_protocols.py`; days on a GPU.
 """
 
-from facerec.recipes.papers._protocols import on_photos
+from facerec.recipes._arms import on_photos
 from facerec.recipes.papers.reality_check import recipe as on_features
 
 recipe = on_photos(on_features)

@@ -8,13 +8,13 @@ with SEC against itself, whose trials are the very same ones with a penalty.
 """
 
 from facerec.heads import SEC
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import paper, weight
+from facerec.recipes._arms import paper, weight
 from facerec.recipes.papers.reality_check import recipe as reality_check
 
 recipe = paper(
     "reality_check_sec",
     "Does SEC help any loss of the Reality Check?",
-    with_penalties(reality_check.arms, ("SEC", SEC(weight=0.1), weight)),
+    reality_check.arms,
+    ("SEC", SEC(weight=0.1), weight),
     declared=("batch",),
 )

@@ -10,9 +10,7 @@ range for zero contains the authors' 1e-4. All trials share the plain loss's set
 
 from facerec.comparison import Range
 from facerec.heads import SEC, FixedNorm, L2Norm, RingLoss
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import paper, weight
-from facerec.recipes.papers.sec import n_pair, triplet
+from facerec.recipes._arms import n_pair, paper, triplet, weight
 
 of_zero = Range("regularizer.weight", 1e-6, 1.0, "log")
 radius = Range("regularizer.radius", 1.0, 100.0, "log")
@@ -20,12 +18,10 @@ radius = Range("regularizer.radius", 1.0, 100.0, "log")
 recipe = paper(
     "reviewers_centre",
     "Does it matter to what the norms are pulled: zero, their mean, or a radius?",
-    with_penalties(
-        (triplet, n_pair),
-        ("zero", L2Norm(weight=1e-4), of_zero),
-        ("mean", SEC(weight=1.0), weight),
-        ("moving", SEC(weight=1.0, rho=0.1), weight),
-        ("learned", RingLoss(weight=1.0), weight),
-        ("fixed", FixedNorm(weight=0.01, radius=10.0), weight, radius),
-    ),
+    (triplet, n_pair),
+    ("zero", L2Norm(weight=1e-4), of_zero),
+    ("mean", SEC(weight=1.0), weight),
+    ("moving", SEC(weight=1.0, rho=0.1), weight),
+    ("learned", RingLoss(weight=1.0), weight),
+    ("fixed", FixedNorm(weight=0.01, radius=10.0), weight, radius),
 )

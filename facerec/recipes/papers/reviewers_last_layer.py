@@ -11,31 +11,25 @@ from dataclasses import replace
 from typing import Any
 
 from facerec.comparison import Arm
-from facerec.heads import SEC
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import paper, reality_check, weight
-from facerec.recipes.papers.sec import n_pair, triplet
+from facerec.recipes._arms import n_pair, paper, reality_check, sec, triplet, with_penalties
+
+
+def layer(base: Arm, kind: str, **trunk: Any) -> Arm:
+    """Return a loss on another last layer, compared with the plain one."""
+    protocol = replace(reality_check, trunk=replace(reality_check.trunk, **trunk))
+    return replace(base, name=f"{base.name}-{kind}", against=base.name, protocol=protocol)
 
 
 def family(base: Arm) -> tuple[Arm, ...]:
     """Return a loss with every last layer, and with SEC where that leaves norms free."""
-    layers: dict[str, dict[str, Any]] = {
-        "L2-layer": {"last_layer": "l2"},
-        "layer-norm": {"last_layer": "layer_norm"},
-        "BN-gamma-1": {"embedding_bn": "frozen_gamma"},
-        "BN": {"embedding_bn": "affine"},
-        "weight-norm": {"weight_norm": True},
-    }
-    l2, layer_norm, *free = (
-        replace(
-            base,
-            name=f"{base.name}-{kind}",
-            against=base.name,
-            protocol=replace(reality_check, trunk=replace(reality_check.trunk, **layer)),
-        )
-        for kind, layer in layers.items()
+    free = (
+        layer(base, "BN-gamma-1", embedding_bn="frozen_gamma"),
+        layer(base, "BN", embedding_bn="affine"),
+        layer(base, "weight-norm", weight_norm=True),
     )
-    return (l2, layer_norm, *with_penalties((base, *free), ("SEC", SEC(weight=1.0), weight)))
+    l2 = layer(base, "L2-layer", last_layer="l2")
+    layer_norm = layer(base, "layer-norm", last_layer="layer_norm")
+    return (l2, layer_norm, *with_penalties((base, *free), sec))
 
 
 recipe = paper(

@@ -7,21 +7,13 @@ that differs. The report's findings give Spearman's correlation of the gains wit
 of norm variance, resampled over the losses.
 """
 
-from dataclasses import replace
-
-from facerec.recipes._arms import sec_at, with_penalties
-from facerec.recipes.papers._protocols import paper
-from facerec.recipes.papers.reality_check import contrastive, plain
-from facerec.recipes.papers.sec import four
-
-six = (*four, contrastive, plain("N.Softmax", "NormalizedSoftmax", against=None))
+from facerec.recipes._arms import contrastive, fixed, four, losses, paper, sec_at
 
 recipe = paper(
     "reviewers_variance",
     "Does the gain of SEC follow the reduction of the variance of the norms?",
-    with_penalties(
-        [replace(loss, search=()) for loss in six], *sec_at(0.001, 0.01, 0.1, 1.0, 10.0)
-    ),
+    fixed((*four, contrastive, *losses("N.Softmax=NormalizedSoftmax"))),
+    *sec_at(0.001, 0.01, 0.1, 1.0, 10.0),
     declared=("batch",),
     repetitions=12,  # ten cannot give p below 0.05 after Holm over 30 pairs
     paired=False,

@@ -12,26 +12,17 @@ from dataclasses import replace
 
 from facerec.comparison import Arm, MetricLoss
 from facerec.heads import SEC, L2Norm
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import (
-    classes_alone,
-    features,
-    paper,
-    reality_check,
-    weight,
-)
+from facerec.recipes._arms import classes_alone, features, paper, reality_check, weight
 
 recipe = paper(
     "reviewers_views",
     "Does a penalty on norms help SimCLR and SupCon?",
-    with_penalties(
-        (
-            Arm("SimCLR", MetricLoss("NTXent", views=2)),
-            Arm("SupCon", MetricLoss("SupCon", views=2), protocol=reality_check),
-        ),
-        ("SEC", SEC(weight=0.1, schedule="linear"), weight),
-        ("L2", L2Norm(weight=1e-4, schedule="linear"), weight),
+    (
+        Arm("SimCLR", MetricLoss("NTXent", views=2)),
+        Arm("SupCon", MetricLoss("SupCon", views=2), protocol=reality_check),
     ),
+    ("SEC", SEC(weight=0.1, schedule="linear"), weight),
+    ("L2", L2Norm(weight=1e-4, schedule="linear"), weight),
     data=replace(features, second_views=features.path.with_name("second_views.npz")),
     protocol=classes_alone,
     declared=("batch",),

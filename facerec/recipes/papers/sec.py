@@ -11,25 +11,15 @@ a penalty that only ever loses can be told from a search without luck. The publi
 arms that differ in more than the penalty; here only the penalty differs.
 """
 
-from facerec.comparison import Arm, MetricLoss
 from facerec.heads import SEC, L2Norm
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import paper, weight
-
-triplet = Arm("Triplet", MetricLoss("TripletAll"))
-semihard = Arm("Semihard", MetricLoss("SemihardTriplet"))
-n_pair = Arm("N-pair", MetricLoss("NPairNormalized"))
-multi_similarity = Arm("MS", MetricLoss("MultiSimilaritySEC"))
-four = (triplet, semihard, n_pair, multi_similarity)
+from facerec.recipes._arms import four, paper, sec, weight
 
 recipe = paper(
     "sec",
     "Does a penalty on norms help the four losses of the SEC paper?",
-    with_penalties(
-        four,
-        ("SEC-authors", SEC(weight=1.0)),
-        ("SEC", SEC(weight=1.0), weight),
-        ("L2-authors", L2Norm(weight=1e-4)),
-        ("L2", L2Norm(weight=1e-4), weight),
-    ),
+    four,
+    ("SEC-authors", SEC(weight=1.0)),
+    sec,
+    ("L2-authors", L2Norm(weight=1e-4)),
+    ("L2", L2Norm(weight=1e-4), weight),
 )

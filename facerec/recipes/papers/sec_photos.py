@@ -5,7 +5,7 @@
 As `reality_check_photos.py`; the arms are those of `sec.py`.
 """
 
-from facerec.recipes.papers._protocols import on_photos
+from facerec.recipes._arms import on_photos
 from facerec.recipes.papers.sec import recipe as on_features
 
 recipe = on_photos(on_features)

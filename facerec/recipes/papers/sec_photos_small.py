@@ -11,34 +11,23 @@ the Reality Check's protocol: days on a GPU.
 
 from dataclasses import replace
 
-from facerec.comparison import CropTransform
 from facerec.heads import SEC
-from facerec.recipes._arms import with_penalties
-from facerec.recipes.papers._protocols import cars196, lite0, paper, reality_check
-from facerec.recipes.papers.sec import four
+from facerec.recipes._arms import cars196, crops, fixed, four, lite0, paper, reality_check
 from facerec.training import Adam
+
+small_crops = replace(crops, resize=72, size=64, smallest=0.5, largest=1.0, uniform="area")
 
 recipe = paper(
     "sec_photos_small",
     "Does SEC help the four losses of its paper where the network learns along?",
-    with_penalties(
-        [replace(loss, search=()) for loss in four],
-        ("SEC", SEC(weight=1.0)),
-        ("SEC-scale-free", SEC(weight=0.2, scale_free=True)),
-    ),
+    fixed(four),
+    ("SEC", SEC(weight=1.0)),
+    ("SEC-scale-free", SEC(weight=0.2, scale_free=True)),
     data=cars196,
     protocol=replace(
         reality_check,
         trunk=replace(lite0, image_size=64),
-        transform=CropTransform(
-            resize=72,
-            size=64,
-            smallest=0.5,
-            largest=1.0,
-            uniform="area",
-            mean=(127.0,) * 3,
-            std=(128.0,) * 3,
-        ),
+        transform=small_crops,
         optimizer=Adam(lr=1e-4),
         steps_per_epoch=100,
         epochs=6,

@@ -11,23 +11,13 @@ validation scores of the report; the test scores then say what it gains.
 from dataclasses import replace
 from pathlib import Path
 
-from facerec.comparison import Arm, Comparison, ImageData, MarginHead
-from facerec.heads import ArcFace, CosFace, SphereFace
-from facerec.recipes._arms import sec_at, small, with_penalties
-
-margins = {
-    "SphereFace": SphereFace(scale=32.0),
-    "CosFace": CosFace(scale=32.0, margin=0.2),
-    "ArcFace": ArcFace(scale=32.0, margin=0.3),
-}
+from facerec.comparison import Comparison, ImageData
+from facerec.recipes._arms import fixed, margin_heads, sec_at, small, with_penalties
 
 recipe = Comparison(
     "eta",
     "Which weight should SEC have on faces?",
-    with_penalties(
-        [Arm(name, MarginHead(margin), search=()) for name, margin in margins.items()],
-        *sec_at(0.01, 0.1, 1.0, 10.0),
-    ),
+    with_penalties(fixed(margin_heads), *sec_at(0.01, 0.1, 1.0, 10.0)),
     data=ImageData(path=Path("data/cfp")),
     protocol=replace(
         small,

@@ -13,7 +13,7 @@ from facerec.verification.protocols.pair_lists import (
     read_cfp,
     read_flat,
     read_lfw,
-    read_parquet,
+    read_parquet_pairs,
     read_rfw,
     read_two_lines,
 )
@@ -38,7 +38,7 @@ FORMATS: Mapping[str, Callable[[Path, Path | None], Bench]] = {
     "agedb": read_agedb,
     "rfw": read_rfw,
     "flat": read_flat,
-    "parquet": read_parquet,
+    "parquet": read_parquet_pairs,
     "bin": _read_pack,
     "npz": _read_pack,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
@@ -72,6 +71,4 @@ def _names_csv(bench: Bench, entries: NDArray[np.int64]) -> bytes:
     columns = {"index": np.arange(len(entries)), "image_id": bench.images.ids[entries]}
     if bench.pairs.subjects is not None and bench.subjects_from != INFERRED:
         columns["subject_id"] = bench.pairs.subjects[entries]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
-    return text.getvalue().encode()
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n").encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -199,6 +199,21 @@ def read_lines(path: Path) -> list[Line]:
     if not lines:
         raise DatasetError(f"{path}: the list is empty; check the file")
     return lines
+
+
+def read_matches(
+    path: Path, pattern: str, expected: str
+) -> Iterator[tuple[str, tuple[str | Any, ...]]]:
+    """Yield where each line of a list stands, and the groups of a pattern that it matches wholly.
+
+    Raises:
+        DatasetError: as `read_lines`, or a line is no match.
+    """
+    for number, text in read_lines(path):
+        where, match = f"{path}, line {number}", re.fullmatch(pattern, text)
+        if match is None:
+            raise malformed(where, text, expected)
+        yield where, match.groups()
 
 
 def malformed(where: str, text: object, expected: str) -> DatasetError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import itertools
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,6 +25,7 @@ from facerec.verification.protocols.lists import (
     malformed,
     parse_number,
     read_lines,
+    read_matches,
 )
 from facerec.verification.protocols.matlab import many, read_mat
 
@@ -166,29 +168,20 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
     Raises:
         DatasetError: an odd number of lines, or another grammar.
     """
-    lines = read_lines(path)
-    if len(lines) % 2:
-        raise DatasetError(
-            f"{path}, line {lines[-1][0]}: the last pair has one line of two; get the whole list"
-        )
-    sides = []
-    for line, text in lines:
-        match = re.fullmatch(r"(.*\S)\s+([+-]?[0-9]{1,9})", text)
-        if match is None:
-            raise malformed(f"{path}, line {line}", text, "'image label', that a whole number,")
-        sides.append((match[1], int(match[2]) != 0, line))
-    pairs = list(zip(sides[::2], sides[1::2], strict=True))
-    for (_, same, line), (_, other, next_line) in pairs:
-        if same != other:
+    label = "'image label', that a whole number,"
+    lines = list(read_matches(path, r"(.*\S)\s+([+-]?[0-9]{1,9})", label))
+    pairs = list(itertools.zip_longest(lines[::2], lines[1::2], fillvalue=("", ("", ""))))
+    for (where, (_, one)), (_, (_, other)) in pairs:
+        if not other or bool(int(one)) != bool(int(other)):
             raise DatasetError(
-                f"{path}, lines {line} and {next_line}: one says that the pair is same, the other "
-                "that it is different; lines may be missing before them, get the whole list"
+                f"{where}: the next line should be of the same pair and of the same kind, found "
+                f"{other or 'no more'}; lines may be missing before, get the whole list"
             )
-    order, folds = deal(np.array([first[1] for first, _ in pairs]))
+    order, folds = deal(np.array([int(label) != 0 for (_, (_, label)), _ in pairs]))
     table = PairList()
     for pair, fold in zip(order.tolist(), folds.tolist(), strict=True):
-        (first, same, line), (second, _, _) = pairs[pair]
-        table.add(first, second, same, f"{path}, line {line}", fold)
+        (where, (first, label)), (_, (second, _)) = pairs[pair]
+        table.add(first, second, int(label) != 0, where, fold)
     return table.bench(
         format,
         images or path.parent,
@@ -208,9 +201,8 @@ def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     count = int(same.sum())
     sizes = [count, len(same) - count] if same[:count].all() and 0 < count < len(same) else []
     parts = [contiguous_folds(size) for size in sizes or [len(same)]]
-    folds = np.concatenate([part for part in parts if part is not None] or [np.empty(0, np.int64)])
-    if len(folds) < len(same):
-        folds = np.zeros(len(same), np.int64)
+    known = [part for part in parts if part is not None]
+    folds = np.concatenate(known) if len(known) == len(parts) else np.zeros(len(same), np.int64)
     order = np.argsort(folds, kind="stable")
     return order, folds[order]
 
@@ -242,13 +234,10 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     for fold, folder in enumerate(folders):
         for name, same in (("same.txt", True), ("diff.txt", False)):
             files.add(folder / name)
-            for line, text in read_lines(folder / name):
-                where, fields = f"{folder / name}, line {line}", text.split(",")
-                if len(fields) != 2:
-                    raise malformed(where, text, "'i,j'")
+            for where, fields in read_matches(folder / name, r"(\S+)\s*,\s*(\S+)", "'i,j'"):
                 pair = []
                 for field, ids in zip(fields, listed, strict=True):
-                    if (number := parse_number(field.strip(), where, least=1)) > len(ids):
+                    if (number := parse_number(field, where, least=1)) > len(ids):
                         raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
                     pair.append(ids[number - 1])
                 table.add(pair[0], pair[1], same, where, fold)
@@ -274,12 +263,12 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
 
 def _cfp_images(path: Path) -> list[str]:
     """Return the ids ``subject/view/file`` of lines ``n path``, in their order."""
-    ids = []
-    for number, (line, text) in enumerate(read_lines(path), start=1):
-        fields = text.replace("\\", "/").split(maxsplit=1)
-        parts = PurePosixPath(fields[-1]).parts[-3:]
-        if len(fields) != 2 or fields[0] != str(number) or len(parts) < 3:
-            raise malformed(f"{path}, line {line}", text, f"'{number} folder/subject/view/file'")
+    ids, form = [], "'{} folder/subject/view/file'"
+    lines = read_matches(path, r"(\S+)\s+(.*)", form.format("number"))
+    for number, (where, (given, image)) in enumerate(lines, start=1):
+        parts = PurePosixPath(image.replace("\\", "/")).parts[-3:]
+        if given != str(number) or len(parts) < 3:
+            raise malformed(where, f"{given} {image}", form.format(number))
         ids.append("/".join(parts))
     return ids
 
@@ -395,7 +384,7 @@ def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def read_parquet(path: Path, images: Path | None) -> Bench:
+def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
 
     Of a split in several files any one stands for all. The columns ``image1`` and ``image2`` hold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,27 +126,38 @@ def read_scores(
     }
     wanted = {"score", "label", "fold", SOURCE, *(sides or ())}
     wanted |= {column for both in grouped.values() for column in both}
-    table = _Columns(path, [name for name in columns if name in wanted], columns, header)
-    scores = table.values("score", _number, "the score {!r} is no number").astype(np.float64)
+    lines, texts = _read(path, [name for name in columns if name in wanted], columns, header)
+
+    def refuse(row: int, problem: str) -> DatasetError:
+        return DatasetError(f"{path}, line {lines[row]}: {problem}; mend the line")
+
+    def values(name: str, parse: Callable[[str], Any], but: str = "") -> NDArray[Any]:
+        """Return what each row of a column means; ``but`` says so of a text that is odd."""
+        meanings = {text: parse(text) for text in {*texts[name]}}
+        found = [meanings[text] for text in texts[name]]
+        if None in meanings.values():
+            row = found.index(None)
+            raise refuse(row, but.format(texts[name][row][:60]))
+        return np.array(found)
+
+    scores = values("score", _number, "the score {!r} is no number").astype(np.float64)
     if distances:
         scores = 0.0 - scores  # no −0 for two equal images
     subjects, people, folds = None, None, None
     if sides is not None:
-        of_sides = [
-            table.values(side, lambda text: text or None, "a subject id is empty") for side in sides
-        ]
-        people, index = np.unique(np.concatenate(of_sides), return_inverse=True)
+        named = [values(side, _written, "a subject id is empty") for side in sides]
+        people, index = np.unique(np.concatenate(named), return_inverse=True)
         one, other = index.reshape(2, -1).astype(np.int64)
-        subjects = one, other
-        issame = subjects[0] == subjects[1]
+        subjects, issame = (one, other), one == other
     if "label" in columns:
         odd = "{!r} where a label, 0 or 1, belongs"
-        labels = table.values("label", lambda text: LABELS.get(text.lower()), odd).astype(bool)
+        labels = values("label", lambda text: LABELS.get(text.lower()), odd).astype(bool)
         if subjects is not None and (labels != issame).any():
-            table.refuse(int(np.argmax(labels != issame)), "the label contradicts the subject ids")
+            row = int(np.argmax(labels != issame))
+            raise refuse(row, "the label contradicts the subject ids")
         issame = labels
     if "fold" in columns:
-        numbers = table.values("fold", _fold, "the fold {!r} is no whole number")
+        numbers = values("fold", _fold, "the fold {!r} is no whole number")
         folds = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
         if not folds.any():
             raise DatasetError(
@@ -155,16 +167,14 @@ def read_scores(
     sources: dict[str, int] = {}
     if grouped and SOURCE in columns:
         empty = f"{SOURCE} is empty; write there where the groups come from"
-        told = table.values(SOURCE, lambda text: text or None, empty)
-        places, counts = np.unique(told, return_counts=True)
-        sources = dict(zip(places.tolist(), counts.tolist(), strict=True))
+        sources = dict(sorted(Counter(values(SOURCE, _written, empty).tolist()).items()))
     return ScoredPairs(
         scores,
         issame,
         folds=folds,
         subjects=subjects,
         groups={
-            name: (table.values(first, _recorded), table.values(second, _recorded))
+            name: (values(first, _recorded), values(second, _recorded))
             for name, (first, second) in grouped.items()
         },
         names=people,
@@ -194,48 +204,27 @@ def _notes(
     return tuple(notes)
 
 
-class _Columns:
-    """Some columns of a score file, as texts, with the lines that they are from."""
-
-    def __init__(
-        self, path: Path, wanted: Sequence[str], columns: Sequence[str], header: bool
-    ) -> None:
-        self._path = path
-        if header:
-            table = Table(path)
-            rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
-        else:
-            places, rows = [columns.index(name) for name in wanted], []
-            for line, text in read_lines(path):
-                fields = _fields(text)
-                if len(fields) != len(columns):
-                    raise DatasetError(
-                        f"{path}, line {line}: {text[:60]!r} does not have {len(columns)} fields "
-                        "as the first line has; mend the line"
-                    )
-                rows.append((line, tuple(fields[place] for place in places)))
-        if not rows:
-            raise DatasetError(f"{path}: there are no scores in it; check the file")
-        lines, fields_of = zip(*rows, strict=True)
-        self._lines: Sequence[int] = lines
-        self._texts = dict(zip(wanted, zip(*fields_of, strict=True), strict=True))
-
-    def refuse(self, row: int, problem: str) -> None:
-        """Refuse a row."""
-        raise DatasetError(f"{self._path}, line {self._lines[row]}: {problem}; mend the line")
-
-    def values(self, name: str, parse: Callable[[str], Any], but: str = "") -> NDArray[Any]:
-        """Return what each row of a column means, ``(n,)``; ``but`` says so of a text that is odd.
-
-        Raises:
-            DatasetError: ``parse`` returns None of a text; the sentence names the line.
-        """
-        meanings = {text: parse(text) for text in {*self._texts[name]}}
-        values = [meanings[text] for text in self._texts[name]]
-        if None in meanings.values():
-            row = values.index(None)
-            self.refuse(row, but.format(self._texts[name][row][:60]))
-        return np.array(values)
+def _read(
+    path: Path, wanted: Sequence[str], columns: Sequence[str], header: bool
+) -> tuple[Sequence[int], dict[str, tuple[str, ...]]]:
+    """Return the numbers of the lines, and the texts of some columns."""
+    if header:
+        table = Table(path)
+        rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
+    else:
+        places, rows = [columns.index(name) for name in wanted], []
+        for line, text in read_lines(path):
+            fields = _fields(text)
+            if len(fields) != len(columns):
+                raise DatasetError(
+                    f"{path}, line {line}: {text[:60]!r} does not have {len(columns)} fields "
+                    "as the first line has; mend the line"
+                )
+            rows.append((line, tuple(fields[place] for place in places)))
+    if not rows:
+        raise DatasetError(f"{path}: there are no scores in it; check the file")
+    lines, fields_of = zip(*rows, strict=True)
+    return lines, dict(zip(wanted, zip(*fields_of, strict=True), strict=True))
 
 
 def _fields(text: str) -> list[str]:
@@ -254,6 +243,10 @@ def _number(text: str) -> float | None:
 
 def _fold(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _written(text: str) -> str | None:
+    return text or None
 
 
 def _recorded(text: str) -> str:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import same_name
 from facerec.records.images import FolderImages
+from facerec.tables import Table
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
-from facerec.verification.protocols.lists import file_source
+from facerec.verification.protocols.lists import file_source, parse_number
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
-
-_SUBJECT_COLUMNS = ("TEMPLATE_ID", "SUBJECT_ID")
 
 
 def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
@@ -126,69 +125,67 @@ def _read_searches(
     lists: Mapping[str, Path], templates: NDArray[np.int64], problem: str
 ) -> tuple[list[SearchSet], NDArray[np.int64]]:
     """Read galleries and probes of 1:N, and the subject of every template."""
-    read = {name: _read(path, ",".join(_SUBJECT_COLUMNS)) for name, path in lists.items()}
-    people = np.unique(np.concatenate([frame["SUBJECT_ID"] for frame in read.values()]))
+    read: dict[str, NDArray[np.int64]] = {}
+    for name, path in lists.items():
+        table = Table(path)
+        numbers = [
+            (line, *(parse_number(field, table.where(line)) for field in fields))
+            for line, fields in table.rows(["TEMPLATE_ID", "SUBJECT_ID"])
+        ]
+        read[name] = np.array(numbers, np.int64).reshape(-1, 3)
+    people = np.unique(np.concatenate([rows[:, 2] for rows in read.values()]))
     subjects, sets = np.full(len(templates), NOBODY), []
-    for name, frame in read.items():
-        positions = _positions(templates, frame["TEMPLATE_ID"], lists[name], problem, 2)
-        mine = np.searchsorted(people, frame["SUBJECT_ID"])
+    for name, rows in read.items():
+        positions = _positions(templates, rows[:, 1], lists[name], problem, rows[:, 0])
+        mine = np.searchsorted(people, rows[:, 2])
         new = subjects[positions] == NOBODY
         # Of several lines of one template the first counts, so it is written last.
         subjects[positions[new][::-1]] = mine[new][::-1]
         odd = subjects[positions] != mine
-        _refuse(lists[name], odd, "the template was another subject's before", 2)
+        _refuse(lists[name], odd, "the template was another subject's before", rows[:, 0])
         distinct = np.unique(positions)
         sets.append(SearchSet(name, distinct, subjects[distinct]))
     return sets, subjects
 
 
-def _read(path: Path, words: str, kinds: Mapping[int, type] | None = None) -> pd.DataFrame:
-    """Read lines of fields of some kinds apart by blanks, or the columns of subjects of a table.
+def _read(path: Path, words: str, kinds: Mapping[int, type]) -> pd.DataFrame:
+    """Read lines of fields of some kinds apart by blanks.
 
     Raises:
         DatasetError: the list cannot be read, is empty, or has other fields.
     """
-    form: dict[str, Any] = {"sep": r"\s+", "header": None, "dtype": kinds}
-    if kinds is None:
-        form = {"usecols": lambda name: name.strip() in _SUBJECT_COLUMNS, "dtype": np.int64}
+    form: dict[str, Any] = {"sep": r"\s+", "header": None, "encoding": "utf-8-sig"}
+    form |= {"quoting": csv.QUOTE_NONE, "na_filter": False, "low_memory": False}
     try:
         # An infinity may stand where a whole number belongs.
         with np.errstate(invalid="ignore"):
-            frame = pd.read_csv(
-                path,
-                encoding="utf-8-sig",
-                quoting=csv.QUOTE_NONE,
-                na_filter=False,
-                low_memory=False,
-                **form,
-            )
-        frame = frame.rename(columns=str.strip) if kinds is None else frame
-        if frame.empty or {*frame} != {*(kinds or _SUBJECT_COLUMNS)}:
-            raise ValueError(f"{len(frame):,} lines of {frame.shape[1]} such fields")
-    # pandas has an IndexError for a header alone, if that names a column twice.
-    except (OSError, ValueError, OverflowError, IndexError) as problem:
+            frame = pd.read_csv(path, dtype=kinds, **form)
+        if {*frame} != {*kinds}:
+            raise ValueError(f"{len(frame):,} lines of {frame.shape[1]} fields")
+    except (OSError, ValueError, OverflowError) as problem:
         said = " ".join(str(problem).split())[:200]
         raise DatasetError(
             f"{path}: it does not hold lines of '{words}' ({said}); mend it or get the list again"
         ) from problem
-    if kinds is not None and kinds[0] is str:
+    if kinds[0] is str:
         frame[0] = frame[0].map(same_name)
     return frame
 
 
 def _positions(
-    known: Any, wanted: pd.Series[Any], path: Path, problem: str, first: int = 1
+    known: Any, wanted: Any, path: Path, problem: str, lines: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """Return where every wanted value is among the known ones."""
     positions = pd.Index(known).get_indexer(pd.Index(wanted))
-    _refuse(path, positions < 0, problem, first)
+    _refuse(path, positions < 0, problem, lines)
     return positions.astype(np.int64)
 
 
-def _refuse(path: Path, odd: Any, problem: str, first: int = 1) -> None:
-    """Refuse the first row of which something holds; ``first`` is the line of the first row."""
+def _refuse(path: Path, odd: Any, problem: str, lines: NDArray[np.int64] | None = None) -> None:
+    """Refuse the first row of which something holds; ``lines`` are theirs, by default 1, 2, …."""
     if odd.any():
-        line = int(odd.argmax()) + first
+        row = int(odd.argmax())
+        line = row + 1 if lines is None else lines[row]
         raise DatasetError(f"{path}, row {line}: {problem}; mend it or get the lists again")
 
 

@@ -1,4 +1,4 @@
-"""All pairs of a set of images: exact operating points, and errors by subject and by group.
+"""All pairs of a set of images: exact operating points, and errors by subject.
 
 The cosines of N images are computed tile by tile and never stored. Images are sorted by subject,
 so that the mated pairs lie near the diagonal and most tiles hold non-mated pairs only.
@@ -12,6 +12,6 @@ The way of the data: `tiles` sorts the images and computes their scores, `counts
 """
 
 from facerec.verification.scoring.all_pairs import score_all_pairs
-from facerec.verification.scoring.results import AllPairs, ErrorTable, Groups, check_pairs
+from facerec.verification.scoring.results import AllPairs, ErrorTable
 
-__all__ = ["AllPairs", "ErrorTable", "Groups", "check_pairs", "score_all_pairs"]
+__all__ = ["AllPairs", "ErrorTable", "score_all_pairs"]

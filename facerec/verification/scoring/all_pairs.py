@@ -20,7 +20,7 @@ from facerec.statistics.operating_points import (
     parse_rate,
 )
 from facerec.verification.scoring.counts import count_mated, count_non_mated, float32_at_least
-from facerec.verification.scoring.results import AllPairs, ErrorTable, symmetric
+from facerec.verification.scoring.results import AllPairs, ErrorTable
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size
 
 
@@ -30,10 +30,9 @@ def score_all_pairs(
     *,
     fpr: Sequence[Rate] = ALL_PAIRS_TARGETS,
     thresholds: Sequence[float] = (),
-    groups: ArrayLike | None = None,
     device: str | torch.device = "cpu",
     tile: int | None = None,
-    pair_limit: int = 2**25,
+    pair_limit: int | None = 2**25,
     progress: Progress | None = None,
 ) -> AllPairs:
     """Compare every image with every other once, N(N − 1)/2 pairs.
@@ -48,11 +47,10 @@ def score_all_pairs(
         subjects: of the images, ``(N,)``: numbers or text.
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
-        groups: the group of each image, ``(N,)``, for counts within and between groups.
         device: where scores are computed, see `choose_device`.
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
             Scores may differ in the last bit between tile sizes and devices.
-        pair_limit: count false matches by pair of subjects up to this number.
+        pair_limit: count false matches by pair of subjects up to this number; None for any.
         progress: see `facerec.progress.Progress`.
 
     Raises:
@@ -64,30 +62,24 @@ def score_all_pairs(
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    sample = Sample(vectors, subjects, groups)
+    sample = Sample(vectors, subjects)
     chosen = choose_device(device)
     tiles = Tiles(sample, chosen, tile or tile_size(chosen), progress)
     allowed = [allowed_accepts(target, sample.non_mated) for target in fpr]
     given = [float32_at_least(threshold) for threshold in thresholds]
     false = count_non_mated(tiles, sample, given, allowed, pair_limit)
     cuts = np.array([counts.cut for counts in false], np.float32)
-    scores, missed, by_group = count_mated(tiles, sample, cuts)
+    scores, missed = count_mated(tiles, sample, cuts)
     told = [*thresholds, *(counts.threshold(scores) for counts in false[len(given) :])]
     tables = tuple(
         ErrorTable(
             threshold=float(told[line]),
             target=str(fpr[line - len(given)]) if line >= len(given) else None,
             false_matches=counts.count,
-            non_mated=sample.non_mated,
-            false_non_matches=int(missed[line].sum()),
-            mated=sample.mated,
             images=sample.images,
             missed=missed[line],
             involved=counts.involved,
             by_pair=counts.by_pair,
-            group_false_matches=symmetric(counts.by_group),
-            group_false_non_matches=symmetric(by_group[line]),
-            within=counts.within,
         )
         for line, counts in enumerate(false)
     )
@@ -104,12 +96,11 @@ def score_all_pairs(
             operating_point(
                 target,
                 table.threshold,
-                (table.mated - table.false_non_matches, table.false_matches),
-                (table.mated, table.non_mated),
+                (sample.mated - table.false_non_matches, table.false_matches),
+                (sample.mated, sample.non_mated),
             )
             for target, table in zip(fpr, tables[len(given) :], strict=True)
         ),
         tables=tables,
-        groups=sample.groups,
         mated_scores=scores,
     )

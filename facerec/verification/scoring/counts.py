@@ -42,7 +42,7 @@ KEPT = 2**26
 class _PairCounts:
     """Counts events by pair of subjects in a sparse matrix that threads share, up to a limit."""
 
-    def __init__(self, subjects: int, limit: int) -> None:
+    def __init__(self, subjects: int, limit: int | None) -> None:
         self._shape = subjects, subjects
         self._limit, self._total, self._size = limit, 0, 0
         self._merged = csr_array(self._shape, dtype=np.int32)
@@ -52,7 +52,7 @@ class _PairCounts:
     def add(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> None:
         with self._lock:
             self._total += first.size
-            if self._total > self._limit:
+            if self.full:
                 self._pending, self._merged = [], csr_array(self._shape, dtype=np.int32)
                 return
             self._pending.append((first, second))
@@ -61,10 +61,15 @@ class _PairCounts:
             if self._size >= max(PENDING, self._merged.nnz // 2):
                 self._merge()
 
+    @property
+    def full(self) -> bool:
+        """Whether there were more than the limit."""
+        return self._limit is not None and self._total > self._limit
+
     def matrix(self) -> csr_array | None:
         """Return the counts, or None if there were more than the limit."""
         self._merge()
-        return None if self._total > self._limit else self._merged
+        return None if self.full else self._merged
 
     def _merge(self) -> None:
         if self._pending:
@@ -77,7 +82,7 @@ class _PairCounts:
 class _NonMated:
     """Counts the non-mated scores above windows, and keeps the pairs whose score is in one.
 
-    Pairs of subjects are counted in ``pairs``: within groups, and all others.
+    Pairs of subjects are counted in ``pairs``.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class _NonMated:
         tiles: Tiles,
         sample: Sample,
         windows: Sequence[Window],
-        pairs: Sequence[tuple[_PairCounts, _PairCounts]],
+        pairs: Sequence[_PairCounts],
     ) -> None:
         self._tiles, self._sample, self._windows, self._pairs = tiles, sample, windows, pairs
         self._ascending = np.argsort([high for _, high in windows], kind="stable").tolist()
@@ -94,7 +99,6 @@ class _NonMated:
         self.least = np.full(len(windows), np.inf, np.float32)
         """Lowest of the scores that are counted above each window."""
         self.involved = np.zeros((len(windows), sample.images.size), np.int64)
-        self.by_group = np.zeros((len(windows), sample.width**2), np.int64)
         self.kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
         self.size = 0
         self._hits = torch.empty(tiles.size**2, dtype=torch.bool, device=tiles.device)
@@ -133,17 +137,11 @@ class _NonMated:
     def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
         if not first.size:
             return
-        sample = self._sample
-        left, right = sample.subject[first], sample.subject[second]
+        left, right = self._sample.subject[first], self._sample.subject[second]
         self.count[line] += first.size
         _add_counts(self.involved[line], left)
         _add_counts(self.involved[line], right)
-        _add_counts(self.by_group[line], sample.cells(first, second))
-        if sample.groups is not None and sample.groups.of_subject is not None:
-            within = sample.group[first] == sample.group[second]
-            self._pairs[line][0].add(left[within], right[within])
-            left, right = left[~within], right[~within]
-        self._pairs[line][1].add(left, right)
+        self._pairs[line].add(left, right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,10 +155,7 @@ class FalseMatches:
     there is none; the cut twice where the threshold was given."""
     count: int
     involved: NDArray[np.int64]
-    by_group: NDArray[np.int64]
-    """By the groups of the first and of the second image, ``(D²,)``."""
     by_pair: csr_array | None
-    within: csr_array | None
 
     def threshold(self, mated: NDArray[np.float32]) -> float:
         """Return the threshold to tell people, which accepts what ``cut`` does.
@@ -180,7 +175,7 @@ def count_non_mated(
     sample: Sample,
     given: Sequence[np.float32],
     allowed: Sequence[int],
-    pair_limit: int,
+    pair_limit: int | None,
 ) -> list[FalseMatches]:
     """Count false matches at given thresholds, and where so many are ``allowed``.
 
@@ -195,9 +190,7 @@ def count_non_mated(
     reach, size, stage = 4, sample.images.size, "comparing all pairs"
     while True:
         windows = [*known, *_guess(tiles, sample, allowed, reach)]
-        pairs = [
-            (_PairCounts(size, sample.non_mated), _PairCounts(size, pair_limit)) for _ in windows
-        ]
+        pairs = [_PairCounts(size, pair_limit) for _ in windows]
         kernels = tiles.visit(lambda: _NonMated(tiles, sample, windows, pairs), stage)  # noqa: B023
         if sum(kernel.size for kernel in kernels) > KEPT:
             raise MetricError(
@@ -222,16 +215,11 @@ def count_non_mated(
     for line in range(len(given), len(windows)):
         for kernel in kernels:
             kernel.settle(line, found[line][0])
-    count, involved, by_group = (total(kernels, name) for name in ("count", "involved", "by_group"))
-    tables = []
-    for line, (cut, ends) in enumerate(found):
-        within, others = (side.matrix() for side in pairs[line])
-        by_pair = None
-        if within is not None and others is not None and count[line] <= pair_limit:
-            by_pair = within + others
-        of_line = int(count[line]), involved[line], by_group[line]
-        tables.append(FalseMatches(cut, ends, *of_line, by_pair, within))
-    return tables
+    count, involved = total(kernels, "count"), total(kernels, "involved")
+    return [
+        FalseMatches(cut, ends, int(count[line]), involved[line], pairs[line].matrix())
+        for line, (cut, ends) in enumerate(found)
+    ]
 
 
 def _place(
@@ -283,40 +271,36 @@ def _guess(tiles: Tiles, sample: Sample, allowed: Sequence[int], reach: int) -> 
 
 
 class _Mated:
-    """Collects mated scores, the subject of each, and the groups of its images as one number."""
+    """Collects mated scores and the subject of each."""
 
     def __init__(self, tiles: Tiles, sample: Sample) -> None:
         self._tiles, self._sample = tiles, sample
-        self.found: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]] = []
+        self.found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         masks = self._tiles.mated(rows, columns)
         assert masks is not None  # no other tiles come here
         positions = np.flatnonzero(masks[0])
-        flat, sample = scores.view(-1), self._sample
+        flat = scores.view(-1)
         mated = np.clip(flat[torch.from_numpy(positions).to(flat.device)].cpu().numpy(), -1, 1)
-        first, second = images_of(positions, rows, columns)
-        self.found.append((mated, sample.subject[first], sample.cells(first, second)))
+        first, _ = images_of(positions, rows, columns)
+        self.found.append((mated, self._sample.subject[first]))
 
 
 def count_mated(
     tiles: Tiles, sample: Sample, edges: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Count the mated scores below thresholds, ``(E,)``.
 
     Returns:
-        All mated scores, ascending; those below each threshold by subject, ``(E, G)``, and by the
-        groups of the two images, ``(E, D²)``.
+        All mated scores, ascending; those below each threshold by subject, ``(E, G)``.
     """
     kernels = tiles.visit(lambda: _Mated(tiles, sample), "comparing mated pairs", near_only=True)
     found = [part for kernel in kernels for part in kernel.found]
-    scores, subject, cell = (np.concatenate(side) for side in zip(*found, strict=True))
-    counts = [
-        [np.bincount(of[scores < edge], minlength=size) for edge in edges]
-        for of, size in ((subject, sample.images.size), (cell, sample.width**2))
-    ]
-    missed, by_group = (np.array(rows, np.int64) for rows in counts)
-    return np.sort(scores), missed, by_group
+    scores, subject = (np.concatenate(side) for side in zip(*found, strict=True))
+    size = sample.images.size
+    missed = [np.bincount(subject[scores < edge], minlength=size) for edge in edges]
+    return np.sort(scores), np.array(missed, np.int64)
 
 
 def float32_at_least(threshold: float) -> np.float32:

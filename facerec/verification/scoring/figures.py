@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
@@ -18,26 +22,27 @@ if TYPE_CHECKING:
 
 EVERYBODY = "everybody"
 
-_NO_SHARE = "subjects are in several groups or too many errors"
 
-
-def all_pairs_figures(result: AllPairs) -> pd.DataFrame:
+def all_pairs_figures(
+    result: AllPairs, groups: Mapping[str, NDArray[np.intp]] | None = None
+) -> pd.DataFrame:
     """Return TPR, realised FPR and threshold at every target, and errors at given thresholds.
 
-    With groups there are FMR and FNMR within and between them too, at every target that can be
-    resolved. Intervals allow for subjects that pairs share; thresholds are taken as known.
+    With groups, each the places of its subjects, there are FMR and FNMR within and between them
+    too, at every target that can be resolved. Intervals allow for subjects that pairs share;
+    thresholds are taken as known.
     """
     given = len(result.tables) - len(result.points)
     rows: list[dict[str, object]] = []
     for point, table in zip(result.points, result.tables[given:], strict=True):
         rows += _at_point(point, table)
         if point.resolvable:
-            rows += _by_group(result, table, "FPR", point.target)
+            rows += _by_group(groups or {}, table, "FPR", point.target)
     for table in result.tables[:given]:
         target = words.threshold(table.threshold)
         for kind, share in (("FMR", table.fmr_share()), ("FNMR", table.fnmr_share())):
             rows.append(figure_row(f"{kind}@threshold", _share(share), target, group=EVERYBODY))
-        rows += _by_group(result, table, "threshold", target)
+        rows += _by_group(groups or {}, table, "threshold", target)
     return tidy(rows)
 
 
@@ -59,29 +64,18 @@ def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, ob
 
 
 def _by_group(
-    result: AllPairs, table: ErrorTable, at: str, target: str
+    groups: Mapping[str, NDArray[np.intp]], table: ErrorTable, at: str, target: str
 ) -> Iterator[dict[str, object]]:
     """Yield FMR and FNMR within and between groups."""
-    groups = result.groups
-    if groups is None:
-        return
-    for first, name in enumerate(groups.names):
-        for second, other in enumerate(groups.names[first:], start=first):
-            cell, within = (first, second), first == second
-            shares = {"FMR": groups.fmr_share(table, first, second)}
-            counts = {"FMR": (table.group_false_matches[cell], groups.non_mated[cell])}
-            if within or groups.mated[cell]:
-                shares["FNMR"] = groups.fnmr_share(table, first) if within else None
-                counts["FNMR"] = table.group_false_non_matches[cell], groups.mated[cell]
-            for kind, share in shares.items():
-                events, made = map(int, counts[kind])
-                estimate = Estimate(None, None, events, made, "no pairs")
-                if share is not None:
-                    estimate = _share(share)
-                elif made:
-                    estimate = Estimate(events / made, None, events, made, _NO_SHARE)
-                pair = name if within else f"{name} × {other}"
-                yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
+    for name, other in combinations_with_replacement(groups, 2):
+        within, pair = name == other, name if name == other else f"{name} × {other}"
+        shares = {"FMR": table.fmr_among(groups[name], None if within else groups[other])}
+        if within:
+            shares["FNMR"] = table.fnmr_among(groups[name])
+        for kind, share in shares.items():
+            none = Estimate(None, None, 0, 0, "no pairs")
+            estimate = none if share is None else _share(share)
+            yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
 
 
 def _share(share: ClusteredShare, remark: str = "") -> Estimate:

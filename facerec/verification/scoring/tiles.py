@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from facerec.devices import exact_products
+from facerec.errors import MetricError
 from facerec.progress import Progress
-from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
 from facerec.verification.unit_rows import real_matrix, row_norms, unit_rows
 
 K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
@@ -23,36 +23,35 @@ K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
 
 
 class Sample:
-    """The usable images, sorted by subject, with the group of each, ``(N,)``, if there is one."""
+    """The usable images, sorted by subject, ``(N,)``."""
 
-    def __init__(
-        self, vectors: ArrayLike, subjects: ArrayLike, groups: ArrayLike | None = None
-    ) -> None:
+    def __init__(self, vectors: ArrayLike, subjects: ArrayLike) -> None:
         raw, names = real_matrix(vectors, "embeddings"), np.asarray(subjects)
-        codes = np.zeros(len(raw), np.int64) if groups is None else np.asarray(groups)
         norms = row_norms(raw)
         usable = ~np.isnan(norms)
         self.failures = np.flatnonzero(~usable)
-        _, everyone = np.unique(names, return_counts=True)
         self.labels, subject, self.images = np.unique(
             names[usable], return_inverse=True, return_counts=True
         )
         self.mated, self.non_mated = pair_counts(self.images)
-        self.lost = pair_counts(everyone)[0] - self.mated, pair_counts(everyone)[1] - self.non_mated
-        check_pairs(self.images, len(self.failures))
-        texts, group = np.unique(codes[usable], return_inverse=True)
-        self.groups: Groups | None = None
-        if groups is not None:
-            self.groups = Groups.count([str(text) for text in texts], subject, group)
+        every = pair_counts(np.unique(names, return_counts=True)[1])
+        self.lost = every[0] - self.mated, every[1] - self.non_mated
+        if not self.mated or not self.non_mated:
+            raise MetricError(
+                f"{subject.size} usable images of {len(self.images)} subjects make {self.mated} "
+                f"mated and {self.non_mated} non-mated pairs ({len(self.failures)} images have no "
+                "usable embedding); error rates need at least one of each"
+            )
         order = np.argsort(subject, kind="stable")
-        self.subject, self.group = subject[order].astype(np.int32), group[order]
+        self.subject = subject[order].astype(np.int32)
         self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
-        self.width = len(texts)
 
-    def cells(self, first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return the groups of two images as one number, of all images where there are none."""
-        cells: NDArray[np.int64] = self.group[first] * self.width + self.group[second]
-        return cells
+
+def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
+    """Return the numbers of mated and non-mated pairs, given the images of each subject."""
+    total = int(images.sum())
+    mated = int((images.astype(np.int64) * (images - 1) // 2).sum())
+    return mated, total * (total - 1) // 2 - mated
 
 
 class ScoreTiles:

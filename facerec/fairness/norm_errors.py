@@ -7,15 +7,14 @@ confidence. The norm of a pair is the lesser one of its two images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.attributes import ALL_GROUPS
-from facerec.fairness.pair_counts import rate
+from facerec.fairness.groupings import ALL_GROUPS, Grouping
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.discard import error_versus_discard
@@ -31,8 +30,8 @@ PARTIAL_AREA = "0.20"
 """Share discarded up to which the area under a curve is taken."""
 
 
-def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all pairs of images of one subject, each once, ``(P,)`` each.
+def mated_pairs(subject: ArrayLike) -> NDArray[np.int64]:
+    """Return all pairs of images of one subject, each once, ``(2, P)``.
 
     Args:
         subject: code of the subject on each image, ``(m,)``; negative codes are nobody.
@@ -47,39 +46,36 @@ def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64
         images = rows[starts[sizes == size][:, None] + np.arange(size)]
         first, second = np.triu_indices(size, 1)
         sides.append(np.stack([images[:, first].ravel(), images[:, second].ravel()]))
-    first, second = np.concatenate(sides, axis=1)
-    return first, second
+    return np.concatenate(sides, axis=1)
 
 
 def norm_errors(
-    pairs: tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.int64]],
+    grouping: Grouping,
+    scores: NDArray[np.floating],
+    sides: NDArray[np.int64],
     norms: NDArray[np.float64],
     subject: NDArray[np.int64],
-    group: NDArray[np.int64],
-    groups: Sequence[str],
-    *,
     threshold: float,
-) -> Iterator[tuple[str, str, Estimate]]:
+) -> Iterator[names.Row]:
     """Relate the norms of mated pairs to their errors, by group and at last of all groups.
 
-    Yields group, figure and estimate: the FNMR in each tenth of the norm, the same tenths for all
-    groups, where equal norms share one; the FNMR of what remains when `DISCARD_SHARES` of the pairs
-    of a group, at most, are left out by norm; and the area under the curve of error versus discard.
+    Yields rows: the FNMR in each tenth of the norm, the same tenths for all groups, where equal
+    norms share one; the FNMR of what remains when `DISCARD_SHARES` of the pairs of a group, at
+    most, are left out by norm; and the area under the curve of error versus discard.
 
     Args:
-        pairs: scores and both images of mated pairs, ``(P,)`` each; NaN where there is no score.
-        norms: raw norm of each image, ``(m,)``, NaN where there is none.
-        subject: code of the subject on each image, ``(m,)``.
-        group: code of the group of each image, ``(m,)``; −1 where not known.
-        groups: their names.
+        grouping: of the N images.
+        scores: of mated pairs, ``(P,)``; NaN where there is none.
+        sides: images of each pair, ``(2, P)``.
+        norms: raw norm of each image, ``(N,)``, NaN where there is none.
+        subject: code of the subject on each image, ``(N,)``.
         threshold: global one; a pair is an error below it.
 
     Raises:
         MetricError: no pair has a score, norms and a group.
     """
-    scores, sides = pairs[0], np.stack(pairs[1:])
     quality = norms[sides].min(axis=0)  # NaN if one of them is
-    used = (group[sides] >= 0).all(axis=0) & ~np.isnan(scores) & ~np.isnan(quality)
+    used = (grouping.codes[sides] >= 0).all(axis=0) & ~np.isnan(scores) & ~np.isnan(quality)
     if not used.any():
         raise MetricError(f"none of {scores.size} mated pairs has a score, norms and a group")
     # A float32 score is widened; the threshold is never rounded to it.
@@ -87,26 +83,29 @@ def norm_errors(
     quality, who = quality[used], subject[sides[0, used]]
     edges = np.quantile(quality, np.arange(1, BINS) / BINS, method="inverted_cdf")
     tenth = np.searchsorted(edges, quality, side="left")
-    of = group[sides[0, used]]
-    members = [*((name, of == code) for code, name in enumerate(groups))]
+    of = grouping.codes[sides[0, used]]
+    members = [*((name, of == code) for code, name in enumerate(grouping.names))]
     members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
-        if not inside.any():
-            return rate(None)
-        return rate(ClusteredShare.from_pairs(errors[inside], who[inside], who[inside]))
+        of_pairs = errors[inside], who[inside], who[inside]
+        return names.rate(ClusteredShare.from_pairs(*of_pairs) if inside.any() else None)
 
     for name, inside in members:
         if not inside.any():
             continue
-        for number in range(BINS):
-            yield name, names.TENTH.format(number + 1), fnmr(inside & (tenth == number))
+        found = {
+            names.TENTH.format(number + 1): fnmr(inside & (tenth == number))
+            for number in range(BINS)
+        }
         curve = error_versus_discard(errors[inside], quality[inside])
         for share in DISCARD_SHARES:
             allowed = allowed_accepts(share, curve.comparisons)
             cut = curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1]
-            yield name, discard_name(share), fnmr(inside & (quality >= cut))
-        yield name, names.AREA, Estimate(curve.area(PARTIAL_AREA))
+            found[discard_name(share)] = fnmr(inside & (quality >= cut))
+        found[names.AREA] = Estimate(curve.area(PARTIAL_AREA))
+        for figure, estimate in found.items():
+            yield names.row(grouping.name, figure, estimate, name)
 
 
 def discard_name(share: str) -> str:

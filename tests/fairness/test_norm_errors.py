@@ -13,10 +13,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from facerec.errors import MetricError
-from facerec.fairness.attributes import ALL_GROUPS
-from facerec.fairness.channels import DISCARD_SHARES, discard_name, mated_pairs, norm_errors
-from facerec.fairness.rows import AREA, TENTH
-from facerec.report.estimate import Estimate
+from facerec.fairness.groupings import ALL_GROUPS, Grouping
+from facerec.fairness.norm_errors import DISCARD_SHARES, discard_name, mated_pairs, norm_errors
+from facerec.fairness.rows import AREA, TENTH, Row
 from facerec.statistics.clustered import fnmr_interval
 
 # Other processes may hold a machine up, so there is no deadline.
@@ -39,17 +38,17 @@ class People:
     def quality(self) -> np.ndarray:
         return np.minimum(self.norms[self.first], self.norms[self.second])
 
-    def measure(self) -> dict[str, dict[str, Estimate]]:
-        """Return group → figure → estimate."""
-        pairs = self.scores, self.first, self.second
-        images = self.norms, self.subject, self.group
-        found: dict[str, dict[str, Estimate]] = {}
-        for group, figure, one in norm_errors(pairs, *images, ("A", "B"), threshold=THRESHOLD):
-            found.setdefault(group, {})[figure] = one
+    def measure(self) -> dict[str, dict[str, Row]]:
+        """Return group → figure → row."""
+        grouping = Grouping(("x",), (("A",), ("B",)), self.group)
+        sides = np.stack([self.first, self.second])
+        found: dict[str, dict[str, Row]] = {}
+        for row in norm_errors(grouping, self.scores, sides, self.norms, self.subject, THRESHOLD):
+            found.setdefault(row["group"], {})[row["figure"]] = row
         return found
 
 
-def tenths(figures: dict[str, Estimate]) -> list[Estimate]:
+def tenths(figures: dict[str, Row]) -> list[Row]:
     return [figures[TENTH.format(number)] for number in range(1, 11)]
 
 
@@ -78,17 +77,20 @@ def test_tenths_and_discards_are_those_of_a_loop() -> None:
         low = np.concatenate([[-np.inf], edges])
         for fnmr, above, up_to in zip(tenths(figures), low, [*edges, np.inf], strict=True):
             inside = part & (faces.quality > above) & (faces.quality <= up_to)
-            assert (fnmr.events, fnmr.total) == (errors[inside].sum(), inside.sum())
-            assert fnmr.interval == fnmr_interval(errors[inside], who[inside])
+            counts = fnmr["numerator"], fnmr["denominator"]
+            assert counts == (errors[inside].sum(), inside.sum())
+            interval = fnmr_interval(errors[inside], who[inside])
+            assert (fnmr["low"], fnmr["high"]) == (interval.low, interval.high)
         for share in DISCARD_SHARES:
             fnmr = figures[discard_name(share)]
-            gone = part.sum() - fnmr.total
+            gone = part.sum() - fnmr["denominator"]
             assert 0 <= float(share) * part.sum() - gone < 5  # tied pairs leave together
             kept = part & (faces.quality >= np.sort(faces.quality[part])[gone])
-            assert (fnmr.events, fnmr.total) == (errors[kept].sum(), kept.sum())
+            counts = fnmr["numerator"], fnmr["denominator"]
+            assert counts == (errors[kept].sum(), kept.sum())
     # Scores rise with norms, so errors fall.
     everyone = tenths(found[ALL_GROUPS])
-    assert everyone[0].events > 3 * everyone[-1].events
+    assert everyone[0]["numerator"] > 3 * everyone[-1]["numerator"]
 
 
 def test_published_curves(shared_data: Path) -> None:
@@ -101,15 +103,11 @@ def test_published_curves(shared_data: Path) -> None:
         number = {sample: place for place, sample in enumerate(quality)}
         sides = np.array([[number[s] for s in pair.split("-")] for pair in by_pair]).T
         links = coo_array((np.ones(len(scores)), sides), (len(number), len(number)))
-        found = norm_errors(
-            (scores, *sides),
-            np.array(list(quality.values())),
-            connected_components(links, directed=False)[1],
-            np.zeros(len(number), np.int64),
-            ("all",),
-            threshold=threshold,
-        )
-        areas.append(next(one.value for _, figure, one in found if figure == AREA))
+        one = Grouping(("x",), (("all",),), np.zeros(len(number), np.int64))
+        who = connected_components(links, directed=False)[1]
+        norms = np.array(list(quality.values()))
+        found = norm_errors(one, scores, sides, norms, who, threshold)
+        areas.append(next(row["value"] for row in found if row["figure"] == AREA))
     expected = [0.0069596816, 0.0093187126, 0.0078432575, 0.0091138562, 0.0070677574]
     assert areas == pytest.approx(expected, abs=5e-11)
 
@@ -118,8 +116,9 @@ def test_equal_norms_share_a_tenth_and_nothing_is_left_is_said() -> None:
     faces = People(persons=20)
     faces.norms[:] = 7.0
     everyone = faces.measure()[ALL_GROUPS]
-    assert [one.total for one in tenths(everyone)] == [len(faces.scores), *[0] * 9]
-    assert {everyone[discard_name(s)].total for s in DISCARD_SHARES} == {len(faces.scores)}
+    assert [one["denominator"] for one in tenths(everyone)] == [len(faces.scores), *[0] * 9]
+    totals = {everyone[discard_name(share)]["denominator"] for share in DISCARD_SHARES}
+    assert totals == {len(faces.scores)}
     faces.norms[:] = np.nan
     with pytest.raises(MetricError, match="none of 200 mated pairs"):
         faces.measure()

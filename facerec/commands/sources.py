@@ -1,0 +1,193 @@
+"""Which images the flags mean, which pairs of them, and who is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError
+from facerec.names import is_missing
+from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
+from facerec.tables import Table
+
+if TYPE_CHECKING:
+    from facerec.embedding.align import Aligner
+    from facerec.verification.bench import Bench
+    from facerec.verification.templates import TemplateBench
+
+Kind = Literal["records", "images", "bench"]
+
+TEMPLATE_BENCHES = ("ijbb", "ijbc", "tinyface")
+
+
+def open_benches(
+    names: Sequence[str],
+    pairs: Path | None = None,
+    format: str | None = None,
+    images: Path | None = None,
+    data: Path | None = None,
+) -> list[Bench | TemplateBench]:
+    """Open benches by name, pack files, or one pair list.
+
+    Args:
+        names: of benches (see `find_pack`), packs, or `TEMPLATE_BENCHES`, whose folder is ``data``
+            or of that name inside it; without ``data``, inside FACEREC_DATA or ``data/``.
+        pairs: a pair list in place of names.
+        format: form of the pair list; None where its suffix tells.
+        images: the folder that the paths of the list are relative to.
+        data: folder of the benches.
+
+    Raises:
+        DatasetError: neither or both of names and pair list, or a malformed list.
+        PackError: a pack is missing, unsafe or malformed.
+    """
+    from facerec.verification.protocols import FORMATS, guess_format, read_pairs
+
+    if bool(names) == (pairs is not None):
+        raise DatasetError("give either --bench or --pairs, to say which pairs are meant")
+    if pairs is None:
+        return [_named(name, data) for name in names]
+    format = format or guess_format(pairs)
+    if format is None:
+        raise DatasetError(
+            f"{pairs}: its name does not tell its form; give --format, one of {', '.join(FORMATS)}"
+            if pairs.exists()
+            else f"{pairs}: there is no such list of pairs; check the path"
+        )
+    return [read_pairs(pairs, format, images)]
+
+
+def _named(name: str, data: Path | None) -> Bench | TemplateBench:
+    from facerec.verification.bench import bench_folders, find_pack, pack_bench
+    from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
+
+    if name not in TEMPLATE_BENCHES:
+        return pack_bench(find_pack(name, data))
+    folders = bench_folders(None) if data is None else [data]
+    root = next((folder / name for folder in folders if (folder / name).is_dir()), data)
+    if root is None:
+        raise DatasetError(
+            f"{name} is a folder of lists and images; name it with --data, or the folder that it "
+            "is in with FACEREC_DATA"
+        )
+    if name == "tinyface":
+        return read_tinyface(root)
+    return read_ijb(root, cast(Literal["ijbb", "ijbc"], name))
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Images to embed, and what is known of them."""
+
+    images: ImageSource
+    description: dict[str, Any]
+    """For the note, as JSON types."""
+    subjects: Callable[[], NDArray[np.str_] | None]
+    """Reads who is on each image, ``(N,)``, empty where unknown; None if nobody is known."""
+    aligner: Aligner | None = None
+    """From points that come with the images; another one may be asked for."""
+
+
+def open_set(
+    kind: Kind,
+    path: str | Path,
+    data: Path | None = None,
+    on_error: Literal["error", "skip"] = "error",
+) -> Opened:
+    """Open a record file, a folder or a bench.
+
+    Raises:
+        FacerecError: it cannot be read.
+    """
+    from facerec.records import training_set
+    from facerec.records.tar_shards import TarImages
+
+    if kind == "images":
+        folder = FolderImages(Path(path))
+        return Opened(folder, {"kind": kind, "path": str(path)}, folder.first_folders)
+    if kind == "records":
+        given = training_set.Data(Path(path), on_error=on_error)
+        faces = training_set.open_images(Path(path), given)
+        note = {"kind": "webdataset" if isinstance(faces, TarImages) else kind, "path": str(path)}
+        return Opened(faces, note, lambda: faces.label_names() if faces.num_classes else None)
+    return _bench(str(path), data)
+
+
+def _bench(name: str, data: Path | None) -> Opened:
+    from facerec.verification.bench import INFERRED, folders_of
+    from facerec.verification.templates import TemplateBench
+
+    (bench,) = open_benches([name], data=data)
+    images = bench.images
+    if isinstance(bench, TemplateBench):
+        # Persons are those of templates, which may share images.
+        return Opened(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
+    numbers = bench.pairs.subjects
+    subjects = None if numbers is None else numbers.astype(np.str_)
+    if isinstance(images, PackImages) and bench.subjects_from != INFERRED:
+        # Names are better than numbers where they do not contradict the labels.
+        names = folders_of(images.ids) if images.subjects is None else images.subjects
+        subjects = subjects if names is None else names
+    description = {"kind": "bench", **bench.source, "subjects_from": bench.subjects_from}
+    return Opened(images, description, lambda: subjects)
+
+
+def kind_of(path: Path) -> Kind:
+    """Return which kind of images lies at a path; a folder of images may have subfolders."""
+    from facerec.records.tar_shards import is_tar_shards
+
+    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))) or is_tar_shards(path):
+        return "records"
+    if path.is_dir():
+        return "images"
+    if path.suffix == ".bin":
+        return "bench"
+    raise DatasetError(
+        f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
+        "folder, nor WebDataset shards (.tar); check the path"
+    )
+
+
+def read_members(
+    path: Path, ids: NDArray[np.str_], group: str | None = None
+) -> tuple[NDArray[np.str_], NDArray[np.str_] | None, int]:
+    """Look up subjects and groups of images in a table with the columns image_id and subject_id.
+
+    Returns:
+        Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if
+        groups are asked for, and how many rows of the table are of other images.
+
+    Raises:
+        DatasetError: no such table or column, an image twice or without a row, a row without a
+            subject, or no image with a group.
+    """
+    recorded: dict[str, tuple[str, str]] = {}
+    table = Table(path)
+    wanted = ["image_id", "subject_id", *([] if group is None else [group])]
+    for line, (image, subject, *groups) in table.rows(wanted):
+        if not image or not subject or image in recorded:
+            what = "is on an earlier line too" if image and subject else "or its subject is empty"
+            raise DatasetError(f"{table.where(line)}: image {image!r} {what}; mend the line")
+        recorded[image] = subject, "".join(value for value in groups if not is_missing(value))
+    absent = [name for name in ids.tolist() if name not in recorded]
+    if absent:
+        raise DatasetError(
+            f"{path}: {len(absent):,} of {len(ids):,} images with an embedding have no row, the "
+            f"first is {absent[0]!r}; image_id must be the id in the embeddings file"
+        )
+    people, values = zip(*(recorded[name] for name in ids.tolist()), strict=True)
+    if group is not None and not any(values):
+        raise DatasetError(f"{path}: the column {group} has no value of these images; name another")
+    given = {both for both in zip(people, values, strict=True) if both[1]}
+    if len(given) > len({subject for subject, _ in given}):
+        raise DatasetError(
+            f"{path}: a subject has two values in the column {group}; groups are of people, so "
+            "write one of them"
+        )
+    groups_of = None if group is None else text_array(values, str(path))
+    return text_array(people, str(path)), groups_of, len(recorded) - len(ids)

@@ -1,0 +1,26 @@
+"""What tests of several commands use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+Refused: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Give what runs a command, expects exit status 2, and returns its one sentence."""
+
+    def run(main: Callable[[list[str]], Any], *arguments: object) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        assert exit_.value.code == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1, error
+        return error.removeprefix("error: ").strip()
+
+    return run

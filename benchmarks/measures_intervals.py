@@ -166,15 +166,11 @@ class Population:
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
         scored, _ = pairs.comparisons(scores, np.ones(scores.size, bool))
-        points = [
-            point for target in TARGETS if (point := scored.figures.tpr_at_fpr(target)).resolvable
-        ]
+        points = {f"TPR@FPR={target}": scored.figures.tpr_at_fpr(target) for target in TARGETS}
         found = {
-            f"TPR@FPR={point.target}": (
-                scored.tpr_interval(point),
-                truth[f"TPR@FPR={point.target}"],
-            )
-            for point in points
+            name: (scored.tpr_interval(point), truth[name])
+            for name, point in points.items()
+            if point.resolvable
         }
         found |= {
             "AUC": (scored.interval(scored.auc()), truth["AUC"]),

@@ -31,7 +31,7 @@ from facerec.records.synthetic import (
 )
 from facerec.report.conclusions import of_test
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Table, facts_table, text_table
+from facerec.report.table import Cell, Table, facts_table
 from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
@@ -248,7 +248,7 @@ def _table(results: _Results) -> Table:
         "even by construction, so a smaller CV alone is no evidence of a better model."
     ]
     caption = "Verification of people that neither model has seen"
-    return text_table(caption, headings, rows, words=("pack",), remarks=remarks)
+    return Table(caption, headings, rows, words=("pack",), remarks=remarks)
 
 
 def _page(

@@ -11,7 +11,7 @@ import pandas as pd
 from facerec.comparison.protocol import FIGURES, UNTRAINED, figure_title
 from facerec.comparison.summary import HEADLINE, Summary
 from facerec.report import words
-from facerec.report.table import Cell, Table, text_table
+from facerec.report.table import Cell, Table
 from facerec.statistics.intervals import Interval
 
 COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
@@ -41,7 +41,7 @@ def headline_table(summary: Summary) -> Table:
         row = summary.headline(arm)
         return Cell(arm, summary.arms.missing[arm] if row is None else f"n={row.n}")
 
-    return text_table(
+    return Table(
         "Retrieval on the test classes",
         ("arm", *titles, *separated),
         [
@@ -73,7 +73,7 @@ def pair_table(summary: Summary) -> Table:
             Cell("not fair" if pair.unfair else "fair", pair.unfair or pair.declared),
         ]
 
-    return text_table(
+    return Table(
         "Concatenated MAP@R, arm − base",
         ("pair", "n", "difference", "p", "p, Holm", "found at 80 %", "same trials", "fair"),
         map(cells, summary.pairs),
@@ -114,7 +114,7 @@ def arm_table(summary: Summary) -> Table:
 
     figures = (metric.replace("_", " ") for _, metric in keys)
     last = ("validation MAP@R, %", "searched values", "trials", "seconds, trials + final runs")
-    return text_table(
+    return Table(
         "Norms, speed, settings and costs",
         ("arm", *figures, *last),
         map(cells, summary.arms.itertuples()),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from facerec.report import words
-from facerec.report.table import Table, text_table
+from facerec.report.table import Table
 from facerec.statistics.intervals import Interval
 
 UNRESOLVED = "not resolvable"
@@ -20,7 +20,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table:
     cells = [(name, row["check"], str(row["batch"]), *_figures(row)) for name, row in rows]
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
     caption = "onnxruntime against torch, embeddings of length 1"
-    return text_table(caption, headings, cells, words=("check",))
+    return Table(caption, headings, cells, words=("check",))
 
 
 def consumers_table(rows: Sequence[Row]) -> Table:
@@ -37,7 +37,7 @@ def consumers_table(rows: Sequence[Row]) -> Table:
     headings = "consumer", "version", "outcome", "max |Δ|", "min cosine"
     caption = "consumers, fed the same BGR images"
     remarks = [f"{row['consumer']}: {row['note']}" for row in rows if row["note"]]
-    return text_table(caption, headings, cells, words=headings[:3], remarks=remarks)
+    return Table(caption, headings, cells, words=headings[:3], remarks=remarks)
 
 
 def thresholds_table(rows: Sequence[Row]) -> Table:
@@ -67,7 +67,7 @@ def thresholds_table(rows: Sequence[Row]) -> Table:
         )
     around = "95 % interval", "FPR there", "TPR there", "source"
     headings = "bench", "target FPR", "threshold", *around
-    return text_table("Thresholds", headings, cells, words=("target FPR", *around))
+    return Table("Thresholds", headings, cells, words=("target FPR", *around))
 
 
 def _figures(row: Row) -> Iterator[str]:

@@ -27,7 +27,7 @@ from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
-from facerec.report.table import Cell, Table, escape_markdown, text_table
+from facerec.report.table import Cell, Table, escape_markdown
 
 PAGE = "audit.html"
 JSON = "audit.json"
@@ -237,7 +237,7 @@ def _by_group(
                 for _, figure, target in columns
             ]
             lines.append((group if len(groupings) == 1 else f"{grouping}: {group}", *cells))
-    return text_table(caption, ["group", *(title for title, _, _ in columns)], lines)
+    return Table(caption, ["group", *(title for title, _, _ in columns)], lines)
 
 
 def _apart(audit: Audit) -> Table:
@@ -265,7 +265,7 @@ def _apart(audit: Audit) -> Table:
                 title = figure if len(audit.groupings) == 1 else f"{grouping}: {figure}"
                 value = _cell_of(estimate(row), ".3g")
                 lines.append((Cell(title, ", ".join(at)), value, words.p_value(p)))
-    return text_table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
+    return Table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
 
 
 def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table:
@@ -277,7 +277,7 @@ def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table:
             for side in ("baseline", "new")
         ]
         lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
-    return text_table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
+    return Table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
 
 
 def _cell(found: pd.DataFrame) -> Cell:

@@ -13,7 +13,7 @@ from facerec.files import atomic_path
 from facerec.records.decode import decode_image
 from facerec.report.figures import data_uri
 from facerec.report.page import Page, Section
-from facerec.report.table import Cell, text_table
+from facerec.report.table import Cell, Table
 
 SHOWN = 60
 """Proposals of a kind on a page."""
@@ -67,7 +67,7 @@ def write_contact_sheet(
         DatasetError: the file cannot be written.
     """
     sections = [
-        Section(kind, [text_table(kind, headings, rows, words=headings[:-1])])
+        Section(kind, [Table(kind, headings, rows, words=headings[:-1])])
         for kind, (headings, rows) in proposals.items()
     ]
     banner = "Proposals, not findings: look before you change anything. This page shows people."

@@ -157,15 +157,6 @@ class NormRegularizer(nn.Module):
             return self.config.couples_samples or not self._started
         return self.config.couples_samples
 
-    def global_mean_norm(self, embeddings: Tensor) -> Tensor:
-        """Return the mean norm over all ranks, for gradient accumulation; a collective.
-
-        Args:
-            embeddings: raw embeddings of all micro-batches of this rank, ``(k·B, D)``.
-        """
-        with torch.no_grad():
-            return global_moments(embeddings, self.group).mean
-
     def forward(
         self,
         embeddings: Tensor,
@@ -186,7 +177,7 @@ class NormRegularizer(nn.Module):
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type; B may differ.
             mean_norm: mean norm of the whole batch of this optimiser step, from
-                ``global_mean_norm``; by default that of these embeddings on all ranks.
+                `global_moments`; by default that of these embeddings on all ranks.
             progress: share of the run that is done, t/T in [0, 1], for the linear schedule.
             update: whether the centre takes in this batch (once an optimiser step). It never does
                 in eval mode, where the stored centre is used.

@@ -100,9 +100,6 @@ def facts_table(caption: str, facts: Mapping[str, str]) -> Table:
     return Table(caption, ("fact", "value"), list(facts.items()), words=("value",))
 
 
-text_table = Table
-
-
 def print_facts(facts: Iterable[tuple[str, str]], console: Console) -> None:
     """Print a name and what it is a line."""
     facts = list(facts)

@@ -20,6 +20,7 @@ from facerec.heads.norm_regularizer import (
     NormRegularizer,
     combination_warnings,
     create_regularizer,
+    global_moments,
 )
 from facerec.heads.output import LossOutput
 from facerec.records.dataset import FaceDataset
@@ -217,7 +218,7 @@ class NormTerm(Term):
         self._progress = step.progress
         self._mean_norm = None
         if step.embeddings is not None:
-            self._mean_norm = self.module.global_mean_norm(step.embeddings)
+            self._mean_norm = global_moments(step.embeddings).mean
 
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the penalty with its centre."""

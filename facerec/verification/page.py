@@ -17,7 +17,7 @@ from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed, plain, provenance_of, to_json
 from facerec.report.figures import Drawing, Drawings, slug
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
-from facerec.report.table import Table, facts_table, text_table
+from facerec.report.table import Table, facts_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, describe_result
@@ -221,7 +221,7 @@ def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Sect
         [words.number(row[key], ".4g") if key == "score" else str(row[key]) for key in headings]
         for row in rows[: 2 * HARDEST + LISTED]
     ]
-    blocks: list[Block] = [text_table("Pairs that err most", headings, listed, words=headings)]
+    blocks: list[Block] = [Table("Pairs that err most", headings, listed, words=headings)]
     if result.notes:
         blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
     said = [*remarks_of(result), f"intervals: {result.basis}"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_no_node_is_named_like_a_normalisation(tiny_onnx: bytes) -> None:
 
 
 def test_only_batch_norms_before_a_layer_stay(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
-    operators = parse_onnx(tiny_onnx, "tiny").operators
+    operators = Counter(node.op_type for node in onnx.load_from_string(tiny_onnx).graph.node)
     names = [name for name, _ in tiny_model.backbone.named_modules()]
     before = [name for name in names if name.endswith(".bn1") or name == "bn2"]
     assert operators["BatchNormalization"] == len(before) == 9

@@ -19,6 +19,7 @@ from facerec.heads import (
     combination_warnings,
     create_regularizer,
 )
+from facerec.heads.norm_regularizer import global_moments
 
 
 def embeddings(rows=7, size=5, seed=0, dtype=torch.float64, scale=3.0):
@@ -120,7 +121,7 @@ def test_micro_batches_equal_the_big_batch(config):
     for module in (whole, parts):
         module(embeddings(seed=5))  # a first step, so that averages and the radius have started
     big = whole(x)
-    mean = parts.global_mean_norm(x) if parts.couples_samples else None
+    mean = global_moments(x).mean if parts.couples_samples else None
     small = [
         parts(piece, mean_norm=mean, update=i == 0).loss / 3 for i, piece in enumerate(x.chunk(3))
     ]

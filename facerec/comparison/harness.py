@@ -195,7 +195,7 @@ class Harness:
     def _paths(self, arm: Arm | None) -> dict[int, Path]:
         """Return where the final runs lie, by seed; none where all trials failed."""
         seeds = self._untrained if arm is None else self.comparison.repetitions
-        if arm and self.search.is_done(arm) and not self.search.best(arm):
+        if arm and self.search.has_failed(arm):
             seeds = 0
         folder = self.folder / "finals" / _name(arm)
         return {seed: folder / f"seed-{seed}.npz" for seed in range(seeds)}

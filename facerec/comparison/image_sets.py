@@ -100,7 +100,7 @@ class ImageSet:
         """
         sizes = np.bincount(labels, minlength=len(class_names))
         kept_classes = np.flatnonzero(sizes >= 2)
-        lone = np.flatnonzero(sizes == 1)
+        lone = [class_names[c] for c in np.flatnonzero(sizes == 1).tolist()]
         if len(kept_classes) < 2:
             raise DatasetError(
                 f"{where}: {len(kept_classes)} of {len(sizes):,} classes have two images or more, "
@@ -118,11 +118,10 @@ class ImageSet:
         if train_classes is not None:
             self.train_classes = int((kept_classes < train_classes).sum())
         self.notes = list(notes)
-        if len(lone):
-            names = _some([class_names[c] for c in lone.tolist()])
+        if lone:
             self.notes.append(
                 f"{where}: {len(lone):,} of {len(sizes):,} classes have one image, which has no "
-                f"other to be compared with, and are left out: {names}"
+                f"other to be compared with, and are left out: {_some(lone)}"
             )
         if empty := int((sizes == 0).sum()):
             self.notes.append(f"{where}: {empty:,} of {len(sizes):,} classes have no image")

@@ -43,7 +43,7 @@ class _Row:
     @property
     def kind(self) -> str:
         """What makes two losses the same but for their settings."""
-        return type(self).__name__
+        return getattr(self, "name", type(self).__name__)
 
     @property
     def search(self) -> dict[str, Range]:
@@ -59,7 +59,7 @@ class _Row:
     @property
     def views(self) -> int:
         """How many augmented views of each image a batch must hold."""
-        return 1
+        return int(getattr(self, "settings", {}).get("views", 1))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -101,16 +101,6 @@ class MetricLoss(_Row):
     def entry(self) -> Entry:
         """Its row of the table."""
         return TABLE[self.name]
-
-    @property
-    def kind(self) -> str:
-        """See `_Row.kind`."""
-        return self.name
-
-    @property
-    def views(self) -> int:
-        """See `_Row.views`."""
-        return int(self.settings.get("views", 1))
 
     @property
     def cosine_factor(self) -> float:

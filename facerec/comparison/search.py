@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from facerec.comparison.protocol import (
 from facerec.errors import ComparisonError, message_line
 from facerec.files import open_regular
 from facerec.libraries import Library
-from facerec.recipe import from_dict, to_dict
+from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     import optuna
@@ -116,6 +116,10 @@ class Search:
         """Tell whether all trials of an arm have ended."""
         return len(self.finished(arm)) >= self.budget(arm)
 
+    def has_failed(self, arm: Arm) -> bool:
+        """Tell whether all trials of an arm have ended without a score."""
+        return self.is_done(arm) and all(trial.value is None for trial in self.finished(arm))
+
     def best(self, arm: Arm) -> Trial | None:
         """Return the trial that `best_of` chooses."""
         return best_of(self.trials(arm))
@@ -125,8 +129,9 @@ class Search:
         found = []
         for trial in self.finished(arm):
             setting = {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
-            folds = _stored_fits(trial)
-            scores, seconds = tuple(fit.score for fit in folds), sum(fit.seconds for fit in folds)
+            fits = _stored_fits(trial)
+            scores = tuple(fit["score"] for fit in fits)
+            seconds = sum(fit["seconds"] for fit in fits)
             failure = trial.user_attrs.get("failure")
             found.append(Trial(trial.number, setting, trial.value, scores, seconds, failure))
         return tuple(found)
@@ -139,15 +144,15 @@ class Search:
             trial = self._next(arm)
         setting = {r.field: r.value(_suggest(trial, r)) for r in arm.ranges}
         stored, scores = _stored_fits(trial), []
-        trained = fit(arm.at(setting), len(stored))
+        trained = map(to_dict, fit(arm.at(setting), len(stored)))
         for fold, result in enumerate(chain(stored, trained)):
             if fold >= len(stored):
-                trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
-            if result.score is None:
-                trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
+                trial.set_user_attr(f"fold {fold}", json.dumps(result))
+            if result["score"] is None:
+                trial.set_user_attr("failure", f"fold {fold}: {result['failure']}")
                 self._studies[arm.name].tell(trial, state=optuna.trial.TrialState.FAIL)
                 return
-            scores.append(result.score)
+            scores.append(result["score"])
         self._studies[arm.name].tell(trial, float(np.mean(scores)))
 
     def _next(self, arm: Arm) -> optuna.Trial:
@@ -258,13 +263,11 @@ class Search:
             ) from error
 
 
-def _stored_fits(trial: optuna.Trial | optuna.trial.FrozenTrial) -> list[Fit]:
-    """Return a trial's folds so far."""
+def _stored_fits(trial: optuna.Trial | optuna.trial.FrozenTrial) -> list[dict[str, Any]]:
+    """Return a trial's folds so far, as JSON types."""
     attributes = trial.user_attrs
-    fits: list[Fit] = []
-    while (name := f"fold {len(fits)}") in attributes:
-        fits.append(from_dict(Fit, json.loads(attributes[name]), name))
-    return fits
+    names = takewhile(attributes.__contains__, (f"fold {fold}" for fold in count()))
+    return [json.loads(attributes[name]) for name in names]
 
 
 def _suggest(trial: optuna.Trial, limits: Range) -> float:

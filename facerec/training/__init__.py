@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from facerec.training.data_parallel import DataParallel
     from facerec.training.distillation import Distillation
     from facerec.training.finetuning import Finetune
     from facerec.training.initialization import Init
+    from facerec.training.network import DataParallel
     from facerec.training.optimization import (
         SGD,
         Adam,

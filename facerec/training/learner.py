@@ -22,14 +22,13 @@ from facerec.errors import RecipeError
 from facerec.heads.classifier import MarginClassifier
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
-from facerec.training.data_parallel import data_parallel
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, set_class_means, start_from_weights
 from facerec.training.monitor import Figures
-from facerec.training.network import FromPixels
+from facerec.training.network import FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate

@@ -1,15 +1,24 @@
-"""The backbone as a step runs it: pixels in, raw embeddings out, compiled where that pays."""
+"""The backbone as a step runs it: pixels in, raw embeddings out, compiled and on several ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
-from typing import cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
 
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
 
 from facerec.backbones import Preprocessing, normalize
-from facerec.errors import TrainingError, message_line
+from facerec.errors import RecipeError, TrainingError, message_line
+from facerec.limits import Checked, Limits
 
 
 class FromPixels(nn.Module):
@@ -48,3 +57,41 @@ def explain_compile_errors() -> Iterator[None]:
             f"torch.compile cannot compile the backbone here ({reason}); "
             "on a GPU it needs Triton and a C compiler; train with --compile False"
         ) from error
+
+
+@dataclass(frozen=True)
+class DataParallel(Checked):
+    """How several processes average the gradients of the backbone (DistributedDataParallel)."""
+
+    bucket_mb: Annotated[int, Limits(1, 2**20)] = 25
+    """Megabytes of gradients that travel together while backward goes on."""
+    compression: Literal["none", "bf16", "fp16"] = "none"
+    """Numbers in which gradients travel; half the bytes, and rounded sums."""
+
+
+def data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
+    """Return the model with gradients that are averaged over the processes.
+
+    Raises:
+        RecipeError: a compression that this backend does not have.
+    """
+    # Running statistics go into no training step; rank 0's are shared before they are used. torch
+    # 2.13 has another name for the switch.
+    names = inspect.signature(DistributedDataParallel).parameters
+    switch = next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in names)
+    unshared: dict[str, Any] = {switch: False}
+    wrapped = DistributedDataParallel(
+        model,
+        bucket_cap_mb=config.bucket_mb,
+        gradient_as_bucket_view=True,  # or every gradient would be there twice
+        **unshared,
+    )
+    if config.compression != "none":
+        # As torch checks too late, and not in a sentence.
+        if config.compression == "bf16" and dist.get_backend() != "nccl":
+            raise RecipeError(
+                "data_parallel.compression bf16 needs GPUs that talk through NCCL; use fp16 or none"
+            )
+        hooks = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
+        wrapped.register_comm_hook(None, hooks[config.compression])
+    return wrapped

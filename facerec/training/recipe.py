@@ -12,10 +12,10 @@ from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
 from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
-from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
+from facerec.training.network import DataParallel
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
 

@@ -24,7 +24,7 @@ MAX_LINE = 1 << 24
 """Bytes of a line; a file with a longer one is no table."""
 
 
-class Table:
+class TextTable:
     """A table whose columns are known and whose rows are read as they are asked for, once.
 
     Args:

@@ -34,7 +34,7 @@ from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
 from facerec.records.tar_shards import index_shard
-from facerec.tables import Table
+from facerec.tables import TextTable
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.verification.protocols.lists import read_content
@@ -161,7 +161,7 @@ def test_a_temporary_name_is_nobody_elses_until_it_is_whole(tmp_path: Path, priv
 READ: dict[str, Callable[[Path], object]] = {
     "image": lambda path: FolderImages(path.parent, [path.name]).encoded(0),
     "hash": sha256,
-    "table": Table,
+    "table": TextTable,
     "text": read_text,
     "property": read_property,
     "list": read_list,

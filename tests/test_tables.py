@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import DatasetError, PackError
-from facerec.tables import MAX_LINE, Table
+from facerec.tables import MAX_LINE, TextTable
 from tests.helpers.examples import examples
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]
@@ -31,16 +31,16 @@ def test_all_ways_to_write_a_table_give_the_same(
         writer = csv.writer(file, delimiter=separator, lineterminator=end)
         writer.writerow(["subject_id", "more", "image_id"])
         writer.writerows([[subject, "x", image] for image, subject in ROWS])
-    rows = Table(tmp_path / "t.csv").rows(["image_id", "subject_id"])
+    rows = TextTable(tmp_path / "t.csv").rows(["image_id", "subject_id"])
     assert list(rows) == list(zip([2, 3, 4], ROWS, strict=True))
 
 
 def test_blanks_and_empty_lines_do_not_count(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "\n a , b \n\n 1 , \n , \n2,3\n")
-    table = Table(path)
+    table = TextTable(path)
     assert (table.line, table.columns) == (2, ["a", "b"])
     assert list(table.rows(["b", "a"])) == [(4, ("", "1")), (6, ("3", "2"))]
-    assert list(Table(path).rows(["a"])) == [(4, ("1",)), (6, ("2",))]
+    assert list(TextTable(path).rows(["a"])) == [(4, ("1",)), (6, ("2",))]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, content: bytes, sent
     path = write(tmp_path / "t.csv", content)
     for error in (DatasetError, PackError):
         with pytest.raises(error, match=sentence) as found:
-            list(Table(path, error).rows(["a"]))
+            list(TextTable(path, error).rows(["a"]))
         assert len(str(found.value)) < 600 and "\n" not in str(found.value)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
         with pytest.raises(DatasetError, match="the table cannot be read"):
-            Table(path)
+            TextTable(path)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -78,7 +78,7 @@ def test_any_bytes_are_read_or_refused(
 ) -> None:
     path = write(tmp_path_factory.mktemp("any") / "t.csv", content)
     try:
-        table = Table(path)
+        table = TextTable(path)
         assert all(len(fields) == 1 for _, fields in table.rows(table.columns[:1] or ["a"]))
     except DatasetError as error:
         assert str(error).startswith(str(path))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import is_missing
 from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner
@@ -167,7 +167,7 @@ def read_members(
             subject, or no image with a group.
     """
     recorded: dict[str, tuple[str, str]] = {}
-    table = Table(path)
+    table = TextTable(path)
     wanted = ["image_id", "subject_id", *([] if group is None else [group])]
     for line, (image, subject, *groups) in table.rows(wanted):
         if not image or not subject or image in recorded:

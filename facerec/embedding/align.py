@@ -30,7 +30,7 @@ from facerec.errors import (
 from facerec.files import check_regular, sha256
 from facerec.libraries import cv2
 from facerec.names import is_missing, same_name
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
 # Left is the viewer's left.
@@ -219,7 +219,7 @@ class PointsTable(Aligner):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._points: dict[str, NDArray[np.float64]] = {}
-        table = Table(self.path)
+        table = TextTable(self.path)
         for line, (image_id, *numbers) in table.rows(_COLUMNS):
             if all(map(is_missing, numbers)):
                 continue

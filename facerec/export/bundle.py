@@ -39,7 +39,7 @@ from facerec.files import atomic_folder, check_replaceable, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
-from facerec.verification.compare import Comparison, compare
+from facerec.verification.compare import PairedComparison, compare
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -56,7 +56,7 @@ class BundleReport:
     """The contents of ``facerec.json``."""
     parity: Mapping[str, Sequence[ParityRow]]
     """File → its comparisons with torch."""
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[PairedComparison]
     """Of int8 with float32, on each bench."""
 
 
@@ -144,7 +144,7 @@ def _write_all(
     begin("loading it with every consumer")
     photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
     consumers = check_consumers(folder / ONNX_FILE, model, photos)
-    comparisons: list[Comparison] = []
+    comparisons: list[PairedComparison] = []
     variants: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
     if options.int8 is not None:
@@ -228,7 +228,7 @@ def _verify(
     ]
 
 
-def _accuracy(bench: Bench, comparison: Comparison) -> dict[str, Any]:
+def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
     """Return what int8 costs on a bench, as JSON types."""
     row = next(row for row in comparison.rows if row.figure == "accuracy")
     return {

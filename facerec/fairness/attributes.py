@@ -33,7 +33,7 @@ from facerec.fairness.groupings import (
 )
 from facerec.names import is_missing
 from facerec.records.images import check_unique, text_array
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 MOST_NUMBERS = 12
 """Different numbers that are taken for groups, such as grades; more of them are measurements."""
@@ -142,7 +142,7 @@ def read_attributes(
     path = Path(path)
     if not groups:
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
-    text = Table(path)
+    text = TextTable(path)
     if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     families = [_FAMILY] if _FAMILY in text.columns else []

@@ -23,7 +23,7 @@ from facerec.names import same_name, same_names
 from facerec.progress import Progress
 from facerec.records.decode import orientation
 from facerec.records.packs import Pack
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 OnError = Literal["error", "skip"]
 
@@ -593,7 +593,7 @@ def _read_names(
     path: Path, pack: Pack, first: NDArray[np.int64]
 ) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
     """Read the ids of some entries, and the subjects on them if there is a column."""
-    table = Table(path, PackError)
+    table = TextTable(path, PackError)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]
     if [fields[0] for fields in rows] != [str(entry) for entry in range(2 * len(pack))]:

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from facerec.errors import DatasetError
 from facerec.files import atomic_path
 from facerec.names import is_missing
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 Kind = Literal["wrong_label", "mixture", "merge", "duplicate"]
 
@@ -76,7 +76,7 @@ def read_proposals(path: Path) -> list[Proposal]:
         DatasetError: it cannot be read, lacks a column, or a row is of no known kind, has a score
             that is no number, an ``accept`` other than yes or no, or names nothing to change.
     """
-    table = Table(path)
+    table = TextTable(path)
     return [_proposal(fields, table.where(line)) for line, fields in table.rows(COLUMNS)]
 
 

@@ -18,7 +18,7 @@ from facerec.records.dataset import FaceDataset
 from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages, read_text
 from facerec.records.tar_shards import TarImages, is_tar_shards
-from facerec.tables import Table
+from facerec.tables import TextTable
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
         DatasetError: the file cannot be read, has neither column, or names somebody or something
             that is not in the set.
     """
-    table = Table(path)
+    table = TextTable(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
     if not columns:
         raise DatasetError(

@@ -44,7 +44,7 @@ class PairedFigure:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """How the second of two results differs from the first."""
 
     first: str
@@ -80,7 +80,7 @@ class Comparison:
         return dict(plain(document))
 
 
-def compare(first: VerificationResult, second: VerificationResult) -> Comparison:
+def compare(first: VerificationResult, second: VerificationResult) -> PairedComparison:
     """Return the differences, second minus first, between two results on the same pairs.
 
     Every figure is computed anew on the pairs that have a score in both. Intervals are those of
@@ -127,7 +127,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> Comparison
                 difference = Estimate(value, interval, remark=remark)
         rows.append(PairedFigure(name, a, b, difference, reliable))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
-    return Comparison(
+    return PairedComparison(
         first=describe_result(first),
         second=describe_result(second),
         mated=int(same.sum()),

@@ -12,7 +12,7 @@ from facerec.report.tidy import figure_row, tidy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from facerec.verification.compare import Comparison
+    from facerec.verification.compare import PairedComparison
     from facerec.verification.evaluation import (
         AccuracyEstimate,
         TprEstimate,
@@ -27,7 +27,7 @@ def result_figures(result: VerificationResult, bench: str | None = None) -> pd.D
     return tidy({"bench": bench or result.name, **row} for row in _rows(result))
 
 
-def comparison_figures(comparison: Comparison) -> pd.DataFrame:
+def comparison_figures(comparison: PairedComparison) -> pd.DataFrame:
     """Return every figure of both results and their difference, second minus first."""
     rows, bench = [], f"A: {comparison.first}; B: {comparison.second}"
     for row in comparison.rows:

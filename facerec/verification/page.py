@@ -20,7 +20,7 @@ from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.table import Table, facts_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
-from facerec.verification.compare import Comparison, describe_result
+from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
@@ -64,7 +64,7 @@ def write_report(
     folder: str | Path,
     results: Results,
     *,
-    comparisons: Sequence[Comparison] = (),
+    comparisons: Sequence[PairedComparison] = (),
     searches: Sequence[IdentificationResult] = (),
     command: str | None = None,
 ) -> Path:
@@ -102,7 +102,9 @@ def write_report(
         if tables
         else None,
         *(
-            Section("Comparison", [figures_table("", one, remarks_of_differences(comparison))])
+            Section(
+                "PairedComparison", [figures_table("", one, remarks_of_differences(comparison))]
+            )
             for comparison, one in zip(comparisons, differences, strict=True)
         ),
         Section("Curves", curves[1:]) if curves else None,
@@ -145,7 +147,9 @@ def write_report(
 
 
 def _findings(
-    results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
+    results: Results,
+    comparisons: Sequence[PairedComparison],
+    searches: Sequence[IdentificationResult],
 ) -> Iterator[FindingLine]:
     for name, result in results.items():
         figures = result_figures(result)

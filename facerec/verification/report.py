@@ -9,7 +9,7 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import figures_table
-from facerec.verification.compare import Comparison, describe_result
+from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
@@ -23,7 +23,7 @@ THRESHOLD_ADVICE = (
 )
 
 
-def pairs_of(one: VerificationResult | Comparison) -> str:
+def pairs_of(one: VerificationResult | PairedComparison) -> str:
     """Return how many pairs of both kinds have a score."""
     return f"{one.mated:,} mated and {one.non_mated:,} non-mated pairs"
 
@@ -52,7 +52,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
         _say(console, f"pair {failure.pair}: {failure.reason}", "yellow")
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
+def print_comparison(comparison: PairedComparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
     _say(console, f"A: {comparison.first}; B: {comparison.second}", "bold")
@@ -74,7 +74,7 @@ def remarks_of(result: VerificationResult | IdentificationResult) -> list[str]:
     return remarks if result.align is None else [*remarks, alignment_words(result.align)]
 
 
-def remarks_of_differences(comparison: Comparison) -> list[str]:
+def remarks_of_differences(comparison: PairedComparison) -> list[str]:
     """Return what the differences of a comparison rest on, a sentence each."""
     return [
         f"On {pairs_of(comparison)} with a score in both; {comparison.left_out:,} are left out. "

@@ -13,10 +13,10 @@ from facerec.errors import MetricError
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
-from facerec.verification.compare import Comparison, PairedFigure, compare
+from facerec.verification.compare import PairedComparison, PairedFigure, compare
 
 
-def row(comparison: Comparison, figure: str) -> PairedFigure:
+def row(comparison: PairedComparison, figure: str) -> PairedFigure:
     return next(row for row in comparison.rows if row.figure == figure)
 
 

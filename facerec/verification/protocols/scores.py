@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import is_missing, same_name
 from facerec.statistics.rates import sort_scores
-from facerec.tables import Table
+from facerec.tables import TextTable
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, file_source, read_lines
 
@@ -209,7 +209,7 @@ def _read(
 ) -> tuple[Sequence[int], dict[str, tuple[str, ...]]]:
     """Return the numbers of the lines, and the texts of some columns."""
     if header:
-        table = Table(path)
+        table = TextTable(path)
         rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
     else:
         places, rows = [columns.index(name) for name in wanted], []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.names import same_name
 from facerec.records.images import FolderImages
-from facerec.tables import Table
+from facerec.tables import TextTable
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.lists import file_source, parse_number
 from facerec.verification.protocols.matlab import many, read_mat
@@ -127,7 +127,7 @@ def _read_searches(
     """Read galleries and probes of 1:N, and the subject of every template."""
     read: dict[str, NDArray[np.int64]] = {}
     for name, path in lists.items():
-        table = Table(path)
+        table = TextTable(path)
         numbers = [
             (line, *(parse_number(field, table.where(line)) for field in fields))
             for line, fields in table.rows(["TEMPLATE_ID", "SUBJECT_ID"])

@@ -258,7 +258,7 @@ def test_ctrl_c_reaches_all_ranks_and_is_repeated_by_torchrun(workplace: Path) -
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("place", ["open_dataset", "check_same_run", "write_manifest"])
+@pytest.mark.parametrize("place", ["open_dataset", "check_same_run", "_git_commit"])
 def test_ctrl_c_before_the_first_step_says_what_is_there(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +298,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first
     shutil.rmtree(run / "checkpoints")
     for flags, words in (
         (["--optimizer.lr", "0.3"], "other values of optimizer.lr"),
-        (["--data.path", "more"], "more: has 63 images, not 56"),
+        (["--data.path", "more"], "more: its images are 63 and were 56"),
     ):
         write_training_set(trained / "more", people=7, images=9)
         sentence = refused(

@@ -1,0 +1,356 @@
+"""From a score to a likelihood ratio: how many times better one subject explains it than two.
+
+The log-likelihood ratio of a score is a smooth function of it, fitted by logistic regression with
+mated and non-mated comparisons of equal weight (Brümmer and du Preez, CSL 20, 2006) on a natural
+cubic spline (Harrell, Regression Modeling Strategies, 2015, 2.4.5). A higher score never speaks
+more for two subjects. Where the comparisons end the function ends too, and says so (Vergeer et al.,
+Science & Justice 56, 2016). Its variance is that of sums over comparisons that share subjects.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, stdtrit
+
+from facerec.errors import MetricError
+from facerec.statistics.clustered import (
+    MIN_EFFECTIVE,
+    ClusteredFigure,
+    ClusteredShare,
+    Sums,
+)
+from facerec.statistics.intervals import Interval, check_confidence
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.integer[Any]]
+
+CELLS = 2000
+"""Cells of cosine similarity, each 0.001 wide."""
+CENTRES = (np.arange(CELLS) + 0.5) * (2 / CELLS) - 1
+
+KNOTS = 5
+"""Of the spline, at equal distances between its ends."""
+
+FEWEST = (2, 10)
+"""Subjects that mated comparisons must have at or below the lower end, and non-mated ones at or
+above the upper end: there five pairs, since a few labels that are wrong make high scores."""
+
+
+def cell_of(scores: ArrayLike) -> NDArray[np.int64]:
+    """Return the cell of each cosine similarity, 0 to `CELLS` − 1."""
+    cells = np.floor((np.asarray(scores, np.float64) + 1) * (CELLS / 2))
+    return np.clip(cells, 0, CELLS - 1).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCounts:
+    """Comparisons of all images of some subjects, counted by subject and cell of the score."""
+
+    mated: Counts
+    """``(G, CELLS)``, each comparison at its subject."""
+    non_mated: Counts
+    """``(G, CELLS)``, each comparison at both of its subjects."""
+    images: Counts
+    """Of each subject, ``(G,)``."""
+
+    @classmethod
+    def of_pairs(cls, scores: ArrayLike, first: ArrayLike, second: ArrayLike) -> ScoreCounts:
+        """Count single comparisons of all images; equal subjects make a mated one.
+
+        Args:
+            scores: cosine similarities, ``(N,)``.
+            first: subject on one side, ``(N,)`` integers from 0.
+            second: the one on the other side, ``(N,)``.
+        """
+        left, right, cell = np.asarray(first), np.asarray(second), cell_of(scores)
+        size = int(max(left.max(), right.max())) + 1
+        same = left == right
+
+        def count(who: Counts, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+            flat = np.bincount(who[which] * CELLS + cell[which], minlength=size * CELLS)
+            return flat.reshape(size, CELLS)
+
+        mated = count(left, same)
+        made = mated.sum(axis=1)
+        images = np.rint((1 + np.sqrt(1 + 8 * made)) / 2).astype(np.int64)
+        return cls(mated, count(left, ~same) + count(right, ~same), images)
+
+    @functools.cached_property
+    def totals(self) -> tuple[Array, Array]:
+        """Mated and non-mated comparisons in each cell, ``(CELLS,)`` each."""
+        return self.mated.sum(axis=0) * 1.0, self.non_mated.sum(axis=0) / 2
+
+    @functools.cached_property
+    def weights(self) -> Array:
+        """Weight of each mated comparison of a subject, ``(G,)``.
+
+        n images make n (n − 1)/2 comparisons that tell little more of other people than a few do;
+        a subject counts as the square root of its images less one.
+        """
+        made = np.maximum(self.mated.sum(axis=1), 1)
+        return np.asarray(np.sqrt(np.maximum(self.images - 1, 0)) / made)
+
+
+def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
+    """Return the cost of log-likelihood ratios in bits: 0 is perfect, 1 is what saying 0 costs.
+
+    ½ [mean log₂(1 + e^−mated) + mean log₂(1 + e^non-mated)] (Brümmer and du Preez, CSL 20, 2006).
+
+    Args:
+        log_ratios: of each cell, natural logarithms, ``(C,)``.
+        mated: comparisons in each cell, ``(C,)``.
+        non_mated: the same.
+    """
+    values = np.asarray(log_ratios, np.float64)
+    same = float(mated @ np.logaddexp(0, -values) / mated.sum())
+    return (same + float(non_mated @ np.logaddexp(0, values) / non_mated.sum())) / math.log(4)
+
+
+def cost_of(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure:
+    """Return `cllr` of the log-likelihood ratios of cells with what each subject adds to it."""
+    kinds, value = [], 0.0
+    for each, total, sign, sides in (
+        (counts.mated, counts.totals[0], -1, 1),
+        (counts.non_mated, counts.totals[1], 1, 2),
+    ):
+        costs = np.logaddexp(0, sign * log_ratios) / math.log(4)
+        mean = float(total @ costs / total.sum())
+        value += mean
+        added = (costs - mean) / total.sum()
+        squares = float(total @ added**2)
+        loads = each.sum(axis=1) * 1.0
+        crossing = squares if sides == 2 else 0.0
+        kinds.append(Sums(each @ added, loads, float(total.sum()), squares, crossing))
+    return ClusteredFigure.of_kinds(value, kinds)
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodRatio:
+    """The log-likelihood ratio of cosine similarities, its variance, and where both end."""
+
+    knots: Array
+    """Of the spline, cosines, ``(K,)``."""
+    coefficients: Array
+    """Of its terms, see `spline`, ``(K,)``."""
+    covariance: Array
+    """Of the coefficients, ``(K, K)``."""
+    low: float
+    """Cosine below which too few mated comparisons lie."""
+    high: float
+    """Cosine above which too few non-mated comparisons lie."""
+    subjects: int
+    effective: float
+    """Effective number of subjects, the least of both kinds of comparisons."""
+    mated: int
+    non_mated: int
+    strangers: Array
+    """Share of non-mated comparisons that score as high, ``(T, 4)``: a cosine, the share and the
+    limits of its 95 % interval."""
+
+    @classmethod
+    def fit(cls, counts: ScoreCounts) -> LikelihoodRatio:
+        """Fit the function to all comparisons of some subjects.
+
+        Raises:
+            MetricError: too few subjects, or kinds of scores that do not overlap.
+        """
+        weights = counts.weights
+        mated, others = weights @ counts.mated, counts.totals[1]
+        sums = mated.sum(), others.sum()
+        if min(sums) == 0:
+            raise MetricError("a calibration needs mated and non-mated comparisons")
+        same, different = mated / sums[0], others / sums[1]
+        low, high = _ends(counts)
+        if not low < high:
+            raise MetricError(
+                "mated and non-mated scores hardly overlap, or are those of a handful of people: "
+                "no likelihood ratio between them can be told; calibrate on more people"
+            )
+        knots = np.linspace(low, high, KNOTS)
+        coefficients, inverse = _regress(same, different, knots)
+        terms = spline(CENTRES, knots)
+        chance = expit(terms @ coefficients)
+        # What a comparison in each cell adds to the coefficients.
+        of_same = (1 - chance)[:, None] * terms @ inverse / sums[0]
+        of_different = -chance[:, None] * terms @ inverse / sums[1]
+        loads = (
+            weights * counts.mated.sum(axis=1) / sums[0],
+            counts.non_mated.sum(axis=1) / sums[1],
+        )
+        changes = -(weights[:, None] * (counts.mated @ of_same)) / (1 - loads[0])[:, None]
+        changes -= (counts.non_mated @ of_different) / (1 - loads[1])[:, None]
+        size = len(changes)
+        spread = changes.T @ changes - np.outer(changes.sum(axis=0), changes.sum(axis=0)) / size
+        # Comparisons of two subjects are in the changes of both.
+        twice = (of_different * others[:, None]).T @ of_different
+        single = (of_same * (weights**2 @ counts.mated)[:, None]).T @ of_same
+        return cls(
+            knots=knots,
+            coefficients=coefficients,
+            covariance=_at_least((size - 1) / size * spread - twice, single + twice),
+            low=low,
+            high=high,
+            subjects=size,
+            effective=min(float(load.sum() ** 2 / (load**2).sum()) for load in loads),
+            mated=int(counts.totals[0].sum()),
+            non_mated=int(counts.totals[1].sum()),
+            strangers=_strangers(counts),
+        )
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> LikelihoodRatio:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: a field is missing or of another form.
+        """
+        try:
+            read: dict[str, Any] = {
+                field.name: np.array(note[field.name], np.float64)
+                if field.name in ("knots", "coefficients", "covariance", "strangers")
+                else note[field.name] * 1
+                for field in fields(cls)
+            }
+            found = cls(**read)
+            sizes = found.coefficients.shape, found.covariance.shape, found.strangers.shape[1:]
+            if sizes != (found.knots.shape, found.knots.shape * 2, (4,)):
+                raise ValueError("its arrays do not fit together")
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a field is missing or of another kind: {error}") from error
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in vars(self).items()
+            if name != "_rising"
+        }
+
+    def stranger(self, score: float) -> tuple[float, Interval]:
+        """Return the share of non-mated comparisons that score as high, and its interval."""
+        at, *columns = self.strangers.T
+        with np.errstate(divide="ignore"):
+            logs = [np.log(np.maximum(column, 1e-300)) for column in columns]
+        value, low, high = (float(np.exp(np.interp(score, at, column))) for column in logs)
+        return value, Interval(low, high, 0.95, "delete-one-subject jackknife")
+
+    def log_ratio(self, scores: ArrayLike) -> Array:
+        """Return natural log-likelihood ratios; beyond an end that of the end.
+
+        Args:
+            scores: cosine similarities of any shape.
+        """
+        grid, rising = self._rising
+        inside = np.clip(np.asarray(scores, np.float64), self.low, self.high)
+        return np.asarray(np.interp(inside, grid, rising))
+
+    @functools.cached_property
+    def _rising(self) -> tuple[Array, Array]:
+        grid = np.linspace(self.low, self.high, CELLS)
+        return grid, np.maximum.accumulate(spline(grid, self.knots) @ self.coefficients)
+
+    def interval(self, score: float, confidence: float = 0.95) -> Interval:
+        """Return the interval of the log-likelihood ratio of a score, over subjects.
+
+        Beyond an end it has one limit: the ratio is at least, or at most, that of the end.
+
+        Raises:
+            MetricError: an impossible confidence.
+        """
+        check_confidence(confidence)
+        if self.effective < MIN_EFFECTIVE:
+            return Interval(-math.inf, math.inf, confidence, "none", "too few subjects")
+        inside = min(max(score, self.low), self.high)
+        terms = spline(np.array([inside]), self.knots)[0]
+        error = math.sqrt(float(terms @ self.covariance @ terms))
+        margin = float(stdtrit(self.effective - 1, (1 + confidence) / 2)) * error
+        centre = float(self.log_ratio(inside))
+        return Interval(
+            -math.inf if score < self.low else centre - margin,
+            math.inf if score > self.high else centre + margin,
+            confidence,
+            "delete-one-subject jackknife of the regression",
+        )
+
+
+def _strangers(counts: ScoreCounts) -> Array:
+    """Return the table of `LikelihoodRatio.strangers`, up to the highest score of all."""
+    last = int(np.flatnonzero(counts.totals[1])[-1])
+    rows = []
+    for score in CENTRES[: last + 1 : CELLS // 200]:
+        share = false_match_share(counts, score)
+        interval = share.interval()
+        rows.append((score - 1 / CELLS, share.value, interval.low, interval.high))
+    return np.array(rows)
+
+
+def false_match_share(counts: ScoreCounts, score: float) -> ClusteredShare:
+    """Return the share of non-mated comparisons whose score is in the cell of a score or above."""
+    involved = counts.non_mated[:, cell_of(score) :].sum(axis=1)
+    return ClusteredShare.from_involved(int(involved.sum()) // 2, involved, counts.images)
+
+
+def spline(scores: ArrayLike, knots: Array) -> Array:
+    """Return the terms of a natural cubic spline, linear beyond its knots, ``(N, K)``."""
+    at = np.asarray(scores, np.float64)[:, None]
+    last = knots[-1] - knots[-2]
+
+    def cube(knot: Array) -> Array:
+        return np.asarray(np.maximum(at - knot, 0) ** 3)
+
+    inner = knots[:-2]
+    terms = (
+        cube(inner)
+        - cube(knots[-2]) * (knots[-1] - inner) / last
+        + cube(knots[-1]) * (knots[-2] - inner) / last
+    )
+    return np.concatenate([np.ones_like(at), at, terms / (knots[-1] - knots[0]) ** 2], axis=1)
+
+
+def _regress(same: Array, different: Array, knots: Array) -> tuple[Array, Array]:
+    """Return coefficients of greatest likelihood, and the inverse of the information."""
+    terms, weight = spline(CENTRES, knots), same + different
+    found, ridge = np.zeros(len(knots)), 1e-12 * np.eye(len(knots))
+
+    def loss(coefficients: Array) -> float:
+        value = terms @ coefficients
+        return float(weight @ np.logaddexp(0, value) - same @ value)
+
+    for _ in range(200):
+        chance = expit(terms @ found)
+        gradient = terms.T @ (weight * chance - same)
+        information = (terms * (weight * chance * (1 - chance))[:, None]).T @ terms + ridge
+        step = np.linalg.solve(information, gradient)
+        if gradient @ step < 1e-16:
+            break
+        while loss(found - step) > loss(found) and np.abs(step).max() > 1e-9:
+            step /= 2  # Newton's step may go too far
+        found = found - step
+    return found, np.linalg.inv(information)
+
+
+def _ends(counts: ScoreCounts) -> tuple[float, float]:
+    """Return the lowest and the highest score at or beyond which there are enough subjects."""
+    from_below = (np.cumsum(counts.mated, axis=1) > 0).sum(axis=0)
+    from_above = (np.cumsum(counts.non_mated[:, ::-1], axis=1) > 0).sum(axis=0)[::-1]
+    low, high = np.flatnonzero(from_below >= FEWEST[0]), np.flatnonzero(from_above >= FEWEST[1])
+    if not (low.size and high.size):
+        return math.inf, -math.inf
+    return float(CENTRES[low[0]]), float(CENTRES[high[-1]])
+
+
+def _at_least(matrix: Array, least: Array) -> Array:
+    """Return the matrix with no direction's variance below that of another."""
+    root = np.linalg.cholesky(least + 1e-18 * np.trace(least) * np.eye(len(least)))
+    inverse = np.linalg.inv(root)
+    values, vectors = np.linalg.eigh(inverse @ matrix @ inverse.T)
+    turned = root @ vectors
+    return np.asarray((turned * np.maximum(values, 1)) @ turned.T)

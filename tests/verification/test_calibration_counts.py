@@ -1,0 +1,74 @@
+"""Comparisons counted for a calibration, against single ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cell_of
+from facerec.statistics.costs import min_cllr
+from facerec.statistics.rates import roc_curve
+from facerec.verification.calibration import (
+    MOST_IMAGES,
+    count_scores,
+    cross_validate,
+    draw_images,
+    least_cllr,
+)
+from facerec.verification.scoring import tiles
+
+
+def people(subjects: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    who = np.repeat(np.arange(subjects), 1 + generator.integers(4, size=subjects))
+    centres = generator.standard_normal((subjects, 16))
+    vectors = centres[who] + 0.6 * generator.standard_normal((who.size, 16))
+    order = generator.permutation(who.size)
+    return vectors[order].astype(np.float32), who[order]
+
+
+@pytest.mark.parametrize("size", [7, 1024])
+def test_tiles_count_what_single_comparisons_count(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("facerec.verification.calibration.tile_size", lambda device: size)
+    vectors, who = people(30)
+    counts = count_scores(vectors, who)
+    sample = tiles.Sample(vectors, who)
+    unit = torch.from_numpy(sample.unit)
+    scores = (unit @ unit.T).numpy()
+    first, second = np.triu_indices(len(who), 1)
+    naive = ScoreCounts.of_pairs(
+        scores[first, second], sample.subject[first], sample.subject[second]
+    )
+    # A score on the border of two cells may fall to either side in another product.
+    for ours, theirs in ((counts.mated, naive.mated), (counts.non_mated, naive.non_mated)):
+        np.testing.assert_array_equal(ours.sum(axis=1), theirs.sum(axis=1))
+        assert np.abs(np.cumsum(ours - theirs, axis=1)).max() <= 1
+    np.testing.assert_array_equal(counts.images, np.bincount(who))
+
+
+def test_the_least_cost_is_that_of_the_roc() -> None:
+    vectors, who = people(30)
+    counts = count_scores(vectors, who)
+    mated, others = (np.repeat(CENTRES, total.astype(int)) for total in counts.totals)
+    curve = roc_curve(mated, others)
+    assert least_cllr(*counts.totals) == pytest.approx(min_cllr(curve))
+
+
+def test_a_draw_takes_few_images_of_everybody() -> None:
+    who = np.repeat(np.arange(50), np.arange(1, 51))
+    taken = draw_images(who)
+    np.testing.assert_array_equal(
+        np.bincount(who[taken]), np.minimum(np.arange(1, 51), MOST_IMAGES)
+    )
+    assert (np.diff(taken) > 0).all() and not np.array_equal(draw_images(who, seed=1), taken)
+
+
+def test_people_held_out_cost_little_more_than_the_least() -> None:
+    vectors, who = people(300)
+    cost, least = cross_validate(vectors, who, folds=5)
+    own = LikelihoodRatio.fit(count_scores(vectors, who))
+    assert least <= cost < 1.3 * least + 0.02
+    assert cell_of(own.low) < cell_of(own.high)

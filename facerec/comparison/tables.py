@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,8 +15,6 @@ from facerec.statistics.intervals import Interval
 
 COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 """Of the headline table, in the Reality Check's order."""
-
-Texts = Sequence[Cell | str]
 
 
 def headline_table(summary: Summary) -> Table:

@@ -84,11 +84,6 @@ class IdentificationPoint:
     reliable: bool
     """Whether it leaves room for 30 (Doddington's rule)."""
 
-    @property
-    def fnir(self) -> float:
-        """Share of mated searches without their mate: FNIR(N, R, T) of ISO/IEC 19795."""
-        return (self.mated - self.hits) / self.mated
-
 
 def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""

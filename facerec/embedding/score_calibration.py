@@ -74,11 +74,14 @@ class Evidence:
         Args:
             among: N, of how many equally likely people one must be on the photo: prior 1/N.
         """
+        low, high = self.low or 0.0, self.high or math.inf
         ratio = self.likelihood_ratio
-        ends = 0.0 if self.low is None else self.low, math.inf if self.high is None else self.high
-        centre = ratio if ratio is not None else ends[0] or ends[1]
-        first, *others = (1 / (1 + (among - 1) / max(odds, 1e-300)) for odds in (centre, *ends))
-        return first, others[0], others[1]
+        centre = ratio if ratio is not None else low or high
+
+        def share(odds: float) -> float:
+            return 1.0 if math.isinf(odds) else odds / (odds + among - 1)
+
+        return share(centre), share(low), share(high)
 
 
 @dataclass(frozen=True, eq=False)

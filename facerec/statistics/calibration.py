@@ -21,6 +21,8 @@ from scipy.special import expit, stdtrit
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import (
+    DEPENDENT,
+    JACKKNIFE,
     MIN_EFFECTIVE,
     ClusteredFigure,
     Sums,
@@ -121,12 +123,17 @@ def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
     return (same + float(non_mated @ np.logaddexp(0, values) / non_mated.sum())) / math.log(4)
 
 
-def cost_of(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure:
-    """Return `cllr` of the log-likelihood ratios of cells with what each subject adds to it."""
+def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
+    """Return `cllr` of the log-likelihood ratios of cells, and its 95 % interval over subjects."""
     mated = np.logaddexp(0, -log_ratios) / math.log(4)
     non_mated = np.logaddexp(0, log_ratios) / math.log(4)
     kinds = [counts.sums("mated", mated), counts.sums("non_mated", non_mated)]
-    return ClusteredFigure.of_kinds(cllr(log_ratios, *counts.totals), kinds)
+    value = cllr(log_ratios, *counts.totals)
+    figure = ClusteredFigure.of_kinds(value, kinds)
+    # It is positive and has no upper end, so the interval is symmetric in its logarithm.
+    margin = float(stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
+    ends = value * math.exp(-margin), value * float(np.exp(min(margin, 700.0)))
+    return value, Interval(*ends, 0.95, JACKKNIFE, DEPENDENT)
 
 
 @dataclass(frozen=True, eq=False)

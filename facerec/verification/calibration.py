@@ -111,7 +111,7 @@ def _by_group(
     values, rows, p_values = ratio.log_ratio(CENTRES), [], []
     shifts = {name: shift(values, counts) for name, counts in counted.items()}
     for name, counts in counted.items():
-        cost, own = cost_of(values, counts), shifts[name]
+        own, (cost, interval) = shifts[name], cost_of(values, counts)
         others = [each for other, each in counted.items() if other != name]
         if others:
             joined = ScoreCounts(
@@ -122,15 +122,15 @@ def _by_group(
             )
             p_values.append(shift_p_value(own, shift(values, joined)))
         margin = 1.96 * math.sqrt(own.variance)
-        limits, interval = (own.value - margin, own.value + margin), cost.interval()
+        limits = own.value - margin, own.value + margin
         rows.append(
             {
                 "group": name,
                 "subjects": len(counts.images),
                 "mated": int(counts.totals[0].sum()),
                 "non_mated": int(counts.totals[1].sum()),
-                "cllr": cost.value,
-                "cllr_interval": [float(interval.low), float(interval.high)],
+                "cllr": cost,
+                "cllr_interval": [interval.low, interval.high],
                 "least_cllr": least_cllr(*counts.totals),
                 "too_high": math.exp(-own.value),
                 "too_high_interval": [math.exp(-end) for end in limits[::-1]],
@@ -160,17 +160,17 @@ def judge(
         calibration.check(result.model, result.flip, str(where))
         note = calibration.basis
     counts = counts_of(result)
-    cost = cost_of(calibration.ratio.log_ratio(CENTRES), counts)
-    interval, least = cost.interval(), least_cllr(*counts.totals)
+    cost, interval = cost_of(calibration.ratio.log_ratio(CENTRES), counts)
+    least = least_cllr(*counts.totals)
     verdict = "whether its ratios hold for these people cannot be told"
     if interval.low > TOLERATED * least:
         verdict = "its ratios do not hold for these people: calibrate on people like them"
-    elif cost.value <= TOLERATED * least:
+    elif cost <= TOLERATED * least:
         verdict = "its ratios hold for these people"
-    judged = f"costs {cost.value / least:.2f} times the least possible; {verdict}"
+    judged = f"costs {cost / least:.2f} times the least possible; {verdict}"
     return replace(
         result,
-        metrics={**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost.value, interval)},
+        metrics={**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)},
         calibration=calibration,
         notes=(*result.notes, f"{where.name}: {note}", f"{where.name} {judged}"),
     )

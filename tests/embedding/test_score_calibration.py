@@ -8,27 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from helpers.calibrations import toy_calibration
 
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.errors import ModelError
 from facerec.files import write_json
-from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
 
 MODEL = {"name": "mine", "sha256": "a" * 64, "preprocessing": {"channels": "rgb"}}
 
 
 @pytest.fixture(scope="module")
 def known() -> ScoreCalibration:
-    generator = np.random.default_rng(0)
-    who = np.repeat(np.arange(60), 3)
-    vectors = generator.standard_normal((60, 12))[who] + 0.6 * generator.standard_normal((180, 12))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    first, second = np.triu_indices(who.size, 1)
-    scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
-    ratio = LikelihoodRatio.fit(ScoreCounts.of_pairs(scores, who[first], who[second]))
-    return ScoreCalibration(MODEL, True, "toy.bin", ratio, 0.2, 0.19)
+    return toy_calibration(MODEL)
 
 
 def test_a_file_says_the_same_again(known: ScoreCalibration, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def read_config(path: Path, console: Console) -> tuple[str, Recipe]:
             why = "metrics.jsonl and --tensorboard" if "wandb" in name else "not known to facerec"
             none.append((text, _NONE.get(name, why) if value or name not in _NONE else "off"))
     run = Path(str(config.get("output") or path.stem)).name
-    caption = f"{path} on {words.counted(ranks, 'process', 'processes')}, run {run}"
+    caption = f"{path} on {words.counted(ranks, 'process', 'processes')}, by default as runs/{run}"
     table = Table(caption, ("arcface_torch", "facerec"), ours, words=["facerec"])
     missing = Table("Without a counterpart", ("field", "instead"), none, words=["instead"])
     console.print(table.terminal(), missing.terminal())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import tyro
 import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder
-from facerec.commands.enroll import fpir_words, people_words
+from facerec.commands.enroll import fpir_words, people_words, print_expired
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import write_json
@@ -41,8 +42,8 @@ def identify(
 
     Each answer has the best candidate's score, its margin to the next one, and, for all alike, the
     FPIR of the threshold in a gallery of this size: the chance that a stranger is taken for
-    somebody. A score is a cosine; it says how alike two faces are, and nothing about whether the
-    face before the camera is alive.
+    somebody. Whose enrolment has expired is left out. A score is a cosine; it says how alike two
+    faces are, and nothing about whether the face before the camera is alive.
 
     Args:
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
@@ -62,9 +63,11 @@ def identify(
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)
-    enrolled = Gallery.read(gallery)
+    everybody = Gallery.read(gallery)
+    enrolled = everybody.current()
     people = people_words(len(enrolled))
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
+    print_expired(everybody, gallery, console)
     if not len(enrolled):
         raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
     point = None
@@ -94,9 +97,9 @@ def identify(
         )
     if json is not None:  # first, as the reader of a pipe may go away
         about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
+        about["expired"] = len(everybody.expired)
         answers = [
-            {"image_id": name, **answer.to_json()}
-            for name, answer in zip(names, found, strict=True)
+            {"image_id": name, **asdict(answer)} for name, answer in zip(names, found, strict=True)
         ]
         document = {
             "facerec": facerec.__version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class GalleryFile:
             "subject": subject,
             "new": new,
             "images": int(self.gallery.images[row]),
+            "expires": None if np.isnat(last := self.gallery.expires[row]) else str(last),
             "failures": [{"image": int(i), "failure": why} for i, why in report.failures.items()],
             "people": len(self.gallery),
         }
@@ -87,7 +89,7 @@ class GalleryFile:
 
     def identify(self, vectors: Vectors, subject: str = "") -> dict[str, Any]:
         """Return an answer for each image, and the FPIR of the threshold."""
-        if not len(self.gallery):
+        if not len(self.gallery.current()):
             raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
         try:
             point = self._point()
@@ -100,15 +102,16 @@ class GalleryFile:
         threshold = self._threshold if point is None else point.threshold
         found = self.gallery.identify(vectors, threshold=threshold, point=point)
         return {
-            "answers": [answer.to_json() for answer in found],
+            "answers": [asdict(answer) for answer in found],
             "threshold": found.threshold,
             "fpir": None if found.fpir is None else found.fpir.to_json(),
-            "people": len(self.gallery),
+            "people": len(found.subjects),
+            "expired": len(self.gallery) - len(found.subjects),
         }
 
     def _point(self) -> Fpir | None:
         gallery = self.gallery
-        if self._known is None:
+        if self._known is None or self._known.size != len(gallery.current()):
             known = gallery.calibration
             if known is None or known.entry_subjects.size < 0.9 * len(gallery):
                 gallery.recalibrate()

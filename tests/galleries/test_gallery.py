@@ -67,7 +67,7 @@ def naive(templates: np.ndarray, probe: np.ndarray, count: int) -> tuple[list[in
 @pytest.mark.parametrize("block", [5, 8192])
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_search_is_a_naive_loop(monkeypatch: pytest.MonkeyPatch, block: int, count: int) -> None:
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr("facerec.galleries.search.BLOCK", block)
     monkeypatch.setattr(module, "QUERIES", 4)
     vectors, names = people(37)

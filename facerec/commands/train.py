@@ -238,7 +238,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         The recipe comes first, its file or the name of one of facerec's, such as arcface_sec_r50;
         every field of it can then be overridden by its dotted name. --data stands for --data.path:
-        record files, tar shards, or a folder of subject/image.jpg. The run appears under runs/
+        record files, tar shards, or a folder of subject/image.jpg. In the recipe's place,
+        --from-arcface-torch CONFIG.py takes a configuration file of arcface_torch, which is read
+        and not run, and prints what becomes of each of its fields. The run appears under runs/
         with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
         torchrun --nproc-per-node 2 tools/train.py RECIPE.
         """

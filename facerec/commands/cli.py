@@ -23,7 +23,7 @@ import tyro
 from rich import console as rich_console
 from rich.segment import Segment
 
-from facerec.commands.help_texts import HELP, Field, describe, fitted, help_rules
+from facerec.commands.help_texts import HELP, describe, fitted, help_rules
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.files import check_file_name, check_place, check_regular
 from facerec.limits import check_flags
@@ -74,7 +74,7 @@ def replace_what_cannot_be_encoded() -> None:
 def run_command(
     function: Callable[..., None],
     argv: Sequence[str] | None = None,
-    shown: Collection[Field] = (),
+    shown: Collection[str] = (),
 ) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
@@ -85,8 +85,8 @@ def run_command(
     Args:
         function: its parameters are the flags, its docstring is the help text.
         argv: arguments without the program's name; ``None`` takes ``sys.argv``.
-        shown: of the recipe that stands before ``argv``, the fields that help shows; others are
-            left to --help-all.
+        shown: of the recipe that stands before ``argv``, the fields that help shows, see
+            `help_rules`; others are left to --help-all.
     """
     replace_what_cannot_be_encoded()
     # Pillow's quote the files of strangers; what matters of a file is said by facerec.
@@ -101,37 +101,32 @@ def run_command(
     program = script if by_file else f"facerec {name}"
     if shown:
         program += " RECIPE"
-    parsed = False
     helps = not HELP.isdisjoint(arguments)
-    brief = helps and "--help-all" not in arguments
-    rules = help_rules(helps, shown if brief else ())
+    rules = help_rules(helps, () if "--help-all" in arguments else shown)
     arguments = ["--help" if word == "--help-all" else word for word in arguments]
 
     @functools.wraps(function)
-    def call(*args: Any, **flags: Any) -> None:
-        nonlocal parsed
-        parsed = True
+    def parsed(*args: Any, **flags: Any) -> Callable[[], None]:
         check_flags(function, flags)
         check_written(flags)
-        function(*args, **flags)
+        return functools.partial(function, *args, **flags)
 
-    describe(call, helps)
+    describe(parsed, helps)
     with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
             with fitted() if helps else contextlib.nullcontext():
-                tyro.cli(call, args=arguments, prog=program, console_outputs=speaks, registry=rules)
+                run = tyro.cli(
+                    parsed, args=arguments, prog=program, console_outputs=speaks, registry=rules
+                )
         except ValueError as error:
-            if parsed:  # no matter of flags
-                raise
             raise RecipeError(str(error)) from error
         except BrokenPipeError:
-            if parsed:
-                raise
             # Who reads the help has left, as head does; what is not written yet goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
+        run()
 
 
 def check_written(flags: Mapping[str, Any]) -> None:

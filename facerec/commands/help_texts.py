@@ -7,13 +7,11 @@ what is said of a value wherever tyro says it, in help and in errors.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import io
 import os
 import re
 import shutil
-import sys
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator
@@ -28,14 +26,9 @@ from tyro.constructors import (
     StructConstructorSpec,
     StructFieldSpec,
     StructTypeInfo,
-    UnsupportedTypeAnnotationError,
 )
 
-Field = tuple[type, str]
-"""A dataclass and the name of a field of it."""
-
-_WIDEST = 100
-"""Characters of a line of help on any terminal."""
+from facerec.limits import Flags
 
 HELP = frozenset({"-h", "--help", "--help-all"})
 
@@ -47,17 +40,17 @@ def _default(value: str) -> str:
 
 def _argument(hint: Any, default: object, helps: bool) -> Any:
     hint = Annotated[hint, tyro.conf.arg(help_behavior_hint=_default)]
-    alone = helps and default is False
-    return Annotated[hint, tyro.conf.FlagCreatePairsOff] if alone else hint
+    return Annotated[hint, tyro.conf.FlagCreatePairsOff] if helps and default is False else hint
 
 
-def sentence(text: str) -> str:
+def sentence(said: str | Callable[[], str | None] | None) -> str | None:
     """Return a text on one line, without the marks of code, from a capital on."""
-    text = " ".join(text.replace("`", "").split())
-    return text[:1].upper() + text[1:]
+    text = said() if callable(said) else said
+    line = " ".join((text or "").replace("`", "").split())
+    return line[:1].upper() + line[1:] or None
 
 
-def describe(call: Callable[..., None], helps: bool) -> None:
+def describe(call: Callable[..., Any], helps: bool) -> None:
     """Let the parameters of a command's wrapper read as the fields of dataclasses do.
 
     Args:
@@ -67,7 +60,7 @@ def describe(call: Callable[..., None], helps: bool) -> None:
     about, begin, arguments = (inspect.getdoc(call) or "").partition("\n\nArgs:\n")
     paragraphs = (" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
     lines = re.sub(r"\n {8}\s*", " ", arguments)  # each argument on one
-    lines = re.sub(r"(?m)^( +\w+: )(.*)", lambda found: found[1] + sentence(found[2]), lines)
+    lines = re.sub(r"(?m)^( +\w+: )(.*)", lambda found: f"{found[1]}{sentence(found[2])}", lines)
     call.__doc__ = "\n\n".join(paragraphs) + begin + lines
     hints, signature = typing.get_type_hints(call, include_extras=True), inspect.signature(call)
     del call.__wrapped__  # type: ignore[attr-defined]
@@ -78,32 +71,28 @@ def describe(call: Callable[..., None], helps: bool) -> None:
     }
 
 
-def help_rules(helps: bool, shown: Collection[Field] = ()) -> ConstructorRegistry:
+def help_rules(helps: bool, shown: Collection[str] = ()) -> ConstructorRegistry:
     """Return how values are named and fields described.
 
     Args:
         helps: as in `describe`.
-        shown: the only fields that help shows of the dataclasses in here; none shows all.
+        shown: names of fields, and of the fields that hold them: those of a recipe that help shows;
+            none shows all.
     """
     registry = ConstructorRegistry()
-    kinds = {kind for kind, _ in shown}
     asking = False
 
     def usual(ask: Callable[[Any], Any], about: Any) -> Any:
         """Return what tyro says without these rules, and None while it is asked for that."""
         nonlocal asking
-        if asking:
-            return None
-        asking = True
-        try:
-            return ask(about)
-        finally:
+        if not asking:
+            asking = True
+            found = ask(about)
             asking = False
+            return found
 
     @registry.primitive_rule
-    def name_values(
-        info: PrimitiveTypeInfo,
-    ) -> PrimitiveConstructorSpec[Any] | UnsupportedTypeAnnotationError | None:
+    def name_values(info: PrimitiveTypeInfo) -> Any:
         found = usual(ConstructorRegistry.get_primitive_spec, info)
         if not isinstance(found, PrimitiveConstructorSpec):
             return found
@@ -112,7 +101,7 @@ def help_rules(helps: bool, shown: Collection[Field] = ()) -> ConstructorRegistr
         return replace(found, metavar=re.sub(r"\[(.+) \[\1 \.\.\.\]\]", r"[\1 ...]", name))
 
     @registry.struct_rule
-    def describe_fields(info: StructTypeInfo) -> StructConstructorSpec | None:
+    def describe_fields(info: StructTypeInfo) -> Any:
         found = usual(ConstructorRegistry.get_struct_spec, info)
         if not isinstance(found, StructConstructorSpec):
             return found
@@ -120,13 +109,9 @@ def help_rules(helps: bool, shown: Collection[Field] = ()) -> ConstructorRegistr
 
     def described(kind: type, field: StructFieldSpec) -> StructFieldSpec:
         hint: Any = _argument(field.type, field.default, helps)
-        if kind in kinds and (kind, field.name) not in shown:
+        if helps and shown and field.name not in shown and not issubclass(kind, Flags):
             hint = Annotated[hint, tyro.conf.Suppress]
-        return replace(field, type=hint, helptext=functools.partial(said, field.helptext))
-
-    def said(text: str | Callable[[], str | None] | None) -> str | None:
-        text = text() if callable(text) else text
-        return text and sentence(text)
+        return replace(field, type=hint, helptext=lambda: sentence(field.helptext))
 
     return registry
 
@@ -134,21 +119,18 @@ def help_rules(helps: bool, shown: Collection[Field] = ()) -> ConstructorRegistr
 @contextlib.contextmanager
 def fitted() -> Iterator[None]:
     """Print the help that is printed in the block without boxes, of lines that fit the terminal."""
-    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    width = min(shutil.get_terminal_size().columns, 100)
+    os.environ["COLUMNS"] = str(width)  # where tyro looks
     page = io.StringIO()  # has no encoding, so that tyro draws lines of ASCII
-    given = {name: value for name, value in os.environ.items() if name == "COLUMNS"}
-    os.environ["COLUMNS"] = str(width)
     try:
         with contextlib.redirect_stdout(page):
             yield
     finally:
-        del os.environ["COLUMNS"]
-        os.environ.update(given)
         text = re.sub(r"(?m) +$", "", page.getvalue())
         text = re.sub(r"\n .*\n -+\n  (.*)\.\n  -+\n", r"\n\1:\n", text)  # a title's sentence
         text = re.sub(r"\n (\S.*)\n -+\n", r"\n\1:\n", text)
         text = re.sub(r"\n  -+(?=\n)|\n(?=\n  )", "", text)
         text = text.replace("show this help message and exit", "Show this help and end.")
         for line in text.splitlines():
-            print(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
-        sys.stdout.flush()
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+            print(line, flush=True)

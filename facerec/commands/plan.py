@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.recipes import common_fields, open_data, recipe_argument
+from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Count, Flags, Limits, Positive
 from facerec.report.table import Table, print_facts
 from facerec.training.recipe import Recipe
@@ -17,7 +17,7 @@ from facerec.training.recipe import Recipe
 GB = 10**9
 
 SHOWN = (
-    *("data.path", "backbone.name", "backbone.embedding_size", "head.sample_rate"),
+    *("data", "path", "backbone", "name", "embedding_size", "head", "sample_rate"),
     *("batch_size", "accumulation", "precision", "recompute"),
 )
 """Fields of the recipe that matter for a step; others are left to --help-all."""
@@ -100,4 +100,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         """
         show_plan(recipe, options, Console())
 
-    run_command(plan, arguments, common_fields(given, SHOWN))
+    run_command(plan, arguments, SHOWN)

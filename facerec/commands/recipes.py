@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from facerec.commands.cli import Console, exit_on_error
-from facerec.commands.help_texts import HELP, Field
+from facerec.commands.help_texts import HELP
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from facerec.records.dataset import FaceDataset
     from facerec.training.distillation import TeacherTargets
     from facerec.training.distributed import Processes
-
-
-def common_fields(recipe: Recipe, names: Iterable[str]) -> set[Field]:
-    """Return dotted names of a recipe as fields of the dataclasses that it is made of.
-
-    Those of a part that this recipe does not have are passed over.
-    """
-    found = set()
-    for name in names:
-        part: object = recipe
-        for step in name.split("."):
-            if hasattr(part, step):
-                found.add((type(part), step))
-                part = getattr(part, step)
-    return found
 
 
 def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:

@@ -14,7 +14,7 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_notes
-from facerec.commands.recipes import common_fields, open_data, open_targets, recipe_argument
+from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.errors import CheckpointError
 from facerec.files import exclusive
 from facerec.limits import Count, Flags
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from facerec.training.trainer import Trainer
 
 SHOWN = (
-    *("data.path", "backbone.name", "backbone.embedding_size", "margin.margin"),
-    *("regularizer.weight", "optimizer.lr", "batch_size", "epochs", "precision", "workers"),
-    *("seed", "validation.benches", "validation.data", "init.path"),
+    *("data", "path", "backbone", "name", "embedding_size", "margin", "regularizer", "weight"),
+    *("optimizer", "lr", "batch_size", "epochs", "precision", "workers", "seed"),
+    *("validation", "benches", "init"),
 )
 """Fields of the recipe that most people change; others are left to --help-all."""
 
@@ -251,4 +251,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         """
         train_recipe(recipe, name, options, Console())
 
-    run_command(train, arguments, common_fields(given, SHOWN))
+    run_command(train, arguments, SHOWN)

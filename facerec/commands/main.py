@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "Train a network by a recipe, alone or under torchrun",
     "plan": "Predict memory, network and arithmetic of a training step",
     "verify": "Score a model on LFW, CFP, IJB and others, with intervals",
+    "calibrate": "Learn what a cosine is worth: likelihood ratios, from pairs",
     "verify-scores": "Compute the same figures from a table of scores",
     "embed": "Write the embeddings of images into a file",
     "export-onnx": "Write a folder that inference services load, and check it",

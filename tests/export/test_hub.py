@@ -70,7 +70,7 @@ def test_a_bundle_comes_back_as_it_went(
         assert model.name == "name (int8)" and model.sha256 == load_model(bundle).sha256
     asked = {path.rpartition("/")[2] for path, _ in hub.requests if "/resolve/" in path}
     assert asked == {"SHA256SUMS", "facerec.json", "model.onnx", "int8.onnx"}
-    # From the cache, and only what is there; a file that was changed there is found.
+    # From the cache, whose files are checked too.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.requests.clear()
     file = load_model("hf://owner/name@v1").path
@@ -82,48 +82,36 @@ def test_a_bundle_comes_back_as_it_went(
         load_model("hf://owner/name")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("hf://name", "hf://OWNER/NAME"),
-        ("hf://owner/name@", "hf://OWNER/NAME"),
-        ("hf://owner/../name", "hf://OWNER/NAME"),
-        ("hf://owner/other", "no such repository"),
-        ("hf://owner/name@gone", "no such revision"),
-        ("hf://owner/name", "no model of facerec"),
-        ("hf://owner/name@large", "at most"),
-    ],
-)
-def test_what_is_not_fetched(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, name: str, words: str
-) -> None:
-    hub.files = {"pytorch_model.bin": b"pickled", "config.json": b"{}"}
-    if words == "at most":
-        hub.files["model.safetensors"] = b"12345"
-        monkeypatch.setattr(names, "MAX_BYTES", 4)
-    with pytest.raises(FacerecError, match=words):
-        load_model(name)
-    assert not any("/resolve/" in path for path, _ in hub.requests)
+LOAD = {
+    "hf://name": "hf://OWNER/NAME",
+    "hf://owner/name@": "hf://OWNER/NAME",
+    "hf://owner/../name": "hf://OWNER/NAME",
+    "hf://owner/other": "no such repository",
+    "hf://owner/name@gone": "no such revision",
+    "hf://owner/name@large": "at most",
+    "hf://owner/name": "no model of facerec",
+}
+PUSH = {"name": "hf://OWNER/NAME", "owner/name@v1": "leave it out", "owner/name": "HF_TOKEN"}
 
 
-@pytest.mark.parametrize(
-    ("name", "license", "words"),
-    [
-        ("name", "mit", "hf://OWNER/NAME"),
-        ("owner/name@v1", "mit", "leave it out"),
-        ("owner/name", None, "--license"),
-        ("owner/name", "mit", "HF_TOKEN"),
-        ("owner/name", "mit", r"facerec\[hub\]"),
-    ],
-)
-def test_nothing_is_sent(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, name: str, license: str | None, words: str
-) -> None:
+def test_what_is_refused(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    if "hub" in words:
-        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FacerecError, match=words):
-        check_push(name, license)
+    monkeypatch.setattr(names, "MAX_BYTES", 4)
+    for name, words in LOAD.items():
+        hub.files = {"pytorch_model.bin": b"pickled"}
+        hub.files |= {"model.safetensors": b"12345"} if "large" in name else {}
+        with pytest.raises(FacerecError, match=words):
+            load_model(name)
+    assert not any("/resolve/" in path for path, _ in hub.requests)
+    hub.requests.clear()
+    for name, words in PUSH.items():
+        with pytest.raises(FacerecError, match=words):
+            check_push(name, "mit")
+    with pytest.raises(FacerecError, match="--license"):
+        check_push("owner/name", " ")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FacerecError, match=r"facerec\[hub\]"):
+        load_model("hf://owner/name")
     assert hub.requests == []
 
 
@@ -135,7 +123,7 @@ def test_a_command_takes_such_a_name(hub: FakeHub, bundle: Path, tmp_path: Path)
     for number, more in enumerate(({"HF_ENDPOINT": hub.url}, {"HF_HUB_OFFLINE": "1"})):
         hub.requests.clear()
         out = ["hf://owner/name@v1", "--out", str(tmp_path / f"{number}.npz")]
-        environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), **more}
-        subprocess.run([*command, *out], env=environment, check=True)
+        home = {"HF_HOME": str(tmp_path / "home")}
+        subprocess.run([*command, *out], env={**os.environ, **home, **more}, check=True)
     assert hub.requests == []
     assert read_embeddings(tmp_path / "1.npz").note["model"]["hub"].endswith(COMMIT)

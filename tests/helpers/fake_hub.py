@@ -21,32 +21,34 @@ class FakeHub(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.requests: list[tuple[str, Any]] = []
 
-    def reply(self, path: str, body: bytes) -> tuple[Any, str]:
-        """Return what a request gets, as JSON types or bytes, and the kind of a refusal."""
-        files, (_, *parts) = self.files, path.split("/")
+    def reply(self, parts: list[str], body: bytes) -> Any:
+        """Return what a request gets: bytes, JSON types, or the kind of a refusal."""
+        files = self.files
         if parts[2:3] == ["resolve"]:
-            return files["/".join(parts[4:])], ""
-        if path == "/api/repos/create":
-            return {"url": f"{self.url}/owner/name"}, ""
-        if path == "/api/validate-yaml":
-            return {}, ""
-        if parts[:4] != ["api", "models", "owner", "name"]:
-            return {}, "RepoNotFound"
+            return files["/".join(parts[4:])]
+        if parts[:2] == ["api", "models"] and parts[2:4] != ["owner", "name"]:
+            return "RepoNotFound"
+        if parts[-1] == "gone":
+            return "RevisionNotFound"
         if parts[4:5] == ["preupload"]:
             modes = {"uploadMode": "regular", "shouldIgnore": False}
-            return {"files": [{**file, **modes} for file in json.loads(body)["files"]]}, ""
+            return {"files": [{**file, **modes} for file in json.loads(body)["files"]]}
         if parts[4:5] == ["tree"]:
-            return [dict(type="file", path=p, size=len(c), oid="0") for p, c in files.items()], ""
-        for line in body.splitlines():  # a commit
-            change = json.loads(line)
+            return [dict(type="file", path=p, size=len(c), oid="0") for p, c in files.items()]
+        for change in map(json.loads, body.splitlines() if parts[4:5] == ["commit"] else []):
             if change["key"] == "deletedFile":
                 del files[change["value"]["path"]]
             elif change["key"] == "file":
                 files[change["value"]["path"]] = base64.b64decode(change["value"]["content"])
+        known = {"id": "owner/name", "sha": COMMIT, "commitOid": COMMIT}
         siblings = [{"rfilename": p, "size": len(c)} for p, c in files.items()]
-        known = {"commitUrl": f"{self.url}/owner/name/commit/{COMMIT}", "commitOid": COMMIT}
-        refusal = "RevisionNotFound" if path.endswith("/gone") else ""
-        return {"id": "owner/name", "sha": COMMIT, "siblings": siblings, **known}, refusal
+        where = f"{self.url}/owner/name"
+        return {
+            **known,
+            "siblings": siblings,
+            "url": where,
+            "commitUrl": f"{where}/commit/{COMMIT}",
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -56,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.requests.append((path, body))
-        found, refusal = self.server.reply(path, body)
+        found = self.server.reply(path.split("/")[1:], body)
+        refusal, found = (found, {}) if isinstance(found, str) else ("", found)
         content = found if isinstance(found, bytes) else json.dumps(found).encode()
         self.send_response(404 if refusal else 200)
         self.send_header("X-Error-Code", refusal)

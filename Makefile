@@ -19,7 +19,7 @@ help:
 # A stamp rather than the folder, so that an interrupted installation starts again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compare,dev,faiss,gpu,insightface,onnx,openvino,parquet,serve,tensorboard]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compare,dev,faiss,gpu,hub,insightface,onnx,openvino,parquet,serve,tensorboard]'
 	touch $@
 
 demo: $(VENV)/.installed

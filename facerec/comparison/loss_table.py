@@ -86,8 +86,8 @@ class Entry:
     """The setting that is the factor on cosines in the exponents of a softmax, or a temperature."""
     best_lr: float | None = None
     """The learning rate of the loss's own weights in the Reality Check's optimum."""
-    source: str = ""
-    """Code of a loss of one's own, in a recipe."""
+    sha256: str = ""
+    """Of the code of a loss of one's own; empty for those of facerec."""
 
 
 # ---------------------------------------------------------------- what makes losses

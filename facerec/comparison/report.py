@@ -174,8 +174,10 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         "alone in their class)."
     )
     manifest = summary.results.manifest
-    origin = ("command", "versions", "device", "data", "comparison_sha256", "split_sha256", "seeds")
-    facts = {**to_dict(comparison.protocol), **{name: manifest[name] for name in origin}}
+    hashes = ("comparison_sha256", "split_sha256", "own_losses_sha256")
+    origin = ("command", "versions", "device", "data", *hashes, "seeds")
+    known = {name: manifest[name] for name in origin if manifest.get(name)}
+    facts = {**to_dict(comparison.protocol), **known}
     table = facts_table("Protocol and origin", {key: setting(fact) for key, fact in facts.items()})
     everything = Text("Every figure is in table.csv and results.json beside this page.")
     return Page(

@@ -52,8 +52,9 @@ def compare(
             --losses; on features that is papers/reality_check.
         losses: compare these losses under the recipe's protocol in place of its own, each with the
             first one: names such as Triplet or ArcFace, or FILE.py:NAME for a class (or a function
-            that makes one) of your own, called as loss(embeddings, labels). What its attribute
-            search names is searched, such as search = {"margin": (0.0, 1.0)}. The file is run.
+            that makes one) of your own, called as loss(embeddings, labels). The file is run. A
+            search changes what the class has in an attribute such as
+            search = {"margin": searched(0.2, 0.0, 1.0)}.
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
         features: an embeddings file of a frozen network, with the class of every image (.npz of
@@ -99,11 +100,11 @@ def compare(
     ):
         results = harness.run(show)
     summary = summarize(results)
-    paths = write_comparison(summary, folder)
+    page = write_comparison(summary, folder)
     console.print(headline_table(summary).terminal())
     if summary.pairs:
         console.print(pair_table(summary).terminal())
-    console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+    console.print(f"report: {page.resolve()}", soft_wrap=True, markup=False)
 
 
 def _plan(
@@ -187,18 +188,12 @@ def _set_threads(plan: Comparison) -> None:
 def smaller(plan: Comparison) -> Comparison:
     """Return the comparison with few trials, seeds and steps."""
 
-    def shortened(protocol: Protocol) -> Protocol:
-        return replace(
-            protocol,
-            steps_per_epoch=min(protocol.steps_per_epoch, 8),
-            epochs=min(protocol.epochs, 2),
-        )
+    def shortened(each: Protocol) -> Protocol:
+        steps, epochs = min(each.steps_per_epoch, 8), min(each.epochs, 2)
+        return replace(each, steps_per_epoch=steps, epochs=epochs)
 
-    return replace(
-        plan.with_protocols(shortened),
-        trials=min(plan.trials, 3),
-        repetitions=min(plan.repetitions, 2),
-    )
+    trials, repetitions = min(plan.trials, 3), min(plan.repetitions, 2)
+    return replace(plan.with_protocols(shortened), trials=trials, repetitions=repetitions)
 
 
 main = partial(run_command, compare)

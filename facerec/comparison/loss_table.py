@@ -77,9 +77,6 @@ class Entry:
     make: Callable[..., Formula]
     """Shape and settings by their names → the loss."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    classification: bool = False
-    """Whether the loss has weights for each class. The Reality Check then puts one image of each
-    class into a batch (32 × 1), for other losses four (8 × 4)."""
     learns: bool = False
     """Whether the loss has parameters of its own, whose learning rate is then searched too."""
     factor: str = ""
@@ -215,7 +212,7 @@ def _of_classes(
     make: Callable[..., Formula], factor: str, best_lr: float | None = None, **settings: Setting
 ) -> Entry:
     """Return a row with a weight vector for each class."""
-    return Entry(make, {**settings, "center_init": _CENTERS}, True, True, factor, best_lr)
+    return Entry(make, {**settings, "center_init": _CENTERS}, True, factor, best_lr)
 
 
 def _among(*values: Value) -> Setting:

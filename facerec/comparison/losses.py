@@ -193,7 +193,7 @@ class MarginHead(Checked, _Row):
             for name, each in _HEAD_SEARCH.get(type(self.margin), {}).items()
         }
         rate = TABLE[same].best_lr if same else None
-        return Entry(self.build, settings, classification=True, learns=True, best_lr=rate)
+        return Entry(self.build, settings, learns=True, best_lr=rate)
 
     @property
     def cosine_factor(self) -> float:
@@ -262,11 +262,9 @@ class LossModule(nn.Module):
             ) from error
         scalar = isinstance(loss, Tensor) and not loss.ndim
         if own and not (scalar and loss.requires_grad >= raw.requires_grad):
-            shape = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
-            found = "a value without a gradient" if scalar else shape or shown(loss)
             raise TrainingError(
-                f"the loss {self.config.kind} returns {found} where a scalar with a gradient is "
-                "needed; mend it"
+                f"the loss {self.config.kind} returns {shown(loss)}; a scalar tensor with a "
+                "gradient is needed"
             )
         return loss
 

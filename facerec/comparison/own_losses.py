@@ -96,25 +96,19 @@ def _maker(
     name: str, given: Any, settings: Mapping[str, Setting]
 ) -> tuple[Callable[..., Formula], dict[str, Setting]]:
     """Return what makes the loss of a shape and settings, and all its settings."""
-    if not callable(given):
-        raise RecipeError(
-            f"{shown(given)} ({name}) is no loss; give what is called with embeddings and labels, "
-            "or a class of such objects"
-        )
-    if not isinstance(given, type) and not inspect.isfunction(given):
-        if _parameters(given):
-            raise RecipeError(
-                f"the loss {name} has parameters, which every training begins anew; give its "
-                "class, or a function that makes it"
-            )
+    ready = not (isinstance(given, type) or inspect.isfunction(given))
+    declared = getattr(given, "search", {})
+    known = isinstance(declared, dict) and all(isinstance(s, Setting) for s in declared.values())
+    for wrong, why in (
+        (not callable(given), f"{shown(given)} cannot be called; give a loss or its class"),
+        (ready and _parameters(given), "every training begins with new weights; give its class"),
+        (not known, 'search must be {"argument": searched(default, lowest, highest)}'),
+    ):
+        if wrong:
+            raise RecipeError(f"the loss {name}: {why}")
+    if ready:
         return lambda shape: copy.deepcopy(given), {}
-    declared, takes = getattr(given, "search", {}), inspect.signature(given).parameters
-    if not (isinstance(declared, dict) and all(isinstance(s, Setting) for s in declared.values())):
-        raise RecipeError(
-            f"the search of {name} is {shown(declared)}; write it as "
-            '{"argument": searched(default, lowest, highest)}'
-        )
-    both = {**settings, **declared}
+    both, takes = {**settings, **declared}, inspect.signature(given).parameters
     needed = [key for key, each in takes.items() if each.default is each.empty and key not in both]
     asked = [key for key in Shape._fields if _needs(given, key)]
     if inspect.isfunction(given) and len(needed) == 2 and not asked:
@@ -175,11 +169,5 @@ def _code_hash(given: Any) -> str:
     except (OSError, TypeError):  # typed in, not written in a file
         code = str(getattr(given, "__name__", type(given)))
     inside = inspect.getclosurevars(given).nonlocals if inspect.isfunction(given) else given
-    try:
-        torch.save(inside, held)
-    except Exception as error:  # whatever an object holds
-        raise RecipeError(
-            f"{shown(given)}: what it holds cannot be compared with that of another process "
-            f"({message_line(error)}); give its class, or FILE.py:NAME"
-        ) from error
+    torch.save(inside, held)
     return hashlib.sha256(code.encode() + held.getvalue()).hexdigest()

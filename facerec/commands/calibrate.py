@@ -140,7 +140,7 @@ def _print(found: ScoreCalibration, console: Console) -> None:
         said = found.evidence(float(score))
         whom = "one person" if said.for_one else "two people"
         rows.append((f"{score:.3f}", f"{said.times} times", whom, said.rarity))
-    headings = "cosine", "photos agree better", "with", "as high scores"
+    headings = "cosine", "photos agree better", "with", "as high score"
     console.print(Table("", headings, rows, words=("with",)).terminal())
     console.print(
         f"Cllr on people whom it does not know (ten folds): {found.cllr:.4f} bits, "

@@ -82,7 +82,7 @@ def enroll(
             gone = opened.subjects[opened.expired].tolist()
             console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
             delete = (*delete, *gone)
-        if opened is not None:
+        if opened is not None and delete:
             opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
             embeddings = embedder.read(images, console, None if opened is None else opened.space)

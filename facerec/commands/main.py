@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a recipe, alone or under torchrun",
     "plan": "memory, network traffic and arithmetic of a recipe's step, before any training",
     "verify": "score a model or embeddings on LFW, CFP, IJB and others, with intervals",
+    "calibrate": "what a cosine of a model is worth: likelihood ratios, from people you name",
     "verify-scores": "the same figures from scores alone",
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "export-onnx": "one folder that inference services load, with proof that it computes the same",

@@ -49,9 +49,9 @@ def identify(
     Args:
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
         gallery: the .npz file that facerec enroll wrote.
-        fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
-            threshold is given. Where the gallery does not tell the threshold of the default, as one
-            of few people, candidates are listed and nobody is named.
+        fpir: chance that a stranger is taken for somebody in this gallery; by default 1e-2, if its
+            threshold is known, as it is not in a gallery of few people: then candidates are listed
+            and nobody is named.
         threshold: cosine from which on somebody is identified.
         candidates: how many are listed for each image.
         among: how many people may be on an image, each as likely as the others, in the gallery or

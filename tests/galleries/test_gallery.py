@@ -377,18 +377,18 @@ def test_who_has_expired_is_as_good_as_deleted(tmp_path: Path, index: Any) -> No
         pytest.importorskip("faiss")
     vectors, names = people(60)
     found, without = gallery(vectors, names), gallery(vectors, names)
-    for one in (found, without):
-        one.calibrate()
-    gone = [names[row] for row in (0, 7, 59)]
+    found.calibrate()
+    without.calibrate()
     found.expires[[0, 7, 59]] = YESTERDAY
     found.expires[5] = YESTERDAY + 1  # today is a last day
-    without.delete(*gone)
+    without.delete(*(names[row] for row in (0, 7, 59)))
     found.write(tmp_path / "g.npz")
-    for one in (found, Gallery.read(tmp_path / "g.npz")):
-        for options in ({"fpir": "0.2"}, {"threshold": 0.5}, {}):
-            mine, theirs = (g.identify(vectors, index=index, **options) for g in (one, without))
-            assert list(mine) == list(theirs) and mine.fpir == theirs.fpir
-        assert one.subjects[one.expired].tolist() == gone
+    again = Gallery.read(tmp_path / "g.npz")
+    assert again.expired.tolist() == [0, 7, 59]
+    for options in ({"fpir": "0.2"}, {"threshold": 0.5}, {}):
+        some = [g.identify(vectors, index=index, **options) for g in (found, again, without)]
+        assert list(some[0]) == list(some[1]) == list(some[2])
+        assert some[0].fpir == some[1].fpir == some[2].fpir
     # Whoever is enrolled with a new day is found again; without one, the old day stays.
     found.enroll(embeddings(vectors[:8], names[:8]))
     assert found.identify(vectors[:1], threshold=0.9)[0].subject is None
@@ -400,10 +400,8 @@ def test_dates_in_files(tmp_path: Path) -> None:
     vectors, names = people(6)
     found, path = gallery(vectors, names), tmp_path / "g.npz"
     assert (abs(np.datetime64("now") - found.enrolled) < np.timedelta64(60, "s")).all()
-    found.expires[2] = YESTERDAY
     found.write(path)
-    again = Gallery.read(path)
-    assert (again.enrolled == found.enrolled).all() and again.expired.tolist() == [2]
+    assert (Gallery.read(path).enrolled == found.enrolled).all()
     arrays = dict(np.load(path))
     np.savez(path, **{**arrays, "expires": np.full(6, "soon")})
     with pytest.raises(DatasetError, match="'expires'"):

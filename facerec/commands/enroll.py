@@ -82,7 +82,7 @@ def enroll(
             gone = opened.subjects[opened.expired].tolist()
             console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
             delete = (*delete, *gone)
-        if opened is not None:
+        if opened is not None and delete:
             opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
@@ -162,19 +162,18 @@ def print_alarms(gallery: Gallery, subjects: Sequence[str], console: Console) ->
     with progress_bar(console, "templates") as progress:
         alarms = find_alarms(gallery, subjects, progress)
     if len(subjects) > CALIBRATION_PROBES:
-        console.print(f"who will raise alarms was asked of the first {CALIBRATION_PROBES:,} people")
+        console.print(f"the first {CALIBRATION_PROBES:,} were looked at for what raises alarms")
     if len(alarms):
         console.print(
-            f"{people_words(len(alarms))} will probably raise alarms, being too much like others; "
-            "if two names are one person, delete one of them, else enrol other photos:",
+            f"false alarms are likely with {people_words(len(alarms))}, too much like others; if "
+            "two names are one person, delete one of them, else enrol other photos:",
             style="yellow",
         )
-    lines = [
-        f"{alarm['subject']}: cosine {words.number(alarm['cosine'], '.4f')} with {alarm['other']}"
-        + f"; {alarm['reached']} reach {words.threshold(alarm['threshold'])}"
-        * (alarm["reached"] > 1)
-        for alarm in alarms.to_dict("records")
-    ]
+    lines = []
+    for alarm in alarms.to_dict("records"):
+        many = f"; {alarm['reached']} probes reach {words.threshold(alarm['threshold'])}"
+        score = f"cosine {words.number(alarm['cosine'], '.4f')} with {alarm['other']}"
+        lines.append(f"{alarm['subject']}: {score}{many if alarm['reached'] > 1 else ''}")
     print_first(lines, "facerec.galleries.find_alarms returns all", console, most=50)
 
 

@@ -207,15 +207,14 @@ def _people(
     base = 100 if least >= 0.05 else 1000 if least >= 0.005 else 0
     clause, limits = [], []
     for (group, share), nouns in ((high, (one, many)), (low, ("", ""))):
-        # Where nothing was counted the rate is below its upper limit.
-        none = f"at most {natural(share.high or 1.0, 0, *nouns)}"
-        # Of fewer comparisons than that all are said.
-        of = min(base, share.total or base)
-        said = natural(share.value, of, *nouns) if share.value else none
+        # Of few comparisons all are said; without an error the rate is below its upper limit.
+        said = f"at most {natural(share.high or 1.0, 0, *nouns)}"
+        if share.value:
+            said = natural(share.value, min(base, share.total or 0), *nouns)
         clause.append(f"{said} {'recorded ' * (nouns[0] != '')}as {group}")
-        ends = [natural(end, base) for end in (share.low, share.high) if end]
-        ends[0] = ends[0].removesuffix(f" of {base:,}") if len(ends) > 1 else f"up to {ends[0]}"
-        limits.append(f"{group} {' to '.join(ends)} ({share.events:,}/{share.total:,})")
+        ends = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
+        ends = "up to " * (share.low == 0) + ends.replace(f" of {base:,} to", " to")
+        limits.append(f"{group} {ends} ({share.events:,}/{share.total:,})")
     return f"{' and '.join(clause)} {happens}", limits
 
 

@@ -22,6 +22,7 @@ from facerec.fairness.result import SCHEMA, Audit
 from facerec.fairness.rows import estimate
 from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report import words
+from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
@@ -38,6 +39,8 @@ _FATES = {
 }
 _FIRST = 5
 """Findings at the head of a page."""
+_MOST_SIZES = 4
+"""Groups of an attribute whose sizes are said one by one."""
 _MOST_PAIRS = 3
 """Pairs of groups whose δ a page shows."""
 
@@ -117,12 +120,11 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         for one in audit.findings
     ]
     more = [f"{one.text}." for one in audit.findings[_FIRST:]]
-    origin = [*_provenance(audit), f"Command: {command}"]
     printed = {
         "Error rates": [*_listed(more), *([shown["rates"]] if "rates" in shown else [])],
         "Groups": [*block("groups"), *_listed(_left_out(audit))],
         "Limitations": _listed(audit.caveats[len(BESIDE) :]),
-        "Provenance": _listed(origin),
+        "Provenance": _listed([*_provenance(audit), f"Command: {command}"]),
     }
     on_screen = {
         "How far the groups lie apart": block("apart", "norms", "all_rates"),
@@ -169,14 +171,18 @@ def group_sizes(audit: Audit) -> list[str]:
     """Say how large the groups of each attribute are, before anything is found of them."""
     said = []
     for grouping, groups in audit.facts["groups"].items():
-        sizes = []
+        sizes = {}
         for group in groups["shown"]:
             where = {"grouping": grouping, "group": group}
             count = names.value_of(audit.rows, names.SUBJECTS, **where)
             unit = "subjects" if count is not None else "sides of pairs"
             total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
-            sizes.append(f"{group} {int(total if count is None else count):,} {unit}")
-        said.append(f"{grouping}: {', '.join(sizes)}.")
+            sizes[group] = int(total if count is None else count)
+        told = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
+        if len(sizes) > _MOST_SIZES:
+            ends = f"{min(sizes.values()):,} to {max(sizes.values()):,}"
+            told = f"{len(sizes)} groups of {ends} {unit}"
+        said.append(f"{grouping}: {told}.")
     return said
 
 
@@ -373,8 +379,7 @@ def print_audit(audit: Audit, console: Any) -> None:
         console.print(f"note: {warning}", style="yellow")
     console.print(f"\n{verdict(audit.findings)}", style="bold")
     for one in audit.findings:
-        why = f" ({one.detail})" * (one.conclusion == "insufficient data")
-        console.print(f"• {one.said}{why}")
+        console.print(f"• {one.said}" + f" ({one.detail})" * (one.conclusion == of_test(None)))
     for about, said in zip(BESIDE, audit.caveats, strict=False):
         console.print(f"{about}. {said}", style="dim")
 

@@ -182,14 +182,13 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
         said += f", the most and the least of {len(ends)} groups" * (len(ends) > 2)
         one = Fraction(target)
         detail.insert(0, f"threshold for {one.numerator:,} in {one.denominator:,}")
-    found, ratio = names.select(rows, figure, **where), Estimate(None)
-    if len(found):
-        ratio = estimate(found.iloc[0])
-        why = [ratio.remark or "equal rates cannot be simulated"]
+    found = map(estimate, names.select(rows, figure, **where).itertuples())
+    ratio = next(found, Estimate(None, remark=(why or ["no threshold"])[0]))
     p = names.value_of(rows, names.p_of(figure), **where)
     if p is None:
         said += ": cannot tell how many times" * (len(ends) > 1)
-        detail.append((why or ["no threshold"])[0].removeprefix("insufficient data: "))
+        reason = ratio.remark or "equal rates cannot be simulated"
+        detail.append(reason.removeprefix("insufficient data: "))
     else:
         times = f"{words.number(ratio.value)} times {words.limits(ratio.interval)}"
         unknown = f"cannot tell, between 1 and {words.number(ratio.high)} times"

@@ -40,10 +40,10 @@ os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 class Console(rich_console.Console):
-    """A terminal that shows text as it is: no markup in it counts, and no control character."""
+    """A terminal that shows text as it is: no markup, emoji code or control character counts."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, **options)
+        super().__init__(markup=False, emoji=False, **options)
 
     def render(
         self,

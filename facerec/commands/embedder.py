@@ -29,7 +29,8 @@ class Embedder(Flags):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors or .onnx file; needed for images."""
+    """A run folder, a bundle, a .safetensors or .onnx file, or hf://OWNER/NAME@REVISION; needed for
+    images."""
     flip: bool = True
     """Add the embeddings of each image and of its mirror image; a gallery keeps to its own
     setting."""
@@ -210,7 +211,7 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     height, width = model.image_size
     views = "image and mirror image summed" if flip else "image alone, no flip"
     lines = [
-        f"model {model.path}",
+        f"model {model.hub or model.path}",
         f"input {width}×{height} {preprocessing_words(model.preprocessing)}; {views}",
         *(f"  evidence: {sentence}" for sentence in model.evidence[: None if model.assumed else 1]),
         *(() if align is None else (alignment_words(align.describe()),)),

@@ -243,11 +243,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     ) -> None:
         """Train a network by a recipe.
 
-        RECIPE is a file, or the name of one of facerec's, such as arcface_sec_r50. What it says can
-        be changed by options, such as --data FOLDER (short for --data.path) or --optimizer.lr 0.05;
-        here are those that most people change, with the values of this recipe, and --help-all shows
-        all. The run is a folder under runs/ with its recipe, metrics, checkpoints and
-        model.safetensors. On several GPUs: torchrun --nproc-per-node 8 tools/train.py RECIPE
+        RECIPE is a file, or the name of one of facerec's, such as arcface_sec_r50; in its place,
+        --from-arcface-torch CONFIG.py takes a configuration of arcface_torch, which is read and not
+        run, and prints what becomes of each of its fields. What a recipe says can be changed by
+        options, such as --data FOLDER (short for --data.path) or --optimizer.lr 0.05; here are
+        those that most people change, with the values of this recipe, and --help-all shows all. The
+        run is a folder under runs/ with its recipe, metrics, checkpoints and model.safetensors. On
+        several GPUs: torchrun --nproc-per-node 8 tools/train.py RECIPE
         """
         train_recipe(recipe, name, options, Console())
 

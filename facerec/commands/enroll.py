@@ -42,18 +42,19 @@ def enroll(
 ) -> None:
     """Enrol people in a gallery file, which is made if it is not there; or delete people from it.
 
-    A person's template is the mean of all their images, which count alike; images of somebody who
-    is enrolled already join theirs. The file knows model and preprocessing and takes no embeddings
-    of others. It also holds how high strangers score, from which facerec identify finds the
-    threshold for an FPIR.
+    A person's template is the mean embedding of all their images, which count alike; images of
+    somebody who is enrolled already join theirs. The file knows its model and preprocessing and
+    takes no embeddings of another. It also holds how high strangers score, from which facerec
+    identify finds its threshold.
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
-        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
+        images: a folder of PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
-        impostors: images of people who will not be in the gallery, as a folder or embeddings: their
-            scores tell which threshold has which FPIR. Without it, the gallery's own people stand
-            in for strangers, unless impostors did so before.
+        impostors: images of people who will not be in the gallery, a folder or a file of
+            embeddings: their scores tell which threshold gives which FPIR (chance that a stranger
+            is taken for somebody). Without any, the gallery's own people stand in for strangers,
+            unless impostors did so before.
         expires: the last day (UTC) on which the people of these images are found, as 2027-12-31.
             Without it, people who are enrolled already keep theirs, and new ones have none.
         expire: take out the people whose last day is over.

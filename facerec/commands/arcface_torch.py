@@ -67,6 +67,7 @@ def read_config(path: Path, console: Console) -> tuple[str, Recipe]:
     # Imported here, as it is a recipe like any other.
     from facerec.recipes.insightface.ms1mv3_r50 import recipe
 
+    path = path.with_suffix(".py")  # which may be left out, as there
     known = {f"config.{name}": (value, "base.py") for name, value in _DEFAULTS.items()}
     for file in (path.with_name("base.py"), path):
         if file == path or file.is_file():

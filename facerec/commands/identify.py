@@ -34,6 +34,7 @@ def identify(
     fpir: str | None = None,
     threshold: Number | None = None,
     candidates: Count = 5,
+    among: Count | None = None,
     index: IndexKind = "exact",
     json: Path | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
@@ -48,11 +49,14 @@ def identify(
     Args:
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
         gallery: the .npz file that facerec enroll wrote.
-        fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
-            threshold is given. Where the gallery does not tell the threshold of the default, as one
-            of few people, candidates are listed and nobody is named.
+        fpir: chance that a stranger is taken for somebody in this gallery; by default 1e-2, if its
+            threshold is known, as it is not in a gallery of few people: then candidates are listed
+            and nobody is named.
         threshold: cosine from which on somebody is identified.
         candidates: how many are listed for each image.
+        among: how many people may be on an image, each as likely as the others, in the gallery or
+            not: where the gallery's model has a calibration (facerec calibrate), the probability
+            that it is the best candidate is told. By default one more than the gallery has.
         index: exact looks at everybody; faiss takes an index, which is built first, pays for many
             probes on millions of people, and may miss somebody.
         json: write all answers to this file.
@@ -92,6 +96,7 @@ def identify(
             point=point,
             count=candidates,
             index=index,
+            among=among,
             where=str(images),
             progress=progress,
         )
@@ -127,6 +132,7 @@ def _print(found: Identification, names: Sequence[str], console: Console) -> Non
         f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
+    chances = any(answer.probability for answer in found)
     rows = []
     for name, answer in zip(names[:_SHOWN], found, strict=False):
         remark = answer.failure or ""
@@ -135,11 +141,30 @@ def _print(found: Identification, names: Sequence[str], console: Console) -> Non
         elif not remark and answer.subject is None:
             remark = "below the threshold"
         figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
-        rows.append((name, answer.subject or words.NOTHING, *figures, remark))
-    headings = ("image", "subject", "score", "margin", "remark")
+        chance = _chance(answer.probability)
+        row = [name, answer.subject or words.NOTHING, *figures, *[chance][:chances], remark]
+        rows.append(row)
+    headings = ["image", "subject", "score", "margin", *["probability"][:chances], "remark"]
     console.print(Table("", headings, rows, words=("subject", "remark")).terminal())
+    if chances and found.score_calibration is not None:
+        console.print(
+            f"probability of the best candidate among {found.among:,} equally likely people; "
+            f"{found.score_calibration.basis}; templates of several images have none",
+            style="dim italic",
+        )
+    if found.likeness is not None:
+        console.print(str(found.likeness), style="dim italic" if found.likeness.alike else "yellow")
     if len(names) > _SHOWN:
         console.print(f"… and {len(names) - _SHOWN:,} more; --json lists all")
+
+
+def _chance(probability: tuple[float, float, float] | None) -> str:
+    if probability is None:
+        return words.NOTHING
+    value, low, high = probability
+    if high == 1 or low == 0:  # beyond the calibration's data
+        return f"at least {low:.3g}" if high == 1 else f"at most {high:.2g}"
+    return f"{value:.3g} [{low:.2g}, {high:.2g}]"
 
 
 main = partial(run_command, identify)

@@ -45,8 +45,8 @@ def import_weights(
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
         width: factor on all channel counts.
-        embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
-            the others, as in InsightFace) or none.
+        embedding_bn: the last batch norm: frozen_gamma, affine or none; by default as InsightFace
+            has it, frozen_gamma in iresnet and affine in the others.
         channels: channel order that the weights were trained on; by default what facerec wrote
             into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
         mean: subtracted from every pixel value; by default the same, else 127.5.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from facerec.commands.cli import Console, exit_on_error
+from facerec.commands.help_texts import HELP
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -36,13 +37,12 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = [word for word in given if word != "--debug"]
     debug = len(arguments) < len(given)
-    wants_help = "--help" in arguments or "-h" in arguments
     theirs = command == "train" and arguments[:1] == ["--from-arcface-torch"]
     if theirs:
         del arguments[0]
     path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
     with exit_on_error(debug):
-        if path is None and not wants_help:
+        if path is None and HELP.isdisjoint(arguments):
             raise RecipeError(
                 f"facerec {command} needs a recipe as its first argument, a name or a file, "
                 "for example arcface_sec_r50"

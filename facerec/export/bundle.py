@@ -16,6 +16,8 @@ import facerec
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
+    CARD_FILE,
+    EVALUATIONS_FILE,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
@@ -28,7 +30,7 @@ from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile,
 from facerec.embedding.score_calibration import ScoreCalibration, calibration_file
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ExportError, FacerecError
-from facerec.export.cards import CARD_FILE, bundle_card, training_facts
+from facerec.export.cards import bundle_card, evaluation_entries, training_facts
 from facerec.export.consumers import ConsumerRow, check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.options import DEFAULT, BundleOptions
@@ -110,7 +112,7 @@ def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier export wrote, by its checksums."""
     sums = folder / SUMS_FILE
     lines = sums.read_text("utf-8", errors="replace").splitlines() if sums.is_file() else []
-    return {SUMS_FILE, *(line.partition("  ")[2] for line in lines)}
+    return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *(line.partition("  ")[2] for line in lines)}
 
 
 def _write_all(
@@ -190,6 +192,8 @@ def _write_all(
     # As others will read it: lists, not tuples.
     note = json.loads((folder / NOTE_FILE).read_bytes())
     write(CARD_FILE, bundle_card(note).encode())
+    if entries := evaluation_entries(note):
+        write(EVALUATIONS_FILE, entries.encode())
     write_sums(folder)
     check_sums(folder)
     return BundleReport(out, note, parity, comparisons)

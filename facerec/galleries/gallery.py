@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import IndexKind
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, exclusive
 from facerec.galleries.gallery_file import COLUMNS, FORMAT, KEPT, export_table, read_gallery
@@ -40,6 +41,7 @@ from facerec.names import same_name
 from facerec.npz import write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
+from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
 from facerec.verification.unit_rows import row_norms
 
@@ -97,6 +99,11 @@ class Answer:
     """The best of the gallery, the best first; empty where the probe has no embedding."""
     failure: str | None = None
     """Why the probe has no embedding."""
+    evidence: Evidence | None = None
+    """What the score says of the best candidate; None without a calibration, and for a template of
+    several images, of which that says nothing."""
+    probability: tuple[float, float, float] | None = None
+    """Of the best candidate by that evidence and the prior, with the limits of its interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +124,19 @@ class Identification:
     """Candidates of an answer."""
     failures: Mapping[int, str]
     """Probe → why it has no embedding."""
+    images: NDArray[np.int64]
+    """In each template, ``(N,)``."""
+    score_calibration: ScoreCalibration | None
+    among: int
+    """How many equally likely people one must be on a probe."""
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """Whether the people of this gallery are like those of the calibration."""
+        known = self.score_calibration
+        if known is None or self.scores.shape[1] < 2 or self.images.max() > 1:
+            return None
+        return likeness(known.ratio, self.scores[:, :2], len(self.subjects))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -132,7 +152,17 @@ class Identification:
         candidates = tuple(map(Candidate, names, scores))[: self.listed]
         margin = scores[0] - scores[1] if len(scores) > 1 else None
         named = self.threshold is not None and scores[0] >= self.threshold
-        return Answer(names[0] if named else None, scores[0], margin, candidates)
+        evidence = None
+        if self.score_calibration is not None and self.images[self.rows[probe, 0]] == 1:
+            evidence = self.score_calibration.evidence(scores[0])
+        return Answer(
+            names[0] if named else None,
+            scores[0],
+            margin,
+            candidates,
+            evidence=evidence,
+            probability=None if evidence is None else evidence.probability(self.among),
+        )
 
 
 class Gallery:
@@ -149,6 +179,7 @@ class Gallery:
         enrolled: when each subject came, UTC, datetime64[s]; NaT where it is not known.
         expires: the last day on which each is found, UTC, datetime64[D]; NaT where there is none.
         calibration: what FPIRs are predicted from; None where there is none.
+        score_calibration: what a cosine is worth as evidence; None where that is not known.
     """
 
     def __init__(self, space: Space) -> None:
@@ -160,6 +191,7 @@ class Gallery:
         self.enrolled: NDArray[np.datetime64] = np.empty(0, "M8[s]")
         self.expires: NDArray[np.datetime64] = np.empty(0, "M8[D]")
         self.calibration: Calibration | None = None
+        self.score_calibration: ScoreCalibration | None = None
         self._index: FaissIndex | None = None
         self._current: Gallery | None = None
 
@@ -393,6 +425,7 @@ class Gallery:
         point: Fpir | None = None,
         count: int = 5,
         index: IndexKind = "auto",
+        among: int | None = None,
         where: str = "probes",
         progress: Progress | None = None,
     ) -> Identification:
@@ -408,6 +441,8 @@ class Gallery:
             point: what `point` returned for the threshold, if it is known already.
             count: candidates of each answer.
             index: see `search`.
+            among: how many equally likely people, in the gallery or not, may be on a probe: the
+                prior of a probability is one in so many; by default the gallery's and one more.
             where: the probes come from.
             progress: see `search`.
 
@@ -429,7 +464,18 @@ class Gallery:
             limit = point.threshold
         now = self.current()
         rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
-        return Identification(now.subjects, rows, scores, limit, point, count, failures)
+        return Identification(
+            now.subjects,
+            rows,
+            scores,
+            limit,
+            point,
+            count,
+            failures,
+            now.images,
+            now.score_calibration,
+            among or len(now) + 1,
+        )
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
         """Return threshold and FPIR at this gallery's size, from one of the two.
@@ -541,7 +587,13 @@ class Gallery:
             DatasetError: it cannot be written.
         """
         calibration = None if self.calibration is None else self.calibration.note
-        note = {"format": FORMAT, "space": asdict(self.space), "calibration": calibration}
+        worth = None if self.score_calibration is None else self.score_calibration.to_json()
+        note = {
+            "format": FORMAT,
+            "space": asdict(self.space),
+            "calibration": calibration,
+            "score_calibration": worth,
+        }
         arrays: dict[str, NDArray[Any]] = {
             "note": np.array(json.dumps({**note, "fusion": "unit"}, allow_nan=False)),
             **{name: getattr(self, name) for name in COLUMNS},
@@ -558,8 +610,9 @@ class Gallery:
         Raises:
             DatasetError: the file is missing, damaged, or no gallery.
         """
-        arrays, space, calibration = read_gallery(Path(path))
+        arrays, space, calibration, worth = read_gallery(Path(path))
         gallery = cls(space)
+        gallery.score_calibration = worth
         for name in COLUMNS:
             setattr(gallery, name, arrays[name])
         gallery.calibration = calibration

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import DatasetError, MetricError, MissingExtraError
 from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
@@ -35,8 +36,10 @@ KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
-    """Return the arrays of a gallery file by name, its space and its calibration.
+def read_gallery(
+    path: Path,
+) -> tuple[Arrays, Space, Calibration | None, ScoreCalibration | None]:
+    """Return the arrays of a gallery file by name, its space and both of its calibrations.
 
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
@@ -55,7 +58,10 @@ def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
         if calibration is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
             calibration = Calibration(**kept, note=dict(calibration))
-        return _checked(arrays, space, calibration), space, calibration
+        worth = note.get("score_calibration")
+        if worth is not None:
+            worth = ScoreCalibration.from_json(worth, str(path))
+        return _checked(arrays, space, calibration), space, calibration, worth
     except OSError as problem:
         raise DatasetError(
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "

@@ -48,6 +48,7 @@ class GalleryFile:
         if not 0 < parse_rate(fpir) < 1:
             raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
         self._path, self._space = path, Space.of(recognizer)
+        self._worth = recognizer.calibration
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()
         self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
@@ -131,4 +132,6 @@ class GalleryFile:
             raise
 
     def _read(self) -> Gallery:
-        return Gallery.read(self._path) if self._path.exists() else Gallery(self._space)
+        gallery = Gallery.read(self._path) if self._path.exists() else Gallery(self._space)
+        gallery.score_calibration = self._worth or gallery.score_calibration
+        return gallery

@@ -45,8 +45,8 @@ class Likeness:
         }[self.alike]
         ends = f"[{self.low:.2g}, {self.high:.2g}]"
         return (
-            f"strangers score as high {self.factor:.2g} {ends} times as often as among the "
-            f"people of the calibration; {verdict}"
+            f"strangers score high {self.factor:.2g} {ends} times as often as among the people "
+            f"of the calibration; {verdict}"
         )
 
 

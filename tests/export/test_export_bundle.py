@@ -198,7 +198,7 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 ) -> None:
     pytest.importorskip("insightface.model_zoo")
     openvino = pytest.importorskip("openvino")
-    card = (written.path / "model_card.md").read_text()
+    card = (written.path / "README.md").read_text()
     code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
     code = code.replace("BUNDLE", str(written.path))
     # Other embeddings would show on processors with bfloat16 alone.
@@ -333,7 +333,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
     options = BundleOptions(int8=pack, int8_images=40, max_loss=0.2)
     report = export_bundle(saved, tmp_path / "b", options, benches=[bench])
     assert (report.path / "variants" / "int8.onnx").is_file() == kept
-    card = (report.path / "model_card.md").read_text()
+    card = (report.path / "README.md").read_text()
     assert [entry["name"] for entry in report.note["variants"]] == ["int8"] * kept
     if kept:
         assert report.note["left_out"] == [] and "left out" not in card

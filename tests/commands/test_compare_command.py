@@ -146,7 +146,7 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
     command = [str(recipe), "--losses", "Triplet", own, "--out", str(tmp_path / "out"), "--smoke"]
     main([*command, "--processes", "2"])
     # The two seeds of the recipe are too few, whatever the shorter run has.
-    assert "without --smoke: with 2 seeds" in capsys.readouterr().out
+    assert "without --smoke: 2 seeds cannot decide 1 pair" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {arm["arm"]: list(arm["setting"]) for arm in results["arms"]} == {
         "Triplet": ["loss.margin"],

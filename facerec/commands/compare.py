@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.defaults import ClusterMetric
 from facerec.errors import RecipeError
-from facerec.limits import Count
+from facerec.limits import Count, Flags
 from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from facerec.comparison.protocol import Comparison, Protocol
 
 
+@dataclass(frozen=True)
+class Changed(Flags):
+    """In place of what the recipe says."""
+
+    trials: Count | None = None
+    """Settings tried for each arm."""
+    repetitions: Count | None = None
+    """Fresh seeds of the best settings."""
+    metrics: tuple[ClusterMetric, ...] | None = None
+    """Figures besides those of retrieval: nmi and f1 of a k-means of the test images."""
+
+
+UNCHANGED = Changed()
+
+
 def compare(
     recipe: tyro.conf.Positional[Path | None] = None,
     losses: tuple[str, ...] = (),
@@ -33,9 +48,7 @@ def compare(
     second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
-    trials: Count | None = None,
-    repetitions: Count | None = None,
-    metrics: tuple[ClusterMetric, ...] | None = None,
+    changed: tyro.conf.OmitArgPrefixes[Changed] = UNCHANGED,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: Count = 1,
@@ -63,11 +76,7 @@ def compare(
         second_views: embeddings of other views of the same images, for losses that need two views.
         out: folder for state and results; by default compare/NAME.
         smoke: show in minutes that everything works: three trials, two seeds and few steps.
-        trials: settings to try for each loss, in place of the recipe's number.
-        repetitions: fresh seeds that the best settings are trained with, in place of the recipe's
-            number.
-        metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of k-means
-            clusters of the test images.
+        changed: in place of what the recipe says.
         storage: where trials are kept: the URL of a database, or journal:PATH for a folder on a
             network; by default a SQLite file in the folder.
         device: where to compute; auto takes CUDA, then MPS, then the CPU.
@@ -81,8 +90,7 @@ def compare(
     from facerec.devices import choose_device
 
     console = Console()
-    wanted = {"trials": trials, "repetitions": repetitions, "metrics": metrics}
-    changes = {name: value for name, value in wanted.items() if value is not None}
+    changes = {name: value for name, value in vars(changed).items() if value is not None}
     whole = partial(_plan, recipe, losses, data, features, second_views, changes)
     make = partial(whole, smoke=smoke)
     plan = make()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from facerec.backbones import Preprocessing
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
+    from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.galleries.space import Space
 
 
@@ -78,6 +79,14 @@ class Embedder(Flags):
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
         return self.load(self.model)
+
+    def calibration(self, flip: bool) -> ScoreCalibration | None:
+        """Return what a cosine of the model is worth; None where that, or the model, is unknown."""
+        from facerec.embedding.recognizer import FaceRecognizer
+
+        if "network" not in vars(self):
+            return None
+        return FaceRecognizer(self.network, flip=flip).calibration
 
     @cached_property
     def aligner(self) -> Aligner | None:

@@ -1,0 +1,144 @@
+"""Loggers: a user's own hears what metrics.jsonl has; the named ones get it in their own calls."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock, call
+
+import pytest
+import torch
+from helpers.tiny_training import tiny_recipe, write_training_set
+from helpers.toy_packs import make_pack
+from rich.console import Console
+
+from facerec.errors import FacerecError, TrainingError
+from facerec.recipe import to_dict
+from facerec.records import open_dataset
+from facerec.training import Validation
+from facerec.training.distributed import Processes
+from facerec.training.learner import Learner
+from facerec.training.loggers import create_logger
+from facerec.training.trainer import Trainer
+from facerec.training.validation import PackValidator
+
+OWN = """
+from unittest.mock import MagicMock
+heard = MagicMock()
+class Heard:
+    def __new__(cls): return heard
+class Mute: start = log = print
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_loggers.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_loggers", raising=False)
+
+
+def train(tmp_path: Path, fails: str | None = None, resume: bool = False, **options: int) -> str:
+    """Train two epochs of four steps with a logger of the user's; return what is printed."""
+    if not resume:
+        write_training_set(tmp_path / "data")
+        make_pack(tmp_path / "toy.bin", per_fold=2)
+    validation = Validation(benches=("toy",), data=tmp_path, every_steps=3)
+    name, printed = "own_loggers:Heard", io.StringIO()
+    recipe = tiny_recipe(tmp_path / "data", validation=validation, logger=name)
+    alone = Processes(0, 1, torch.device("cpu"))
+    learner = Learner(recipe, open_dataset(recipe.data, recipe.seed), alone)
+    logger, validator = create_logger(name), PackValidator(recipe, alone)
+    if fails is not None:
+        getattr(logger, fails).side_effect = OSError("no network")
+    trainer = Trainer(learner, tmp_path / "run", validator, Console(file=printed), logger)
+    if resume:
+        trainer.resume()
+    trainer.fit(**options)
+    return printed.getvalue()
+
+
+def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> None:
+    train(tmp_path, max_steps=5)
+    train(tmp_path, resume=True)
+    calls, folder = sys.modules["own_loggers"].heard.mock_calls, tmp_path / "run"
+    recipe = json.loads(json.dumps(calls[0].args[1]))
+    around = [call.start(folder, recipe, "run", 0), call.end("stopped")]
+    around += [call.start(folder, recipe, "run", 5), call.end("finished")]
+    assert recipe["batch_size"] == 12 and [c for c in calls if c[0] != "log"] == around
+    written = []
+    for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
+        step, kind = line.pop("step"), line.pop("kind")
+        if kind == "validation":
+            line = {"accuracy/toy": line["accuracy"]["mean"]}
+        written.append(call.log(line, step))
+    assert [c for c in calls if c[0] == "log"] == written
+    assert [c.args[1] for c in written] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8]
+
+
+def test_a_logger_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    assert "".join(train(tmp_path, "log").split()).count("nonetwork") == 1
+    calls = sys.modules["own_loggers"].heard.mock_calls
+    assert [c[0] for c in calls] == ["start", "log"]
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    with pytest.raises(TrainingError, match="no network"):
+        train(tmp_path / "other", "start")
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
+def test_a_service_goes_on_with_the_run_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    library = MagicMock()
+    run = SimpleNamespace(id="r7", name="r7", info=SimpleNamespace(run_id="r7"))
+    run.log, run.finish = library.log_metrics, library.end_run
+    library.init.return_value = library.start_run.return_value = run
+    monkeypatch.setitem(sys.modules, name, library)
+    begin = library.start_run if name == "mlflow" else library.init
+    recipe = to_dict(tiny_recipe(tmp_path))
+    for step, status in ((0, "stopped"), (4, "finished")):
+        logger = create_logger(name)
+        logger.start(tmp_path, recipe, "run", step)
+        logger.log({"loss": 2.0}, step + 1)
+        logger.end(status)
+    first, second = (str(call) for call in begin.call_args_list)
+    assert "'run'" in first and "r7" not in first and "r7" in second
+    told = [call.args for call in library.log_metrics.call_args_list]
+    assert told == [({"loss": 2.0}, 1), ({"loss": 2.0}, 5)] and library.end_run.call_count == 2
+    if name == "mlflow":
+        assert library.log_params.call_args.args[0]["optimizer.lr"] == 0.05
+
+
+def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for step, losses in ((0, [2.0, 9.0]), (1, [3.0])):
+        logger = create_logger("tensorboard")
+        logger.start(tmp_path, {}, "run", step)
+        for more, loss in enumerate(losses, 1):
+            logger.log({"loss": loss}, step + more)
+        logger.end("stopped")
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 2.0), (2, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wnadb", "perhaps wandb"),
+        ("", "tensorboard"),
+        ("mlflow", r"pip install 'facerec\[mlflow\]'"),
+        ("gone_module:Logger", "gone_module"),
+        ("own_loggers:Gone", "Gone"),
+        ("own_loggers:Mute", "end is missing"),
+        ("json:loads", "argument"),
+    ],
+)
+def test_bad_names(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
+    with pytest.raises(FacerecError, match=words):
+        create_logger(name)

@@ -233,11 +233,12 @@ class Monitor:
             getattr(self._logger, call)(*arguments)
         except Exception as error:
             self._logger = None
-            what = f"logger {self.recipe.logger}: {type(error).__name__}: {message_line(error)}"
+            line = message_line(error).rstrip(".")
+            what = f"logger {self.recipe.logger}: {type(error).__name__}: {line}"
             if call == "start":
-                raise TrainingError(f"{what}; mend this, or train without it") from error
+                raise TrainingError(f"{what}; mend it and --resume, or leave it out") from error
             if self.console is not None:
-                text = f"warning: {what}; it is told no more, and metrics.jsonl goes on"
+                text = f"warning: {what}; it gets nothing more, metrics.jsonl goes on"
                 self.console.print(text, style="yellow", soft_wrap=True)
 
 

@@ -9,16 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, call
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny_training import tiny_recipe, write_training_set
 from helpers.toy_packs import make_pack
 from rich.console import Console
+from safetensors.torch import load_file
 
 from facerec.errors import FacerecError, TrainingError
-from facerec.recipe import to_dict
+from facerec.recipe import from_dict, to_dict
 from facerec.records import open_dataset
-from facerec.training import Validation
+from facerec.training import Recipe, Validation
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.loggers import create_logger
@@ -42,51 +44,61 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_loggers", raising=False)
 
 
-def train(tmp_path: Path, fails: str | None = None, resume: bool = False, **options: int) -> str:
-    """Train two epochs of four steps with a logger of the user's; return what is printed."""
-    if not resume:
+def train(tmp_path: Path, fails: str = "", packs: str = "toy", **options: int) -> Trainer:
+    """Train two epochs of four steps, or go on with them, with a logger of the user's."""
+    if not (tmp_path / "toy.bin").exists():
         write_training_set(tmp_path / "data")
         make_pack(tmp_path / "toy.bin", per_fold=2)
-    validation = Validation(benches=("toy",), data=tmp_path, every_steps=3)
-    name, printed = "own_loggers:Heard", io.StringIO()
-    recipe = tiny_recipe(tmp_path / "data", validation=validation, logger=name)
-    alone = Processes(0, 1, torch.device("cpu"))
+    validation = Validation(benches=(packs,) if packs else (), data=tmp_path, every_steps=3)
+    name, alone = "own_loggers:Heard", Processes(0, 1, torch.device("cpu"))
+    changes = {"validation": validation, "logger": name, "precision": "bf16"}
+    recipe = tiny_recipe(tmp_path / "data", **changes)
     learner = Learner(recipe, open_dataset(recipe.data, recipe.seed), alone)
     logger, validator = create_logger(name), PackValidator(recipe, alone)
-    if fails is not None:
+    if fails:
         getattr(logger, fails).side_effect = OSError("no network")
-    trainer = Trainer(learner, tmp_path / "run", validator, Console(file=printed), logger)
-    if resume:
+    folder, console = tmp_path / f"run{packs}", Console(file=io.StringIO())
+    trainer = Trainer(learner, folder, validator if packs else None, console, logger)
+    if (folder / "checkpoints").exists():
         trainer.resume()
     trainer.fit(**options)
-    return printed.getvalue()
+    return trainer
 
 
+@pytest.mark.integration
 def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> None:
+    """Through a stop and a resume, with validations between epochs that change nothing."""
     train(tmp_path, max_steps=5)
-    train(tmp_path, resume=True)
-    calls, folder = sys.modules["own_loggers"].heard.mock_calls, tmp_path / "run"
-    recipe = json.loads(json.dumps(calls[0].args[1]))
-    around = [call.start(folder, recipe, "run", 0), call.end("stopped")]
-    around += [call.start(folder, recipe, "run", 5), call.end("finished")]
-    assert recipe["batch_size"] == 12 and [c for c in calls if c[0] != "log"] == around
+    trainer, folder = train(tmp_path), tmp_path / "runtoy"
+    calls = list(sys.modules["own_loggers"].heard.mock_calls)
+    recipe = to_dict(trainer.recipe)
+    around = [call.start(folder, recipe, "runtoy", 0), call.end("stopped")]
+    around += [call.start(folder, recipe, "runtoy", 5), call.end("finished")]
+    assert [c for c in calls if c[0] != "log"] == around
     written = []
     for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
         step, kind = line.pop("step"), line.pop("kind")
         if kind == "validation":
-            line = {"accuracy/toy": line["accuracy"]["mean"]}
+            last, line = line, {"accuracy/toy": line["accuracy"]["mean"]}
         written.append(call.log(line, step))
     assert [c for c in calls if c[0] == "log"] == written
     assert [c.args[1] for c in written] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8]
+    ends = [load_file(path) for path in tmp_path.rglob("model.safetensors")]
+    ends.append(train(tmp_path, packs="").learner.backbone.state_dict())
+    assert len(ends) == 2 and all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert trainer.validator is not None
+    low, high = (trainer.validator(trainer.final_backbone, p)["toy"] for p in ("bf16", "fp32"))
+    assert low.to_json().items() <= last.items() and not np.array_equal(low.scores, high.scores)
 
 
 def test_a_logger_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
-    assert "".join(train(tmp_path, "log").split()).count("nonetwork") == 1
+    printed = train(tmp_path, "log", packs="").console.file.getvalue()  # type: ignore[union-attr]
     calls = sys.modules["own_loggers"].heard.mock_calls
+    assert "".join(printed.split()).count("nonetwork") == 1
     assert [c[0] for c in calls] == ["start", "log"]
     assert (tmp_path / "run" / "model.safetensors").is_file()
     with pytest.raises(TrainingError, match="no network"):
-        train(tmp_path / "other", "start")
+        train(tmp_path, "start")
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
@@ -138,7 +150,13 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
         ("json:loads", "argument"),
     ],
 )
-def test_bad_names(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_logger_is_refused(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
     with pytest.raises(FacerecError, match=words):
         create_logger(name)
+
+
+def test_recipes_that_ask_for_tensorboard_in_the_old_way_are_read() -> None:
+    assert from_dict(Recipe, to_dict(Recipe()) | {"tensorboard": True}, "recipe.json") == Recipe()

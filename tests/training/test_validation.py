@@ -254,23 +254,3 @@ def test_what_was_validated_can_be_resumed(
     train(recipe, tmp_path, resume=True)
     assert [line["step"] for line in validations(tmp_path)] == [4, 8, 12, 16]
     assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}
-
-
-def test_validations_at_steps_change_nothing_in_a_run_and_are_resumed(
-    packs: Path, data: Path, tmp_path: Path
-) -> None:
-    validation = Validation(benches=("toy",), data=packs, every_steps=2)
-    recipe = small(packs, data, epochs=1, precision="bf16", validation=validation)
-    whole = train(recipe, tmp_path / "whole")
-    train(recipe, tmp_path, stop=3)
-    train(recipe, tmp_path, resume=True)
-    train(replace(recipe, validation=Validation()), tmp_path / "none")
-    ends = [load_file(path) for path in tmp_path.rglob("model.safetensors")]
-    assert len(ends) == 3 and all(
-        torch.equal(ends[0][name], end[name]) for end in ends for name in ends[0]
-    )
-    lines = validations(tmp_path)
-    assert lines == validations(tmp_path / "whole") and [line["step"] for line in lines] == [2, 4]
-    low, high = (PackValidator(recipe, ALONE)(whole.final_backbone, p) for p in ("bf16", "fp32"))
-    assert figures(low)["toy"].items() <= lines[-1].items()
-    assert not np.array_equal(low["toy"].scores, high["toy"].scores)

@@ -4,7 +4,7 @@ VENV := .venv
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all matrix fuzz lint docs clean
+.PHONY: demo test test-all matrix fuzz lint docs wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,11 +15,12 @@ help:
 	@echo "make fuzz      thousands of damaged files of each kind, which must end in a sentence"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as a site, in site/"
+	@echo "make wheel     what people install, by itself, in an empty environment"
 
 # A stamp rather than the folder, so that an interrupted installation starts again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compare,dev,faiss,gpu,insightface,onnx,openvino,parquet,serve,tensorboard]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compare,dev,faiss,gpu,hub,insightface,onnx,openvino,parquet,serve,tensorboard]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -56,6 +57,9 @@ $(VENV)/.docs: $(VENV)/.installed
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.installed
+	.ci/wheel
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

@@ -54,7 +54,7 @@ def coverage_designs(repetitions: int = 250, people: int = 60) -> list[Row]:
     return [
         row
         for figure, shares in covered.items()
-        for row in _extremes(f"{figure}, {people} people", shares, (92.0, None), repetitions)
+        for row in extremes(f"{figure}, {people} people", shares, (92.0, None), repetitions)
     ]
 
 
@@ -79,7 +79,7 @@ def coverage_independent(repetitions: int = 250) -> list[Row]:
     return [
         row
         for figure, shares in covered.items()
-        for row in _extremes(f"{figure}, independent scores", shares, (92.0, None), repetitions)
+        for row in extremes(f"{figure}, independent scores", shares, (92.0, None), repetitions)
     ]
 
 
@@ -287,7 +287,7 @@ def _independent_trial(
     return found
 
 
-def _extremes(
+def extremes(
     what: str,
     shares: Mapping[str, float],
     bars: tuple[float | None, float | None],

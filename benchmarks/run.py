@@ -50,6 +50,9 @@ SUITES: dict[str, dict[str, Act]] = {
         "verification": {
             "measures": ("figures",),
             "measures_intervals": ("coverage_designs", "coverage_independent"),
+            "measures_calibration": (
+                *("calibration_carries", "calibration_coverage", "calibration_groups"),
+            ),
             "measures_scoring": ("all_pairs", "many_pairs", "fixed_thresholds"),
         },
         "export": {

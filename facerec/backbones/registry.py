@@ -25,9 +25,10 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture (iresnet18, 34, 50, 100, 200, mbf, mbf_large, w600k_mbf,
-    mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l, or your own), timm:NAME for one
-    of timm's networks (extra `timm`), or init for the whole section of the weights at init.path."""
+    """Registered architecture (iresnet18, 34, 50, 100, 200 or r18 to r200, mbf, mbf_large,
+    w600k_mbf, mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l, or your own),
+    timm:NAME for one of timm's networks (extra `timm`), or init for the whole section of the
+    weights at init.path."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
@@ -46,9 +47,18 @@ class Backbone(Checked):
     """Share of a ViT's patches that are hidden from its blocks in training. InsightFace hides 0.1
     wherever its configurations say anything but 0."""
 
+    def __post_init__(self) -> None:
+        """Check every number, and put facerec's name in the place of one of `ALIASES`."""
+        super().__post_init__()
+        if self.name not in _builders:
+            object.__setattr__(self, "name", ALIASES.get(self.name, self.name))
+
 
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
 _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
+
+ALIASES = {f"r{depth}": f"iresnet{depth}" for depth in (18, 34, 50, 100, 200)}
+"""Names of arcface_torch, and facerec's; mbf is the same in both."""
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import io
 import multiprocessing
 import os
-import re
 import shlex
 import signal
 import sys
@@ -16,7 +14,7 @@ import threading
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import tyro
 from rich import console as rich_console
 from rich.segment import Segment
 
+from facerec.commands.help_texts import HELP, describe, fitted, help_rules
 from facerec.errors import FacerecError, RecipeError, printable
 from facerec.files import check_file_name, check_place, check_regular
 from facerec.limits import check_flags
@@ -41,10 +40,10 @@ os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 class Console(rich_console.Console):
-    """A terminal that shows text as it is: no markup in it counts, and no control character."""
+    """A terminal that shows text as it is: no markup, emoji code or control character counts."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, **options)
+        super().__init__(markup=False, emoji=False, **options)
 
     def render(
         self,
@@ -72,7 +71,11 @@ def replace_what_cannot_be_encoded() -> None:
             stream.reconfigure(errors="replace")
 
 
-def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
+def run_command(
+    function: Callable[..., None],
+    argv: Sequence[str] | None = None,
+    shown: Collection[str] = (),
+) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
     A ``FacerecError``, or a flag's value that its dataclass refuses, is printed as its sentence and
@@ -82,6 +85,8 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     Args:
         function: its parameters are the flags, its docstring is the help text.
         argv: arguments without the program's name; ``None`` takes ``sys.argv``.
+        shown: of the recipe that stands before ``argv``, the fields that help shows, see
+            `help_rules`; others are left to --help-all.
     """
     replace_what_cannot_be_encoded()
     # Pillow's quote the files of strangers; what matters of a file is said by facerec.
@@ -94,34 +99,34 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     script, name = Path(sys.argv[0]).name, function.__name__.replace("_", "-")
     by_file = script.endswith(".py") and script != "__main__.py"
     program = script if by_file else f"facerec {name}"
-    parsed = False
+    if shown:
+        program += " RECIPE"
+    helps = not HELP.isdisjoint(arguments)
+    rules = help_rules(helps, () if "--help-all" in arguments else shown)
+    arguments = ["--help" if word == "--help-all" else word for word in arguments]
 
     @functools.wraps(function)
-    def call(*args: Any, **flags: Any) -> None:
-        nonlocal parsed
-        parsed = True
+    def parsed(*args: Any, **flags: Any) -> Callable[[], None]:
         check_flags(function, flags)
         check_written(flags)
-        function(*args, **flags)
+        return functools.partial(function, *args, **flags)
 
-    # The description of each argument on one line, so that tyro breaks it where the help does.
-    function.__doc__ = re.sub(r"\n {8}\s*", " ", inspect.getdoc(function) or "")
-
+    describe(parsed, helps)
     with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
-            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks)
+            with fitted() if helps else contextlib.nullcontext():
+                run = tyro.cli(
+                    parsed, args=arguments, prog=program, console_outputs=speaks, registry=rules
+                )
         except ValueError as error:
-            if parsed:  # no matter of flags
-                raise
             raise RecipeError(str(error)) from error
         except BrokenPipeError:
-            if parsed:
-                raise
             # Who reads the help has left, as head does; what is not written yet goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
+        run()
 
 
 def check_written(flags: Mapping[str, Any]) -> None:

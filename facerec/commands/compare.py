@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def compare(
-    recipe: tyro.conf.Positional[Path],
+    recipe: tyro.conf.Positional[Path | None] = None,
+    losses: tuple[str, ...] = (),
     data: Path | None = None,
     features: Path | None = None,
     second_views: Path | None = None,
@@ -47,7 +48,13 @@ def compare(
     once, also on machines that share the folder, the processes share the work.
 
     Args:
-        recipe: the comparison, such as compare/sec_on_margins.
+        recipe: the comparison, such as compare/sec_on_margins, which is the default with
+            --losses; on features that is papers/reality_check.
+        losses: compare these losses under the recipe's protocol in place of its own, each with the
+            first one: names such as Triplet or ArcFace, or FILE.py:NAME for a class (or a function
+            that makes one) of your own, called as loss(embeddings, labels). The file is run. A
+            search changes what the class has in an attribute such as
+            search = {"margin": searched(0.2, 0.0, 1.0)}.
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
         features: an embeddings file of a frozen network, with the class of every image (.npz of
@@ -75,14 +82,17 @@ def compare(
     console = Console()
     wanted = {"trials": trials, "repetitions": repetitions, "metrics": metrics}
     changes = {name: value for name, value in wanted.items() if value is not None}
-    make = partial(_plan, recipe, data, features, second_views, smoke, changes)
+    whole = partial(_plan, recipe, losses, data, features, second_views, changes)
+    make = partial(whole, smoke=smoke)
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
     _set_threads(plan)
     with progress_bar(console, "images") as progress:
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
-    for note in filter(None, (*harness.manifest["notes"], too_few_seeds(plan))):
+    few = too_few_seeds(whole() if smoke else plan)
+    notes = [*harness.manifest["notes"], few and f"{'without --smoke: ' if smoke else ''}{few}"]
+    for note in filter(None, notes):
         console.print(f"note: {note}", style="yellow", markup=False)
     with (
         _helpers(processes - 1, make, folder, harness.device, storage),
@@ -90,27 +100,34 @@ def compare(
     ):
         results = harness.run(show)
     summary = summarize(results)
-    paths = write_comparison(summary, folder)
+    page = write_comparison(summary, folder)
     console.print(headline_table(summary).terminal())
     if summary.pairs:
         console.print(pair_table(summary).terminal())
-    console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+    console.print(f"report: {page.resolve()}", soft_wrap=True, markup=False)
 
 
 def _plan(
-    recipe: Path,
+    recipe: Path | None,
+    losses: tuple[str, ...],
     data: Path | None,
     features: Path | None,
     second_views: Path | None,
-    smoke: bool,
     changes: dict[str, Any],
+    smoke: bool = False,
 ) -> Comparison:
     """Return the recipe's comparison with what the flags change, ``changes`` by their fields."""
     from facerec.comparison.features import FeatureData
     from facerec.comparison.image_sets import ImageData
-    from facerec.comparison.protocol import Comparison, on_features
+    from facerec.comparison.protocol import Comparison, of_losses, on_features
 
+    if recipe is None:
+        if not losses:
+            raise RecipeError("name a recipe, such as compare/sec_on_margins, or give --losses")
+        recipe = Path("papers/reality_check" if features else "compare/sec_on_margins")
     plan = load_recipe(recipe, Comparison)
+    if losses:
+        plan = of_losses(plan, losses)
     if data is not None and features is not None:
         raise RecipeError("give --data with images or --features, not both")
     if data is not None:
@@ -171,18 +188,12 @@ def _set_threads(plan: Comparison) -> None:
 def smaller(plan: Comparison) -> Comparison:
     """Return the comparison with few trials, seeds and steps."""
 
-    def shortened(protocol: Protocol) -> Protocol:
-        return replace(
-            protocol,
-            steps_per_epoch=min(protocol.steps_per_epoch, 8),
-            epochs=min(protocol.epochs, 2),
-        )
+    def shortened(each: Protocol) -> Protocol:
+        steps, epochs = min(each.steps_per_epoch, 8), min(each.epochs, 2)
+        return replace(each, steps_per_epoch=steps, epochs=epochs)
 
-    return replace(
-        plan.with_protocols(shortened),
-        trials=min(plan.trials, 3),
-        repetitions=min(plan.repetitions, 2),
-    )
+    trials, repetitions = min(plan.trials, 3), min(plan.repetitions, 2)
+    return replace(plan.with_protocols(shortened), trials=trials, repetitions=repetitions)
 
 
 main = partial(run_command, compare)

@@ -123,7 +123,7 @@ def demo(
     console.print(_table(results).terminal())
     report = out / "report.html"
     links = {arm: f"audit/{folder.name}/{PAGE}" for arm, folder in folders.items()}
-    links["ONNX"] = (default_folder(exported).relative_to(out) / "model_card.md").as_posix()
+    links["ONNX"] = (default_folder(exported).relative_to(out) / "README.md").as_posix()
     settings = {f"penalty of {name}": str(arm.regularizer or "none") for name, arm in arms.items()}
     settings |= {name: str(getattr(with_sec, name)) for name in SETTINGS}
     settings |= {"faces": str(faces), "facerec": facerec.__version__}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from facerec.backbones import Preprocessing
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
+    from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.galleries.space import Space
 
 
@@ -28,7 +29,8 @@ class Embedder(Flags):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
-    """A run folder, a bundle, a .safetensors or .onnx file; needed for images."""
+    """A run folder, a bundle, a .safetensors or .onnx file, or hf://OWNER/NAME@REVISION; needed for
+    images."""
     flip: bool = True
     """Sum the raw embeddings of each image and its mirror image; a gallery says itself whether."""
     align: str | None = None
@@ -77,6 +79,14 @@ class Embedder(Flags):
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
         return self.load(self.model)
+
+    def calibration(self, flip: bool) -> ScoreCalibration | None:
+        """Return what a cosine of the model is worth; None where that, or the model, is unknown."""
+        from facerec.embedding.recognizer import FaceRecognizer
+
+        if "network" not in vars(self):
+            return None
+        return FaceRecognizer(self.network, flip=flip).calibration
 
     @cached_property
     def aligner(self) -> Aligner | None:
@@ -199,7 +209,7 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     height, width = model.image_size
     views = "image and mirror image summed" if flip else "image alone, no flip"
     lines = [
-        f"model {model.path}",
+        f"model {model.hub or model.path}",
         f"input {width}×{height} {preprocessing_words(model.preprocessing)}; {views}",
         *(f"  evidence: {sentence}" for sentence in model.evidence[: None if model.assumed else 1]),
         *(() if align is None else (alignment_words(align.describe()),)),

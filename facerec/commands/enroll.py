@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from facerec.report.csv_tables import to_csv
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    from facerec.galleries.gallery import Enrolment
+    from facerec.galleries.gallery import Enrolment, Gallery
     from facerec.galleries.threshold import Calibration, Fpir
 
 FPIRS = ("1e-1", "1e-2", "1e-3")
@@ -31,6 +33,8 @@ def enroll(
     images: tyro.conf.Positional[Path | None] = None,
     subjects: Path | None = None,
     impostors: Path | None = None,
+    expires: date | None = None,
+    expire: bool = False,
     delete: tuple[str, ...] = (),
     failures: Path | None = None,
     export: Path | None = None,
@@ -50,6 +54,9 @@ def enroll(
         impostors: images of people who will not be in the gallery, as a folder or embeddings: their
             scores tell which threshold has which FPIR. Without it, the gallery's own people stand
             in for strangers, unless impostors did so before.
+        expires: the last day (UTC) on which the people of these images are found, as 2027-12-31.
+            Without it, people who are enrolled already keep theirs, and new ones have none.
+        expire: take out the people whose last day is over.
         delete: people to take out, by name; nothing of them stays in the file.
         failures: write the images that could not be enrolled, and why, to this .csv file.
         export: also write all templates to this .parquet file, one row a person, for a database.
@@ -58,8 +65,10 @@ def enroll(
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.space import Space
 
-    if images is None and not delete and impostors is None and export is None:
+    if images is None and (expires or not (delete or expire or impostors or export)):
         raise FacerecError("there is nothing to do: name images, or people to --delete")
+    if expires is not None and expires < datetime.now(timezone.utc).date():
+        raise FacerecError(f"--expires {expires}: that day is over; give a later one")
     for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
@@ -67,11 +76,14 @@ def enroll(
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
         opened = Gallery.read(gallery) if gallery.exists() else None
-        if opened is None and (images is None or delete):
+        if opened is None and (images is None or delete or expire):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
-        for name in dict.fromkeys(map(same_name, delete)):
-            assert opened is not None
-            opened.delete(name)
+        if opened is not None and expire:
+            gone = opened.subjects[opened.expired].tolist()
+            console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
+            delete = (*delete, *gone)
+        if opened is not None:
+            opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
             if subjects is not None:
@@ -79,7 +91,9 @@ def enroll(
                 who = read_members(subjects, embeddings.ids)[0]
                 embeddings = replace(embeddings, subjects=who)
             opened = opened or Gallery(Space.of(embeddings))
-            enrolled = opened.enroll(embeddings, where=str(images))
+            worth = embedder.calibration(bool(opened.space.flip))
+            opened.score_calibration = worth or opened.score_calibration
+            enrolled = opened.enroll(embeddings, str(images), expires)
             del embeddings
             # What failed is said before anything can go wrong with the file.
             _print_enrolment(enrolled, failures, console)
@@ -90,7 +104,7 @@ def enroll(
                 opened.recalibrate(progress)
             else:
                 opened.calibrate(strangers, where=str(impostors), progress=progress)
-        if not len(opened) and not delete:
+        if not (len(opened) or delete or expire):
             raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
         # Before the gallery: a command that failed is run again, and its images would join twice.
         if export is not None:
@@ -104,8 +118,12 @@ def enroll(
         "dimensions",
         style="bold",
     )
-    if len(opened):
-        print_thresholds(opened.calibration, len(opened), console)
+    now = opened.current()
+    print_expired(opened, gallery, console)
+    if len(now):
+        print_thresholds(now.calibration, len(now), console)
+    if images is not None:
+        print_alarms(opened, [*enrolled.enrolled, *enrolled.extended], console)
     if export is not None:
         console.print(f"templates: {export}")
 
@@ -125,6 +143,39 @@ def _print_enrolment(enrolled: Enrolment, file: Path | None, console: Console) -
         rows = [{"image_id": image, "failure": why} for image, why in failed.items()]
         with atomic_path(file) as temporary:
             temporary.write_bytes(to_csv(rows))
+
+
+def print_expired(gallery: Gallery, path: Path, console: Console) -> None:
+    """Say how many people have expired, if anybody has."""
+    if gone := len(gallery.expired):
+        console.print(
+            f"the enrolment of {gone:,} of {people_words(len(gallery))} has expired, and they are "
+            f"left out; facerec enroll --gallery {path} --expire takes them out of the file",
+            style="yellow",
+        )
+
+
+def print_alarms(gallery: Gallery, subjects: Sequence[str], console: Console) -> None:
+    """Name the people whose templates will raise alarms, and say what to do."""
+    from facerec.galleries.alarms import CALIBRATION_PROBES, find_alarms
+
+    with progress_bar(console, "templates") as progress:
+        alarms = find_alarms(gallery, subjects, progress)
+    if len(subjects) > CALIBRATION_PROBES:
+        console.print(f"who will raise alarms was asked of the first {CALIBRATION_PROBES:,} people")
+    if len(alarms):
+        console.print(
+            f"{people_words(len(alarms))} will probably raise alarms, being too much like others; "
+            "if two names are one person, delete one of them, else enrol other photos:",
+            style="yellow",
+        )
+    lines = [
+        f"{alarm['subject']}: cosine {words.number(alarm['cosine'], '.4f')} with {alarm['other']}"
+        + f"; {alarm['reached']} reach {words.threshold(alarm['threshold'])}"
+        * (alarm["reached"] > 1)
+        for alarm in alarms.to_dict("records")
+    ]
+    print_first(lines, "facerec.galleries.find_alarms returns all", console, most=50)
 
 
 def people_words(count: int) -> str:

@@ -26,6 +26,7 @@ def export_onnx(
     bench: tuple[str, ...] = (),
     data: Path | None = None,
     force: bool = False,
+    push: str | None = None,
     contents: tyro.conf.OmitArgPrefixes[BundleOptions] = DEFAULT,
 ) -> None:
     """Export a model as one folder for onnxruntime, insightface, OpenCV, OpenVINO and Triton.
@@ -39,14 +40,19 @@ def export_onnx(
         bench: names or packs on which int8 is compared with float32.
         data: folder of the benches; then FACEREC_DATA and data/ are looked at.
         force: replace a bundle that is there, and holds no file of others.
+        push: OWNER/NAME on the Hugging Face Hub to upload the bundle to; a repository that is not
+            there is made, and private. It needs --license.
         contents: what goes into it besides the main file.
     """
     from facerec.embedding.model import load_model
     from facerec.embedding.torch_model import TorchModel
     from facerec.export.bundle import export_bundle
+    from facerec.export.hub import check_push, push_bundle
     from facerec.verification import Bench
 
     console = Console(highlight=False)
+    if push is not None:
+        check_push(push, contents.license)
     out = out or default_folder(model)
     loaded = load_model(model, device="cpu")
     if not isinstance(loaded, TorchModel):
@@ -70,12 +76,17 @@ def export_onnx(
         )
     _print(report, console)
     console.print(f"bundle: {report.path}", soft_wrap=True)
+    if push is not None:
+        console.print(f"uploaded: {push_bundle(report.path, push)}", soft_wrap=True)
 
 
 def default_folder(model: Path) -> Path:
     """Return where the bundle of a model goes: ``RUN/export``, or ``NAME_onnx`` beside a file."""
-    from facerec.embedding.model import MODEL_FILE
+    from facerec.embedding.bundle import MODEL_FILE
+    from facerec.embedding.hub import is_hub_name, parse_hub_name
 
+    if is_hub_name(model):
+        return Path(f"{Path(parse_hub_name(model)[0]).name}_onnx")
     if model.is_dir():
         return model / "export"
     if model.name == MODEL_FILE:

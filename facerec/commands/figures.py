@@ -26,6 +26,9 @@ class Figures(Flags):
 
     fpr: tuple[str, ...] = FPR_TARGETS
     """False positive rates at which the true positive rate is read, as 1e-3,1e-4; taken exactly."""
+    calibration: Path | None = None
+    """A file of facerec calibrate, to be judged: the cost of its likelihood ratios on these pairs,
+    beside the least possible, and whether it carries over to these people."""
     out: Path | None = None
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
@@ -35,10 +38,13 @@ class Figures(Flags):
         """Return the rates; refuse what cannot be written, before minutes of work.
 
         Raises:
-            FacerecError: no rate, a folder of others, or a file inside it.
+            FacerecError: no rate, a folder of others, or a file inside it; or no calibration.
         """
+        from facerec.embedding.score_calibration import ScoreCalibration
         from facerec.verification.page import check_report_folder
 
+        if self.calibration is not None:
+            ScoreCalibration.read(self.calibration)
         if self.out is not None:
             check_report_folder(self.out)
             if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
@@ -62,10 +68,16 @@ class Verified:
 
 def tell(first: Verified, second: Verified | None, figures: Figures, console: Console) -> None:
     """Print one side, or two and their differences, and write what was asked for."""
+    from facerec.embedding.score_calibration import ScoreCalibration
+    from facerec.verification.calibration import judge
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
 
+    if figures.calibration is not None:
+        known = ScoreCalibration.read(figures.calibration)
+        for name, result in first.results.items():
+            first.results[name] = judge(result, known, figures.calibration)
     others = {} if second is None else second.results
     comparisons = {name: compare(first.results[name], other) for name, other in others.items()}
     searches = [*first.searches, *(second.searches if second else ())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import tyro
 import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder
-from facerec.commands.enroll import fpir_words, people_words
+from facerec.commands.enroll import fpir_words, people_words, print_expired
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import write_json
@@ -33,6 +34,7 @@ def identify(
     fpir: str | None = None,
     threshold: Number | None = None,
     candidates: Count = 5,
+    among: Count | None = None,
     index: IndexKind = "exact",
     json: Path | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
@@ -41,17 +43,20 @@ def identify(
 
     Each answer has the best candidate's score, its margin to the next one, and, for all alike, the
     FPIR of the threshold in a gallery of this size: the chance that a stranger is taken for
-    somebody. A score is a cosine; it says how alike two faces are, and nothing about whether the
-    face before the camera is alive.
+    somebody. Whose enrolment has expired is left out. A score is a cosine; it says how alike two
+    faces are, and nothing about whether the face before the camera is alive.
 
     Args:
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
         gallery: the .npz file that facerec enroll wrote.
-        fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
-            threshold is given. Where the gallery does not tell the threshold of the default, as one
-            of few people, candidates are listed and nobody is named.
+        fpir: chance that a stranger is taken for somebody in this gallery; by default 1e-2, if its
+            threshold is known, as it is not in a gallery of few people: then candidates are listed
+            and nobody is named.
         threshold: cosine from which on somebody is identified.
         candidates: how many are listed for each image.
+        among: how many people may be on an image, each as likely as the others, in the gallery or
+            not: where the gallery's model has a calibration (facerec calibrate), the probability
+            that it is the best candidate is told. By default one more than the gallery has.
         index: exact looks at everybody; faiss takes an index, which is built first, pays for many
             probes on millions of people, and may miss somebody.
         json: write all answers to this file.
@@ -62,9 +67,11 @@ def identify(
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)
-    enrolled = Gallery.read(gallery)
+    everybody = Gallery.read(gallery)
+    enrolled = everybody.current()
     people = people_words(len(enrolled))
     console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
+    print_expired(everybody, gallery, console)
     if not len(enrolled):
         raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
     point = None
@@ -89,14 +96,15 @@ def identify(
             point=point,
             count=candidates,
             index=index,
+            among=among,
             where=str(images),
             progress=progress,
         )
     if json is not None:  # first, as the reader of a pipe may go away
         about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
+        about["expired"] = len(everybody.expired)
         answers = [
-            {"image_id": name, **answer.to_json()}
-            for name, answer in zip(names, found, strict=True)
+            {"image_id": name, **asdict(answer)} for name, answer in zip(names, found, strict=True)
         ]
         document = {
             "facerec": facerec.__version__,
@@ -124,6 +132,7 @@ def _print(found: Identification, names: Sequence[str], console: Console) -> Non
         f"{words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
+    chances = any(answer.probability for answer in found)
     rows = []
     for name, answer in zip(names[:_SHOWN], found, strict=False):
         remark = answer.failure or ""
@@ -132,11 +141,30 @@ def _print(found: Identification, names: Sequence[str], console: Console) -> Non
         elif not remark and answer.subject is None:
             remark = "below the threshold"
         figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
-        rows.append((name, answer.subject or words.NOTHING, *figures, remark))
-    headings = ("image", "subject", "score", "margin", "remark")
+        chance = _chance(answer.probability)
+        row = [name, answer.subject or words.NOTHING, *figures, *[chance][:chances], remark]
+        rows.append(row)
+    headings = ["image", "subject", "score", "margin", *["probability"][:chances], "remark"]
     console.print(Table("", headings, rows, words=("subject", "remark")).terminal())
+    if chances and found.score_calibration is not None:
+        console.print(
+            f"probability of the best candidate among {found.among:,} equally likely people; "
+            f"{found.score_calibration.basis}; templates of several images have none",
+            style="dim italic",
+        )
+    if found.likeness is not None:
+        console.print(str(found.likeness), style="dim italic" if found.likeness.alike else "yellow")
     if len(names) > _SHOWN:
         console.print(f"… and {len(names) - _SHOWN:,} more; --json lists all")
+
+
+def _chance(probability: tuple[float, float, float] | None) -> str:
+    if probability is None:
+        return words.NOTHING
+    value, low, high = probability
+    if high == 1 or low == 0:  # beyond the calibration's data
+        return f"at least {low:.3g}" if high == 1 else f"at most {high:.2g}"
+    return f"{value:.3g} [{low:.2g}, {high:.2g}]"
 
 
 main = partial(run_command, identify)

@@ -30,22 +30,23 @@ def import_weights(
 ) -> None:
     """Turn a published backbone into a .safetensors file that every command takes and trains on.
 
-    Of a .pth, .ckpt or .safetensors, names, shapes and values are checked against the architecture,
+    Of a .pth, .pt, .ckpt or .safetensors, names, shapes and values are checked against the network,
     whatever prefixes and mappings are around them; a head beside it is left out, and nothing in it
     is run. Of an .onnx, layers are matched by shape and order, and the embeddings are
     compared. Batch norms that its exporter folded come back as the identity: train on with
     finetune.batch_norm=frozen.
 
     Args:
-        weights: a .pth, .ckpt or .safetensors with a backbone's state_dict(), or an .onnx.
-        backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
+        weights: a .pth, .pt, .ckpt or .safetensors with a backbone's state_dict(), such as
+            arcface_torch's model.pt or checkpoint_gpu_0.pt, or an .onnx.
+        backbone: architecture: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf,
             mbf_large (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet
             (the paper's sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
         width: factor on all channel counts.
-        embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
-            the others, as in InsightFace) or none.
+        embedding_bn: the last batch norm: frozen_gamma, affine or none; by default as InsightFace
+            has it, frozen_gamma in iresnet and affine in the others.
         channels: channel order that the weights were trained on; by default what facerec wrote
             into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
         mean: subtracted from every pixel value; by default the same, else 127.5.
@@ -67,7 +68,8 @@ def import_weights(
     if out.exists() and not force:
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
     if embedding_bn is None:
-        embedding_bn = "frozen_gamma" if backbone.startswith("iresnet") else "affine"
+        own = Backbone(backbone).name
+        embedding_bn = "frozen_gamma" if own.startswith("iresnet") else "affine"
     config = Backbone(backbone, embedding_size, width, embedding_bn)
     guess = guess_by_name(weights)
     left_out: tuple[str, ...] = ()

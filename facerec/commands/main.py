@@ -9,26 +9,27 @@ import sys
 import facerec
 
 COMMANDS = {
-    "same": "two photos: one person or two?",
-    "train": "train a recipe, alone or under torchrun",
-    "plan": "memory, network traffic and arithmetic of a recipe's step, before any training",
-    "verify": "score a model or embeddings on LFW, CFP, IJB and others, with intervals",
-    "verify-scores": "the same figures from scores alone",
-    "embed": "write the raw embeddings of records, a folder or a bench into a file",
-    "export-onnx": "one folder that inference services load, with proof that it computes the same",
-    "serve": "embeddings, comparisons and a gallery over HTTP",
-    "import-weights": "turn a published backbone, .pth or .onnx, into a model file that trains",
-    "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
-    "overlap": "people who are in two sets at once, as a list to leave out",
-    "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",
-    "enroll": "people into a gallery file, and out of it without a trace",
-    "identify": "search a gallery, at the threshold that its size needs",
-    "convert": "turn any verification set into a pack of images",
-    "audit": "embedding norms and error rates by recorded group, as a report",
-    "audit-scores": "the same of error rates alone, from the scores of any system",
-    "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
-    "make-records": "pack a folder subject/image.jpg into record files, unpack or repair them",
-    "demo": "the whole main job on generated faces, in minutes",
+    "same": "Do two photos show one person or two?",
+    "train": "Train a network by a recipe, alone or under torchrun",
+    "plan": "Predict memory, network and arithmetic of a training step",
+    "verify": "Score a model on LFW, CFP, IJB and others, with intervals",
+    "calibrate": "Learn what a cosine is worth: likelihood ratios, from pairs",
+    "verify-scores": "Compute the same figures from a table of scores",
+    "embed": "Write the embeddings of images into a file",
+    "export-onnx": "Write a folder that inference services load, and check it",
+    "serve": "Answer requests for embeddings and comparisons over HTTP",
+    "import-weights": "Make a published .pth or .onnx a model that trains",
+    "all-pairs": "Score all pairs of an embeddings file, down to FPR 1e-9",
+    "overlap": "Find people who are in two sets, to leave them out of one",
+    "clean": "Find wrong labels and duplicates in a training set",
+    "enroll": "Put people into a gallery, or delete them from it",
+    "identify": "Search a gallery for the people on photos",
+    "convert": "Turn any verification set into a pack of images",
+    "audit": "Compare norms and error rates of groups of people",
+    "audit-scores": "Compare error rates of groups, from a table of scores",
+    "compare": "Compare losses under equal conditions, with one test",
+    "make-records": "Pack a folder of photos into record files, or unpack them",
+    "demo": "Do the whole main job on generated faces, in minutes",
 }
 
 
@@ -57,15 +58,8 @@ def main() -> None:
     replace_what_cannot_be_encoded()
     width = max(map(len, COMMANDS))
     lines = [f"  {command.ljust(width)}  {text}" for command, text in COMMANDS.items()]
-    usage = "\n".join(
-        [
-            f"facerec {facerec.__version__}: train and verify face embeddings",
-            "",
-            "usage: facerec COMMAND [--help | …]",
-            "",
-            *lines,
-        ]
-    )
+    about = f"facerec {facerec.__version__}: train, verify and audit face recognition"
+    usage = "\n".join([about, "", "usage: facerec COMMAND [--help | …]", "", *lines])
     if name in ("--help", "-h"):
         print(usage)
     elif name == "--version":

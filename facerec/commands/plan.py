@@ -16,6 +16,12 @@ from facerec.training.recipe import Recipe
 
 GB = 10**9
 
+SHOWN = (
+    *("data", "path", "backbone", "name", "embedding_size", "head", "sample_rate"),
+    *("batch_size", "accumulation", "precision", "recompute"),
+)
+"""Fields of the recipe that matter for a step; others are left to --help-all."""
+
 
 @dataclass(frozen=True)
 class Step(Flags):
@@ -86,11 +92,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         options: Annotated[Step, tyro.conf.arg(name="")] = Step(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
-        """Predict memory, network traffic and arithmetic of a step: RECIPE.py [--ranks W].
+        """Predict what a training step needs: memory, network traffic and arithmetic.
 
-        Nothing is trained, and with --classes no data is read. The recipe's path comes first; every
-        field of the recipe can then be overridden by its dotted name.
+        Nothing is trained, and with --classes no data is read. RECIPE is a file, or the name of one
+        of facerec's. What it says can be changed by options; here are those that matter for a step,
+        and --help-all shows all.
         """
         show_plan(recipe, options, Console())
 
-    run_command(plan, arguments)
+    run_command(plan, arguments, SHOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from facerec.commands.cli import Console, exit_on_error
+from facerec.commands.help_texts import HELP
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -35,22 +37,31 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = [word for word in given if word != "--debug"]
     debug = len(arguments) < len(given)
-    wants_help = "--help" in arguments or "-h" in arguments
+    theirs = command == "train" and arguments[:1] == ["--from-arcface-torch"]
+    if theirs:
+        del arguments[0]
     path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
     with exit_on_error(debug):
-        if path is None and not wants_help:
+        if path is None and HELP.isdisjoint(arguments):
             raise RecipeError(
                 f"facerec {command} needs a recipe as its first argument, a name or a file, "
                 "for example arcface_sec_r50"
             )
-        loaded = load_recipe(path, Recipe) if path else Recipe()
+        name = "run" if path is None else path.stem
+        if path is not None and theirs:
+            from facerec.commands.arcface_torch import read_config
+
+            # Of torchrun's processes one prints.
+            quiet = os.environ.get("RANK", "0") != "0"
+            name, loaded = read_config(path, Console(quiet=quiet))
+        else:
+            loaded = load_recipe(path, Recipe) if path else Recipe()
         # --data stands for --data.path.
         arguments = [re.sub(r"^--data(?==|$)", "--data.path", word) for word in arguments]
         at = arguments.index("--data.also") if "--data.also" in arguments else len(arguments)
         if arguments[at + 1 : at + 2] == ["None"]:  # tyro has no word for an empty tuple
             del arguments[at : at + 2]
             loaded = replace(loaded, data=replace(loaded.data, also=()))
-    name = "run" if path is None else path.stem
     if path is not None and path.name == "recipe.json":
         name = path.resolve().parent.name
     return name, loaded, ["--debug"] * debug + arguments

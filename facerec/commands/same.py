@@ -31,7 +31,9 @@ def same(
     Photos of the model's size (112×112) are taken as aligned faces; in others the face is found, by
     YuNet or insightface. The answer is the cosine of the two embeddings, the threshold that decides
     and where that comes from. Without a threshold there is no decision: facerec verify --bench …
-    --model MODEL finds one on pairs and leaves it beside the model.
+    --model MODEL finds one on pairs and leaves it beside the model. Where facerec calibrate has
+    left a calibration there, the answer says how much better one person explains the two photos
+    than two people do, and how often strangers look as alike.
 
     Args:
         a: a photo.
@@ -63,6 +65,8 @@ def same(
         console.print(json_bytes(found).decode(), end="")
         return
     console.print(str(answer), style="bold")
+    if answer.evidence is not None:
+        console.print(str(answer.evidence))
     print_notes(notes, console)
 
 

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from facerec.training.loggers import Logger
     from facerec.training.trainer import Trainer
 
+SHOWN = (
+    *("data", "path", "backbone", "name", "embedding_size", "margin", "regularizer", "weight"),
+    *("optimizer", "lr", "batch_size", "epochs", "precision", "workers", "seed"),
+    *("validation", "benches", "init"),
+)
+"""Fields of the recipe that most people change; others are left to --help-all."""
+
 
 @dataclass(frozen=True)
 class Options(Flags):
@@ -239,14 +246,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
-        """Train a recipe: RECIPE [--data PEOPLE] [--name NAME] [--resume] [--FIELD VALUE …].
+        """Train a network by a recipe.
 
-        The recipe comes first, its file or the name of one of facerec's, such as arcface_sec_r50;
-        every field of it can then be overridden by its dotted name. --data stands for --data.path:
-        record files, tar shards, or a folder of subject/image.jpg. The run appears under runs/
-        with its recipe, manifest, metrics, checkpoints and model.safetensors. On several processes:
-        torchrun --nproc-per-node 2 tools/train.py RECIPE.
+        RECIPE is a file, or the name of one of facerec's, such as arcface_sec_r50; in its place,
+        --from-arcface-torch CONFIG.py takes a configuration of arcface_torch, which is read and not
+        run, and prints what becomes of each of its fields. What a recipe says can be changed by
+        options, such as --data FOLDER (short for --data.path) or --optimizer.lr 0.05; here are
+        those that most people change, with the values of this recipe, and --help-all shows all. The
+        run is a folder under runs/ with its recipe, metrics, checkpoints and model.safetensors. On
+        several GPUs: torchrun --nproc-per-node 8 tools/train.py RECIPE
         """
         train_recipe(recipe, name, options, Console())
 
-    run_command(train, arguments)
+    run_command(train, arguments, SHOWN)

@@ -7,7 +7,8 @@ from facerec.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.comparison.features import FeatureData
     from facerec.comparison.image_sets import ImageData
-    from facerec.comparison.losses import MarginHead, MetricLoss, own_loss, searched
+    from facerec.comparison.losses import MarginHead, MetricLoss, searched
+    from facerec.comparison.own_losses import own_loss
     from facerec.comparison.protocol import Arm, ClassBatch, Comparison, Protocol, Range
     from facerec.comparison.transforms import CropTransform, FaceTransform
     from facerec.comparison.trunks import Trunk

@@ -16,7 +16,7 @@ def class_batches(
     per_class: int,
     seed: int,
     epoch: int,
-    steps: int | None = None,
+    steps: int,
 ) -> NDArray[np.int64]:
     """Return the batches of an epoch, each of different classes with as many images each.
 
@@ -32,7 +32,7 @@ def class_batches(
         per_class: images of each of them, which follow one another.
         seed: ≥ 0.
         epoch: counted from 0; another one has another order.
-        steps: number of batches; by default as many as the images fill, one at least.
+        steps: number of batches.
 
     Returns:
         int64 ``(steps, classes · per_class)``, positions in ``labels``.
@@ -51,8 +51,6 @@ def class_batches(
     order = np.argsort(labels, kind="stable")
     _, starts = np.unique(labels[order], return_index=True)
     hands = [_hands(images, per_class, generator) for images in np.split(order, starts[1:])]
-    if steps is None:
-        steps = max(1, len(labels) // (classes * per_class))
     return np.stack(
         [np.concatenate([next(hands[rank]) for rank in next(groups)]) for _ in range(steps)]
     )

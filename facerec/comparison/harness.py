@@ -36,6 +36,7 @@ from facerec.comparison.finals import (
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import create_loss
+from facerec.comparison.own_losses import check_first_step
 from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
@@ -316,8 +317,11 @@ class Harness:
         for trunk in self._trunks:
             self.trainer.create_trunk(trunk, seed=0)
         for arm in self.comparison.arms:
-            size = self.comparison.protocol_of(arm).trunk.embedding_size
-            create_loss(arm.loss, num_classes=2, embedding_size=size, seed=0)
+            protocol = self.comparison.protocol_of(arm)
+            batch, size = protocol.batch, protocol.trunk.embedding_size
+            loss = create_loss(arm.loss, batch.classes, size, seed=0)
+            if arm.loss.entry.sha256:
+                check_first_step(loss, batch.per_class)
 
     @property
     def _trunks(self) -> set[Trunk]:
@@ -345,7 +349,7 @@ class Harness:
         """Write what the folder holds, or return what it began with, which must be the same."""
         comparison, split = as_stored(self.comparison), self.split.to_dict()
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
-        own = {arm.name: arm.loss.entry.source for arm in self.comparison.arms}
+        own = {arm.loss.kind: arm.loss.entry.sha256 for arm in self.comparison.arms}
         manifest = {
             "schema": "facerec.comparison/1",
             "comparison": comparison,
@@ -359,7 +363,7 @@ class Harness:
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
             "weights_sha256": {str(path): sha256(path) for path in self._weights},
-            "own_losses_sha256": {name: digest(code) for name, code in own.items() if code},
+            "own_losses_sha256": {name: code for name, code in own.items() if code},
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
             "versions": provenance_of(None, installed),
@@ -390,8 +394,9 @@ def _name(arm: Arm | None) -> str:
 
 def _compared(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return what a folder keeps to, its arms by name, so that differences say whose they are."""
-    names = ("data", "split_sha256", "weights_sha256", "own_losses_sha256")
+    names = ("data", "split_sha256", "weights_sha256")
+    own = {f"SHA-256 of {loss}": code for loss, code in manifest["own_losses_sha256"].items()}
     stored = manifest["comparison"]
     arms = {arm["name"]: arm for arm in stored["arms"]}
     found = {**stored, "arms": arms, "order": list(arms)}
-    return {**found, **{f"({name})": manifest.get(name) for name in names}}
+    return {**found, **own, **{f"({name})": manifest.get(name) for name in names}}

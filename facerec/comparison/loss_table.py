@@ -77,17 +77,14 @@ class Entry:
     make: Callable[..., Formula]
     """Shape and settings by their names → the loss."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    classification: bool = False
-    """Whether the loss has weights for each class. The Reality Check then puts one image of each
-    class into a batch (32 × 1), for other losses four (8 × 4)."""
     learns: bool = False
     """Whether the loss has parameters of its own, whose learning rate is then searched too."""
     factor: str = ""
     """The setting that is the factor on cosines in the exponents of a softmax, or a temperature."""
     best_lr: float | None = None
     """The learning rate of the loss's own weights in the Reality Check's optimum."""
-    source: str = ""
-    """Code of a loss of one's own, in a recipe."""
+    sha256: str = ""
+    """Of the code of a loss of one's own; empty for those of facerec."""
 
 
 # ---------------------------------------------------------------- what makes losses
@@ -215,7 +212,7 @@ def _of_classes(
     make: Callable[..., Formula], factor: str, best_lr: float | None = None, **settings: Setting
 ) -> Entry:
     """Return a row with a weight vector for each class."""
-    return Entry(make, {**settings, "center_init": _CENTERS}, True, True, factor, best_lr)
+    return Entry(make, {**settings, "center_init": _CENTERS}, True, factor, best_lr)
 
 
 def _among(*values: Value) -> Setting:

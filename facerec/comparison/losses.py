@@ -13,11 +13,9 @@ A norm penalty is not part of a loss: the caller adds it, the same for all.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ from facerec.errors import FacerecError, RecipeError, TrainingError, message_lin
 from facerec.heads import classifier, margins
 from facerec.limits import LARGEST, MOST, Checked, shown
 
-__all__ = ["Loss", "LossModule", "MarginHead", "MetricLoss", "create_loss", "own_loss", "searched"]
+__all__ = ["HEADS", "Loss", "LossModule", "MarginHead", "MetricLoss", "create_loss", "searched"]
 
 
 class _Row:
@@ -79,7 +77,10 @@ class MetricLoss(_Row):
             RecipeError: there is no such loss or setting, or a value is not allowed.
         """
         if name not in TABLE:
-            raise RecipeError(f"no loss is called {shown(name)}; known are {', '.join(TABLE)}")
+            raise RecipeError(
+                f"no loss is called {shown(name)}; known are "
+                f"{', '.join([*TABLE, *HEADS])}, and FILE.py:NAME of your own"
+            )
         own = TABLE[name].settings
         values = {**(settings or {}), **given}
         if unknown := [each for each in values if each not in own]:
@@ -135,40 +136,6 @@ def _checked(name: str, value: Any, known: Setting) -> Value:
     return float(value)
 
 
-def own_loss(
-    formula: Callable[..., Any], *, learns: bool = False, **settings: Setting
-) -> MetricLoss:
-    """Add a loss of one's own to the table under the name of its function, and return it.
-
-    Args:
-        formula: embeddings ``(N, D)``, labels ``(N,)`` and the settings by name → scalar. Where
-            the loss learns: number of classes, D, seed and the settings → a module.
-        learns: whether the loss has parameters.
-        settings: made by `searched`.
-
-    Examples:
-        >>> def pull(embeddings, labels, margin):
-        ...     same = labels[:, None] == labels
-        ...     return (torch.cdist(embeddings, embeddings)[same] - margin).relu().mean()
-        >>> loss = create_loss(own_loss(pull, margin=searched(0.1, 0.0, 1.0)), 2, 2, seed=0)
-        >>> loss(torch.eye(2), torch.tensor([0, 1])).item()
-        0.0
-    """
-
-    def make(shape: Shape, **values: Any) -> Any:
-        return formula(*shape, **values) if learns else partial(formula, **values)
-
-    name = formula.__name__
-    if name in TABLE and not TABLE[name].source:
-        raise RecipeError(f"facerec has a loss called {name} already; rename the function")
-    try:
-        source = inspect.getsource(formula)
-    except OSError:  # typed in, not written in a file
-        source = name
-    TABLE[name] = Entry(make, settings, learns=learns, source=source)
-    return MetricLoss(name)
-
-
 _SCALE, _MARGIN = Range("", 10.0, 300.0, "log"), Range("", 0.0, 1.0)
 _FACTOR = Range("", 1.0, 4.0)
 _HEAD_SEARCH: Mapping[type, Mapping[str, Range]] = {
@@ -193,6 +160,9 @@ _HEAD_SEARCH: Mapping[type, Mapping[str, Range]] = {
     },
 }
 """Numbers of each margin to search, by field."""
+
+HEADS = {kind.__name__: kind for kind in _HEAD_SEARCH}
+"""The margins by their names."""
 
 _SAME_LOSS = {margins.CosFace: "PmlCosFace", margins.ArcFace: "PmlArcFace"}
 """The row whose optimum the Reality Check published."""
@@ -223,7 +193,7 @@ class MarginHead(Checked, _Row):
             for name, each in _HEAD_SEARCH.get(type(self.margin), {}).items()
         }
         rate = TABLE[same].best_lr if same else None
-        return Entry(self.build, settings, classification=True, learns=True, best_lr=rate)
+        return Entry(self.build, settings, learns=True, best_lr=rate)
 
     @property
     def cosine_factor(self) -> float:
@@ -277,20 +247,25 @@ class LossModule(nn.Module):
         Raises:
             TrainingError: a loss of one's own fails, or returns no scalar with a gradient.
         """
-        own = next(self.parameters(), embeddings)
-        raw = embeddings.to(torch.promote_types(own.dtype, torch.float32))
+        dtype = next(self.parameters(), embeddings).dtype
+        raw = embeddings.to(torch.promote_types(dtype, torch.float32))
+        own = bool(self.config.entry.sha256)
         try:
             with torch.autocast(embeddings.device.type, enabled=False):
                 loss = self.formula(raw, labels)
-            if loss.ndim or (raw.requires_grad and not loss.requires_grad):
-                raise ValueError(f"found {loss} where a scalar with a gradient is needed")
         except Exception as error:  # whatever a stranger's code does
-            if isinstance(error, FacerecError) or not self.config.entry.source:
+            if isinstance(error, FacerecError) or not own:
                 raise
             raise TrainingError(
-                f"the formula of the loss {self.config.kind} fails with {type(error).__name__}: "
+                f"the loss {self.config.kind} fails with {type(error).__name__}: "
                 f"{message_line(error)}; mend it"
             ) from error
+        scalar = isinstance(loss, Tensor) and not loss.ndim
+        if own and not (scalar and loss.requires_grad >= raw.requires_grad):
+            raise TrainingError(
+                f"the loss {self.config.kind} returns {shown(loss)}; a scalar tensor with a "
+                "gradient is needed"
+            )
         return loss
 
 

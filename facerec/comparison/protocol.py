@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.losses import Loss, MetricLoss
+from facerec.comparison.own_losses import as_loss
 from facerec.comparison.ranges import Range
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
@@ -143,6 +144,8 @@ class Arm(Checked):
     name: str
     """Short and unique; names files too."""
     loss: Loss
+    """What is given instead is turned into one: the name of a loss, a class, function or object of
+    pytorch-metric-learning or of one's own, or FILE.py:NAME (`own_losses.own_loss`)."""
     regularizer: NormPenalty | None = None
     loss_lr: NonNegative = 1e-2
     """Learning rate of the loss's own parameters, if it has some."""
@@ -155,6 +158,7 @@ class Arm(Checked):
     """Where it differs from the common one, in declared fields; None is the common one."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", as_loss(self.loss))
         super().__post_init__()
         allowed = all(c.isalnum() or c in "+-_.=" for c in self.name)
         if not self.name.strip(".") or not allowed:  # of dots alone it would be another folder
@@ -339,6 +343,21 @@ class Comparison(Checked):
 def is_within(name: str, fields: Iterable[str]) -> bool:
     """Tell whether a dotted name is one of some fields, or a part of one."""
     return any(name == each or name.startswith(f"{each}.") for each in fields)
+
+
+def of_losses(comparison: Comparison, losses: Sequence[str]) -> Comparison:
+    """Return the comparison with other losses for arms, each compared with the first.
+
+    Args:
+        comparison: its common protocol, trials and seeds stay.
+        losses: names of facerec's, or ``FILE.py:NAME``.
+    """
+    names = [loss.rpartition(":")[2] for loss in losses]
+    arms = [Arm(name, as_loss(loss)) for name, loss in zip(names, losses, strict=True)]
+    others = tuple(replace(arm, against=names[0]) for arm in arms[1:])
+    question = f"Which loss differs from {names[0]}?" if others else f"How good is {names[0]}?"
+    name = "-".join(names)[:60]
+    return replace(comparison, name=name, question=question, arms=(arms[0], *others))
 
 
 def on_features(comparison: Comparison, data: FeatureData) -> Comparison:

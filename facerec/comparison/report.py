@@ -44,7 +44,7 @@ _TERMS = {
 }
 
 
-def write_comparison(summary: Summary, folder: str | Path) -> dict[str, Path]:
+def write_comparison(summary: Summary, folder: Path) -> Path:
     """Write the page, its figure and tables into a folder, each whole or not at all.
 
     Args:
@@ -52,17 +52,15 @@ def write_comparison(summary: Summary, folder: str | Path) -> dict[str, Path]:
         folder: may hold other files, which stay.
 
     Returns:
-        Path inside the folder → where it was written, as in `report_files`.
+        The page.
 
     Raises:
         ComparisonError: a file cannot be written.
     """
-    paths = {}
     for name, content in report_files(summary).items():
-        paths[name] = Path(folder) / name
-        with atomic_path(paths[name], ComparisonError) as temporary:
+        with atomic_path(folder / name, ComparisonError) as temporary:
             temporary.write_bytes(content)
-    return paths
+    return folder / "report.html"
 
 
 def report_files(summary: Summary) -> dict[str, bytes]:
@@ -174,8 +172,10 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         "alone in their class)."
     )
     manifest = summary.results.manifest
-    origin = ("command", "versions", "device", "data", "comparison_sha256", "split_sha256", "seeds")
-    facts = {**to_dict(comparison.protocol), **{name: manifest[name] for name in origin}}
+    hashes = ("comparison_sha256", "split_sha256", "own_losses_sha256")
+    origin = ("command", "versions", "device", "data", *hashes, "seeds")
+    known = {name: manifest[name] for name in origin if manifest.get(name)}
+    facts = {**to_dict(comparison.protocol), **known}
     table = facts_table("Protocol and origin", {key: setting(fact) for key, fact in facts.items()})
     everything = Text("Every figure is in table.csv and results.json beside this page.")
     return Page(

@@ -28,6 +28,7 @@ from facerec.devices import exact_products
 from facerec.errors import MetricError
 from facerec.libraries import Library
 from facerec.statistics.identification import count_equal
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 _CLUSTER = Library("sklearn.cluster", "'facerec[compare]'")
 _RATINGS = Library("sklearn.metrics", "'facerec[compare]'")
@@ -181,17 +182,12 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[Clus
 def _unit(embeddings: ArrayLike, noun: str) -> Tensor:
     """Return the embeddings normalised, float32, with rows of zeros up to a multiple of 16."""
     raw = np.asarray(embeddings)
+    norms = row_norms(raw)
+    if (wrong := np.isnan(norms)).any():
+        raise MetricError(
+            f"the embedding of {noun} {wrong.argmax()} is zero or not finite; cosines need vectors "
+            "with a direction"
+        )
     unit = np.zeros((-(-len(raw) // 16) * 16, raw.shape[1]), np.float32)
-    for start in range(0, len(raw), 1024):
-        rows = slice(start, start + 1024)
-        values = raw[rows].astype(np.float64)
-        norms = np.sqrt(np.einsum("nd,nd->n", values, values))
-        wrong = ~(np.isfinite(norms) & (norms > 0))
-        if wrong.any():
-            first = int(wrong.argmax())
-            raise MetricError(
-                f"the embedding of {noun} {start + first} has norm {norms[first]}; cosines need "
-                "finite vectors that are not zero"
-            )
-        unit[start : start + len(values)] = values / norms[:, None]
+    unit[: len(raw)] = unit_rows(raw, norms, np.arange(len(raw)))
     return torch.from_numpy(unit)

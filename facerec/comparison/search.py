@@ -241,12 +241,8 @@ class Search:
             path = self._url.removeprefix("journal:")
             backend = importlib.import_module("optuna.storages.journal").JournalFileBackend
             return storages.JournalStorage(backend(path))
-        return storages.RDBStorage(
-            self._url,
-            engine_kwargs={"connect_args": {"timeout": 100}}
-            if self._url.startswith("sqlite")
-            else {},
-        )
+        patience = {"connect_args": {"timeout": 100}} if self._url.startswith("sqlite") else {}
+        return storages.RDBStorage(self._url, engine_kwargs=patience)
 
     @contextmanager
     def _explained(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path, PurePosixPath
 
 from facerec.errors import ModelError
@@ -12,8 +11,15 @@ BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"
 SUMS_FILE = "SHA256SUMS"
 ONNX_FILE = "model.onnx"
+MODEL_FILE = "model.safetensors"
+"""The weights of a run, which no bundle holds."""
 VARIANTS_FOLDER = "variants"
 """Holds ``KIND.onnx`` for every variant; beside the model they would confuse insightface."""
+
+CARD_FILE = "README.md"
+EVALUATIONS_FILE = ".eval_results/facerec.yaml"
+"""This and the card are for people, who may edit them where they are published: neither is listed
+among the checksums."""
 
 MAX_TEXT = 2**24
 """Bytes of the checksums."""
@@ -50,19 +56,22 @@ def bundle_file(folder: Path, variant: str | None = None) -> tuple[Path, str]:
 
 
 def write_sums(folder: str | Path) -> None:
-    """Write ``SHA256SUMS`` over all files of a folder, as ``sha256sum -c`` reads it.
+    """Write ``SHA256SUMS`` over the files that programs read, as ``sha256sum -c`` reads it.
 
     Raises:
         ModelError: the folder holds a link, something that is no file, or a name that the list
             cannot carry; or the list cannot be written.
     """
-    lines = [f"{total}  {name}\n" for name, total in _sums(Path(folder)).items()]
+    sums = _sums(Path(folder)).items()
+    lines = [f"{total}  {name}\n" for name, total in sums if not _is_edited(name)]
     with atomic_path(Path(folder) / SUMS_FILE, ModelError) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def check_sums(folder: str | Path) -> dict[str, str]:
     """Compare every file of a folder with ``SHA256SUMS``; return path inside it → SHA-256.
+
+    A snapshot in the cache of the Hugging Face Hub may hold files of others, which nothing reads.
 
     Raises:
         ModelError: the list is missing or damaged; a file is missing, changed or not listed; a link
@@ -71,29 +80,41 @@ def check_sums(folder: str | Path) -> dict[str, str]:
     folder = Path(folder)
     file = folder / SUMS_FILE
     try:
-        if file.is_symlink() or file.stat().st_size > MAX_TEXT:
+        if _is_link(file, folder) or file.stat().st_size > MAX_TEXT:
             raise ValueError(f"a link, or larger than {MAX_TEXT:,} bytes")
         pairs = [line.partition("  ") for line in read_file(file).decode().splitlines()]
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read ({error}); copy the bundle again") from error
     # Names of the list are compared with those that are there, and never opened.
     listed, there = {name: total for total, _, name in pairs}, _sums(folder)
+    snapshot = folder.resolve().parent.name == "snapshots"
     for name in sorted({*listed, *there}):
+        if name not in listed and (snapshot or _is_edited(name)):
+            continue
         if listed.get(name) != there.get(name):
             problem = "is not listed" if name in there else "is missing"
             if name in there and name in listed:
                 problem = "its SHA-256 is another"
             raise ModelError(f"{folder}: {name[:80]!r}: {problem}, by {SUMS_FILE}; copy it again")
-    return there
+    return {name: there[name] for name in listed}
+
+
+def _is_edited(name: str) -> bool:
+    return name == CARD_FILE or name.startswith(".eval_results/")
+
+
+def _is_link(path: Path, folder: Path) -> bool:
+    """Tell whether this is a link, other than those of the Hub's cache to files of its own."""
+    return path.is_symlink() and path.resolve().parent != folder.resolve().parent.parent / "blobs"
 
 
 def _sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of all files but the list itself, sorted by path; links are refused."""
     names = []
     for path in folder.rglob("*"):
-        mode, name = path.lstat().st_mode, path.relative_to(folder).as_posix()
-        if not stat.S_ISDIR(mode) and name != SUMS_FILE:
-            if not stat.S_ISREG(mode) or not name.isprintable() or "\\" in name:
+        name, link = path.relative_to(folder).as_posix(), _is_link(path, folder)
+        if (link or not path.is_dir()) and name != SUMS_FILE:
+            if link or not path.is_file() or not name.isprintable() or "\\" in name:
                 raise ModelError(
                     f"{folder}: {name[:80]!r} is a link or no regular file, or has a name that "
                     f"{SUMS_FILE} cannot carry; remove it"

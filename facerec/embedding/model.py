@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
-from facerec.embedding.bundle import bundle_file, is_bundle
+from facerec.embedding.bundle import MODEL_FILE, bundle_file, is_bundle
 from facerec.embedding.engines import EngineName, Precision, open_engine
+from facerec.embedding.hub import fetch_model, is_hub_name, parse_hub_name
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
 from facerec.errors import ImageError, ModelError
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     import torch
 
     from facerec.backbones import Backbone
-
-MODEL_FILE = "model.safetensors"
 
 Finish = Callable[[], npt.NDArray[np.float32]]
 """Waits for embeddings and returns them."""
@@ -43,6 +42,7 @@ class EmbeddingModel(ABC):
         name: short name for tables: the run's folder, or the file without its suffix.
         path: the file that the weights came from, or None for a module in memory.
         sha256: SHA-256 of that file, or None.
+        hub: its name on the Hugging Face Hub with the commit, if it came from there.
         runtime: what computes, with its version.
         device: where it really computes.
         precision: in which numbers.
@@ -60,6 +60,7 @@ class EmbeddingModel(ABC):
     name: str
     path: Path | None = None
     sha256: str | None = None
+    hub: str | None = None
     runtime: str
     device: str | torch.device
     precision: str
@@ -144,6 +145,7 @@ class EmbeddingModel(ABC):
         return {
             **{name: getattr(self, name) for name in named},
             "path": None if self.path is None else str(self.path),
+            **({} if self.hub is None else {"hub": self.hub}),
             "device": str(self.device),
             "preprocessing": to_dict(self.preprocessing),
             "preprocessing_evidence": list(self.evidence),
@@ -239,13 +241,13 @@ def load_model(
     engine: EngineName = "onnxruntime",
     variant: str | None = None,
 ) -> EmbeddingModel:
-    """Load a model from a run folder, a bundle, an ``.onnx`` or a ``.safetensors`` file.
+    """Load a model from a run folder, a bundle, an ``.onnx`` or ``.safetensors`` file, or the Hub.
 
     Weights of others (``.pth``, …) become a ``.safetensors`` by ``facerec import-weights``.
 
     Args:
-        path: a run (its ``model.safetensors`` is taken), a bundle (all checksums are compared) or a
-            file.
+        path: a run (its ``model.safetensors`` is taken), a bundle (all checksums are compared), a
+            file, or ``hf://OWNER/NAME@REVISION``, a bundle or ``model.safetensors`` on the Hub.
         device: where to compute; ``auto`` takes the CPU for an ``.onnx`` file.
         batch_size: images that go through the network at once.
         precision: ``bf16`` runs the convolutions of a ``.safetensors`` file under autocast, and an
@@ -260,9 +262,11 @@ def load_model(
     Raises:
         ModelError: missing, damaged, foreign, another architecture's weights, or no batch size.
         DeviceError: the device is not there.
-        MissingExtraError: an ``.onnx`` file without its engine.
+        MissingExtraError: an ``.onnx`` file without its engine, or the Hub without its library.
     """
+    path, hub = fetch_model(path) if is_hub_name(path) else (path, None)
     path = given = Path(path)
+    suffix = "" if variant is None else f" ({variant})"
     pixels = {"channels": channels, "mean": mean, "std": std}
     checksum = None
     if batch_size < 1:
@@ -284,17 +288,20 @@ def load_model(
         file = read_onnx(path)
         if checksum is not None and (file.beside or file.sha256 != checksum):
             raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
-        model = OnnxModel(file, pixels=pixels, engine=engine, **how)
+        model: EmbeddingModel = OnnxModel(file, pixels=pixels, engine=engine, **how)
         if checksum is not None:
             # The folder alone may be called "." or "bundle/".
-            model.name = given.resolve().name + ("" if variant is None else f" ({variant})")
+            model.name = given.resolve().name + suffix
             model.evidence += (f"part of the bundle {given}, whose checksums are right",)
-        return model
-    if engine != "onnxruntime":
+    elif engine != "onnxruntime":
         raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
-    from facerec.embedding.torch_model import load_weights
+    else:
+        from facerec.embedding.torch_model import load_weights
 
-    return load_weights(path, pixels, **how)
+        model = load_weights(path, pixels, **how)
+    if hub is not None:
+        model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix
+    return model
 
 
 def newest_run(runs: str | Path = "runs") -> Path:

@@ -31,6 +31,7 @@ from facerec.embedding.align import (
 )
 from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.score_calibration import Evidence, ScoreCalibration, calibration_file
 from facerec.errors import ImageError, MetricError, ModelError, printable
 from facerec.files import parse_json, read_file
 from facerec.records.decode import decode_image
@@ -84,8 +85,10 @@ class Verification:
     """Where the threshold comes from: ``given``, or FPR, bench and report; why there is none."""
     fpr: str | None = None
     """Share of pairs of different people that reach the threshold, at most."""
+    evidence: Evidence | None = None
+    """What the similarity says as a likelihood ratio; None for a model without a calibration."""
     notes: tuple[str, ...] = ()
-    """What is to be known of the photos, such as several faces."""
+    """What is to be known of the photos, such as several faces, and of the calibration."""
 
     def __str__(self) -> str:
         if self.threshold is None:
@@ -125,9 +128,10 @@ class FaceRecognizer:
 
     Attributes:
         thresholds: the operating points that the model file knows.
+        calibration: what its cosines are worth as evidence; None where that is not known.
 
     Raises:
-        ModelError: the file's table of thresholds is damaged.
+        ModelError: the file's table of thresholds, or its calibration, is damaged.
     """
 
     def __init__(
@@ -135,8 +139,16 @@ class FaceRecognizer:
     ) -> None:
         self.model, self._detector = model, detector
         self.thresholds = _read_thresholds(model)
-        own = self.thresholds[0].flip if self.thresholds else True
+        known, inside = _read_calibration(model)
+        own = self.thresholds[0].flip if self.thresholds else known is None or known.flip
         self.flip = own if flip is None else flip
+        self.calibration, self._doubt = known, ""
+        if known is not None:
+            about = known.model if inside else model.describe()
+            try:
+                known.check(about, self.flip, str(calibration_file(model.path or Path())))
+            except ModelError as error:  # what is left beside a file must not bar the way to it
+                self.calibration, self._doubt = None, str(error)
 
     def __repr__(self) -> str:
         about = self.model.describe()
@@ -328,7 +340,10 @@ class FaceRecognizer:
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         same = None if limit is None else similarity >= limit
-        return Verification(similarity, limit, same, source, rate, tuple(filter(None, notes)))
+        worth = self.calibration
+        evidence = None if worth is None else worth.evidence(similarity)
+        told = tuple(filter(None, (*notes, self._doubt)))
+        return Verification(similarity, limit, same, source, rate, evidence, told)
 
     def find(self, photo: Photo, people: str | Path) -> list[Found]:
         """Return the photos of a folder by how alike their faces are, the most alike first.
@@ -479,6 +494,16 @@ def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
             f"{model.path}: its table of thresholds is damaged ({error!r}); export it or run "
             "facerec verify again"
         ) from error
+
+
+def _read_calibration(model: EmbeddingModel) -> tuple[ScoreCalibration | None, bool]:
+    """Return the calibration in a model file, or else that beside it; and whether it is inside."""
+    inside = (model.note or {}).get("score_calibration")
+    if inside is not None:
+        return ScoreCalibration.from_json(inside, str(model.path)), True
+    if model.path is not None and calibration_file(model.path).is_file():
+        return ScoreCalibration.read(calibration_file(model.path)), False
+    return None, False
 
 
 def _threshold(row: Any) -> Threshold:

@@ -16,6 +16,8 @@ import facerec
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
+    CARD_FILE,
+    EVALUATIONS_FILE,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
@@ -25,9 +27,10 @@ from facerec.embedding.bundle import (
 )
 from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
+from facerec.embedding.score_calibration import ScoreCalibration, calibration_file
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ExportError, FacerecError
-from facerec.export.cards import CARD_FILE, bundle_card, training_facts
+from facerec.export.cards import bundle_card, evaluation_entries, training_facts
 from facerec.export.consumers import ConsumerRow, check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.options import DEFAULT, BundleOptions
@@ -71,7 +74,7 @@ def export_bundle(
 ) -> BundleReport:
     """Write a model's bundle, and prove that every consumer embeds as the model does.
 
-    Equal inputs give equal bytes on one machine.
+    Equal inputs give equal bytes on one machine. A calibration beside the model's file goes in.
 
     Args:
         model: what is exported.
@@ -109,7 +112,7 @@ def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier export wrote, by its checksums."""
     sums = folder / SUMS_FILE
     lines = sums.read_text("utf-8", errors="replace").splitlines() if sums.is_file() else []
-    return {SUMS_FILE, *(line.partition("  ")[2] for line in lines)}
+    return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *(line.partition("  ")[2] for line in lines)}
 
 
 def _write_all(
@@ -189,6 +192,8 @@ def _write_all(
     # As others will read it: lists, not tuples.
     note = json.loads((folder / NOTE_FILE).read_bytes())
     write(CARD_FILE, bundle_card(note).encode())
+    if entries := evaluation_entries(note):
+        write(EVALUATIONS_FILE, entries.encode())
     write_sums(folder)
     check_sums(folder)
     return BundleReport(out, note, parity, comparisons)
@@ -199,6 +204,9 @@ def _stated(
 ) -> dict[str, Any]:
     """Return what the exported file says about itself."""
     text = json.dumps(model.recipe, sort_keys=True, ensure_ascii=False)
+    calibration, flip = _calibration(model, thresholds), flip_mode(thresholds)
+    if calibration is not None:
+        flip = "sum_raw" if calibration.flip else "none"
     return {
         "format": METADATA_FORMAT,
         "version": facerec.__version__,
@@ -209,10 +217,21 @@ def _stated(
         "alignment": ALIGNMENT,
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),
-        "flip": flip_mode(thresholds),
+        "flip": flip,
         "thresholds": thresholds,
+        "score_calibration": None if calibration is None else calibration.to_json(),
         "license": options.license,
     }
+
+
+def _calibration(model: TorchModel, thresholds: list[Threshold]) -> ScoreCalibration | None:
+    """Return the calibration beside a model, which must be of it, and of the thresholds' flip."""
+    path = None if model.path is None else calibration_file(model.path)
+    if path is None or not path.is_file():
+        return None
+    found = ScoreCalibration.read(path)
+    found.check(model.describe(), thresholds[0]["flip"] if thresholds else found.flip, str(path))
+    return found
 
 
 def _verify(
@@ -266,7 +285,10 @@ def _note(
         "facerec": facerec.__version__,
         **{name: stated[name] for name in _SHARED},
         "model_id": model_id(model.name),
-        "model": {**described, "thresholds": stated["thresholds"]},
+        "model": {
+            **described,
+            **{name: stated[name] for name in ("thresholds", "score_calibration")},
+        },
         "preprocessing": described["preprocessing"],
         "alignment_points": face_template(model.image_size).tolist(),
         "normalised": False,
@@ -303,13 +325,14 @@ def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
 
 
 def _restate(content: bytes, thresholds: list[Threshold]) -> bytes:
-    """Return an exported file with thresholds of its own in place of those of the main file."""
+    """Return an exported file with thresholds of its own, and without a calibration of another."""
     import onnx
 
     model = onnx.load_from_string(content)
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
-            note = {**json.loads(entry.value), "thresholds": thresholds}
+            own = {"thresholds": thresholds, "score_calibration": None}
+            note = {**json.loads(entry.value), **own}
             entry.value = json.dumps(note, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return bytes(model.SerializeToString(deterministic=True))
 

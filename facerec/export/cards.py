@@ -1,17 +1,26 @@
-"""The model card of a bundle: Markdown for people, written from the bundle's own note."""
+"""The card of a bundle: Markdown for people, with the facts that the Hugging Face Hub reads of it.
+
+Both are written from the bundle's own note. Front matter: https://huggingface.co/docs/hub/model-cards;
+``.eval_results``: https://huggingface.co/docs/hub/eval-results.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from facerec.export.tables import consumers_table, parity_table, thresholds_table
+from facerec.errors import printable
+from facerec.export.tables import consumers_table, parity_table, rate_words, thresholds_table
+from facerec.report import words
 from facerec.report.table import escape_markdown
 
-CARD_FILE = "model_card.md"
+_LICENSES = r"mit|apache-2.0|bsd-[23]-clause|cc0-1.0|cc-by(-nc)?(-sa|-nd)?-4.0|[al]?gpl-3.0|mpl-2.0"
+"""Names of licences at the Hub; any other is ``other`` there, with a name."""
 
 _WITHDRAWN = (
     "derives from MS-Celeb-1M, which was withdrawn in 2019; collected by web search without "
@@ -55,7 +64,40 @@ def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bundle_card(note: Mapping[str, Any]) -> str:
-    """Return the card of a bundle, given its ``facerec.json``, as Markdown."""
+    """Return the card of a bundle, given its ``facerec.json``, as Markdown with front matter."""
+    return _render(
+        "README.md.j2",
+        note,
+        front_license=front_license(note["license"]),
+        parity_table=parity_table([(note["model"]["file"], row) for row in note["parity"]]),
+        consumers_table=consumers_table(note["consumers"]),
+        thresholds_table=thresholds_table,
+    )
+
+
+def evaluation_entries(note: Mapping[str, Any]) -> str:
+    """Return what the Hub reads as ``.eval_results/*.yaml``; nothing if nothing was verified."""
+    return _render("eval_results.yaml.j2", note)
+
+
+def front_license(terms: str | None) -> dict[str, str]:
+    """Return a licence as front matter names it: ``license``, and ``license_name`` of others."""
+    name = re.sub(r"[^a-z0-9.]+", "-", (terms or "").lower()).strip("-.")
+    if re.fullmatch(_LICENSES, name):
+        return {"license": name}
+    return {"license": "other", "license_name": name[:96] or "in-words"} if terms else {}
+
+
+def _evaluation_words(row: Mapping[str, Any]) -> str:
+    """Return what stands beside a TPR: intervals, counts, threshold and source."""
+    return (
+        f"TPR {rate_words(row, 'tpr')} at FPR {rate_words(row, 'fpr')}, 95 % intervals; threshold "
+        f"{words.threshold(row['threshold'])}, {'with' if row['flip'] else 'without'} mirror "
+        f"images; {row['source']['report']}, SHA-256 {row['source']['sha256'][:12]}"
+    )
+
+
+def _render(template: str, note: Mapping[str, Any], **more: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.export"),
         undefined=jinja2.StrictUndefined,
@@ -64,13 +106,12 @@ def bundle_card(note: Mapping[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = lambda value: escape_markdown(str(value))
-    model = note["model"]
-    return environment.get_template("model_card.md.j2").render(
-        note,
-        parity_table=parity_table([(model["file"], row) for row in note["parity"]]),
-        consumers_table=consumers_table(note["consumers"]),
-        thresholds_table=thresholds_table,
-    )
+    # JSON is YAML, but for characters that YAML takes in no form.
+    environment.filters["yaml"] = lambda text: json.dumps(printable(str(text)), ensure_ascii=False)
+    # A bench without mated pairs has no TPR.
+    rows = [row for row in note["model"]["thresholds"] if row["tpr"] is not None]
+    evaluations = [{**row, "notes": _evaluation_words(row)} for row in rows]
+    return environment.get_template(template).render(note, evaluations=evaluations, **more)
 
 
 def _words(value: Any) -> str:

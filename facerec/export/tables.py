@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from facerec.report import words
 from facerec.report.table import Table
@@ -45,11 +45,6 @@ def thresholds_table(rows: Sequence[Row]) -> Table:
 
     Those without a ``source`` were found by the export itself.
     """
-
-    def share(row: Row, rate: str, interval: str, counts: str) -> str:
-        limits = words.percent_limits(Interval(*row[interval]))
-        return f"{_percent(row[rate])} {limits} ({'/'.join(map(str, row[counts]))})"
-
     cells = []
     for row in rows:
         ends, source = row["threshold_interval"], row.get("source")
@@ -60,14 +55,21 @@ def thresholds_table(rows: Sequence[Row]) -> Table:
                 row["fpr"],
                 words.threshold(row["threshold"]),
                 f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none",
-                share(row, "fpr_realised", "fpr_interval", "false_accepts"),
-                share(row, "tpr", "tpr_interval", "true_accepts") + few,
+                rate_words(row, "fpr"),
+                rate_words(row, "tpr") + few,
                 f"{source['report']}, SHA-256 {source['sha256'][:12]}" if source else "this export",
             )
         )
     around = "95 % interval", "FPR there", "TPR there", "source"
     headings = "bench", "target FPR", "threshold", *around
     return Table("Thresholds", headings, cells, words=("target FPR", *around))
+
+
+def rate_words(row: Row, rate: Literal["tpr", "fpr"]) -> str:
+    """Return a rate at a threshold with its interval and counts."""
+    value, counts = ("tpr", "true_accepts") if rate == "tpr" else ("fpr_realised", "false_accepts")
+    limits = words.percent_limits(Interval(*row[f"{rate}_interval"]))
+    return f"{_percent(row[value])} {limits} ({'/'.join(map(str, row[counts]))})"
 
 
 def _figures(row: Row) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from facerec.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from facerec.galleries.alarms import find_alarms
     from facerec.galleries.cleaning import Cleaning, clean_set
     from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification
     from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
@@ -26,5 +27,6 @@ __all__ = [
     "Side",
     "Space",
     "clean_set",
+    "find_alarms",
     "find_overlap",
 ]

@@ -7,14 +7,19 @@ A subject has one template, the mean of the embeddings of all images that were e
 goes through all templates in blocks, as float32 products; what it returns is scored again in
 float64 and rounded to multiples of 2⁻²⁴, as in verification, so that answers depend neither on the
 blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled first.
+
+A subject may have a last day (UTC). From the day after on `identify` and `point` answer as if the
+subject had been deleted; until that is done, the template stays in the gallery and its file.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import IndexKind
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, exclusive
-from facerec.galleries.gallery_file import FORMAT, KEPT, export_table, read_gallery
-from facerec.galleries.search import FaissIndex, group_sums, nearest
+from facerec.galleries.gallery_file import COLUMNS, FORMAT, KEPT, export_table, read_gallery
+from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.large_arrays import take
@@ -35,6 +41,7 @@ from facerec.names import same_name
 from facerec.npz import write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
+from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
 from facerec.verification.unit_rows import row_norms
 
@@ -49,9 +56,6 @@ OWN = "the gallery's own people"
 
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
-
-_BLOCK = 8192
-"""Templates in a block: with 64 probes their scores take 2 MiB."""
 
 _GRID = 2.0**24
 
@@ -95,10 +99,11 @@ class Answer:
     """The best of the gallery, the best first; empty where the probe has no embedding."""
     failure: str | None = None
     """Why the probe has no embedding."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its fields as JSON types."""
-        return asdict(self)
+    evidence: Evidence | None = None
+    """What the score says of the best candidate; None without a calibration, and for a template of
+    several images, of which that says nothing."""
+    probability: tuple[float, float, float] | None = None
+    """Of the best candidate by that evidence and the prior, with the limits of its interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +124,19 @@ class Identification:
     """Candidates of an answer."""
     failures: Mapping[int, str]
     """Probe → why it has no embedding."""
+    images: NDArray[np.int64]
+    """In each template, ``(N,)``."""
+    score_calibration: ScoreCalibration | None
+    among: int
+    """How many equally likely people one must be on a probe."""
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """Whether the people of this gallery are like those of the calibration."""
+        known = self.score_calibration
+        if known is None or self.scores.shape[1] < 2 or self.images.max() > 1:
+            return None
+        return likeness(known.ratio, self.scores[:, :2], len(self.subjects))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -134,7 +152,17 @@ class Identification:
         candidates = tuple(map(Candidate, names, scores))[: self.listed]
         margin = scores[0] - scores[1] if len(scores) > 1 else None
         named = self.threshold is not None and scores[0] >= self.threshold
-        return Answer(names[0] if named else None, scores[0], margin, candidates)
+        evidence = None
+        if self.score_calibration is not None and self.images[self.rows[probe, 0]] == 1:
+            evidence = self.score_calibration.evidence(scores[0])
+        return Answer(
+            names[0] if named else None,
+            scores[0],
+            margin,
+            candidates,
+            evidence=evidence,
+            probability=None if evidence is None else evidence.probability(self.among),
+        )
 
 
 class Gallery:
@@ -146,19 +174,26 @@ class Gallery:
     Attributes:
         subjects: text ``(N,)``, in the order of enrolment.
         templates: float32 ``(N, D)`` of length 1.
+        lengths: of the means before they are scaled to 1, so that more images can join, float32.
         images: how many went into each template, int64 ``(N,)``.
+        enrolled: when each subject came, UTC, datetime64[s]; NaT where it is not known.
+        expires: the last day on which each is found, UTC, datetime64[D]; NaT where there is none.
         calibration: what FPIRs are predicted from; None where there is none.
+        score_calibration: what a cosine is worth as evidence; None where that is not known.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.subjects: NDArray[np.str_] = np.empty(0, "<U1")
         self.templates: NDArray[np.float32] = np.empty((0, space.embedding_size), np.float32)
+        self.lengths: NDArray[np.float32] = np.empty(0, np.float32)
         self.images: NDArray[np.int64] = np.empty(0, np.int64)
-        # A mean is length · template, so more images can join it.
-        self._lengths: NDArray[np.float32] = np.empty(0, np.float32)
+        self.enrolled: NDArray[np.datetime64] = np.empty(0, "M8[s]")
+        self.expires: NDArray[np.datetime64] = np.empty(0, "M8[D]")
         self.calibration: Calibration | None = None
+        self.score_calibration: ScoreCalibration | None = None
         self._index: FaissIndex | None = None
+        self._current: Gallery | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -168,7 +203,9 @@ class Gallery:
 
     # --- enrolling and deleting ------------------------------------------------------------
 
-    def enroll(self, embeddings: Embeddings, where: str = "images") -> Enrolment:
+    def enroll(
+        self, embeddings: Embeddings, where: str = "images", expires: date | None = None
+    ) -> Enrolment:
         """Add subjects, or images of subjects who are there.
 
         An image without an embedding, or of nobody knows whom, is left out and listed.
@@ -176,6 +213,8 @@ class Gallery:
         Args:
             embeddings: with ids and subjects; rows of failures to acquire may be among them.
             where: the images come from.
+            expires: the last day of all of them, UTC; without one, subjects who are there keep
+                theirs and new ones have none.
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
@@ -200,11 +239,11 @@ class Gallery:
             known[usable], return_index=True, return_inverse=True, return_counts=True
         )
         rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        starts, at = np.append(0, np.cumsum(images)), self._rows_of(distinct)
+        starts, at = np.append(0, np.cumsum(images)), self.rows_of(distinct)
         sums = group_sums(embeddings.vectors, rows, starts, 1 / lengths[rows])
         there, counts = np.flatnonzero(at >= 0), images.copy()
         held = at[there]
-        sums[there] += self.templates[held] * (self._lengths * self.images)[held, None]
+        sums[there] += self.templates[held] * (self.lengths * self.images)[held, None]
         counts[there] += self.images[held]
         norms = row_norms(sums)
         # Images that point in opposite directions leave nothing but rounding errors.
@@ -221,42 +260,72 @@ class Gallery:
             return np.concatenate([held, values[new]]) if len(held) else values[new]
 
         self.templates, self.images = joined(self.templates, sums), joined(self.images, counts)
-        self._lengths = joined(self._lengths, (norms / counts).astype(np.float32))
-        self.subjects, self._index = joined(self.subjects, distinct), None
+        self.lengths = joined(self.lengths, (norms / counts).astype(np.float32))
+        self.subjects, self._index, self._current = joined(self.subjects, distinct), None, None
+        self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
+        self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
+        if expires is not None:
+            self.expires[at[more]] = expires
         asked = np.unique(known[known != ""])
-        absent = asked[self._rows_of(asked) < 0]
+        absent = asked[self.rows_of(asked) < 0]
         taken = int(images[~lost].sum())
         fresh, extended, none = (tuple(w.tolist()) for w in (distinct[new], distinct[more], absent))
         return Enrolment(fresh, extended, taken, failures, none)
 
-    def delete(self, subject: str) -> None:
-        """Take a subject out: template, name, calibration scores, and any index.
+    def delete(self, *subjects: str) -> None:
+        """Take subjects out: templates, names, dates, calibration scores, and any index.
 
         `write` then leaves no byte of them in the file.
 
         Raises:
             DatasetError: there is no such subject.
         """
-        (row,) = self._rows_of(np.array([same_name(subject)]))
-        if row < 0:
+        rows = self.rows_of(np.array([same_name(subject) for subject in subjects], np.str_))
+        if (rows < 0).any():
             raise DatasetError(
-                f"{subject!r} is not in the gallery of {len(self):,} people; check the name"
+                f"{subjects[int(rows.argmin())]!r} is not in the gallery of {len(self):,} people; "
+                "check the name"
             )
-        if self.calibration is not None and row < self.calibration.entry_subjects.size:
-            self.calibration = self.calibration.without([row])
         # In place, block by block: a copy of a large gallery may not fit into memory.
-        for start in range(row, len(self) - 1, _BLOCK):
-            stop = min(start + _BLOCK, len(self) - 1)
-            self.templates[start:stop] = self.templates[start + 1 : stop + 1].copy()
-        self.templates[-1] = 0
-        self.templates = self.templates[:-1]
-        # Text keeps the width of its longest name, which may have been this one's.
-        self.subjects = np.array(np.delete(self.subjects, row).tolist(), np.str_)
-        self._lengths, self.images = np.delete(self._lengths, row), np.delete(self.images, row)
-        # Centres and graphs of an index know those whom it was built from: it is built again.
-        self._index = None
+        kept = np.delete(np.arange(len(self)), rows)
+        for start in range(int(rows.min(initial=len(self))), len(kept), BLOCK):
+            block = kept[start : start + BLOCK]
+            self.templates[start : start + len(block)] = self.templates[block]
+        self.templates[len(kept) :] = 0
+        self.templates = self.templates[: len(kept)]
+        self._leave_out(rows)
 
-    def _rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
+    def _leave_out(self, rows: NDArray[np.int64]) -> None:
+        """Take subjects out of everything but the templates."""
+        if self.calibration is not None:
+            self.calibration = self.calibration.without(rows)
+        # Text keeps the width of its longest name, which may have been one of theirs.
+        self.subjects = np.array(np.delete(self.subjects, rows).tolist(), np.str_)
+        for name in COLUMNS[2:]:
+            setattr(self, name, np.delete(getattr(self, name), rows))
+        # Centres and graphs of an index know those whom it was built from: it is built again.
+        self._index = self._current = None
+
+    @property
+    def expired(self) -> NDArray[np.int64]:
+        """Rows of the subjects whose last day is over."""
+        return np.flatnonzero(self.expires < np.datetime64("now", "D"))
+
+    def current(self) -> Gallery:
+        """Return a gallery without those who have expired; itself, where nobody has.
+
+        It is kept until somebody comes, goes or expires, and not to be changed.
+        """
+        gone = self.expired
+        if not gone.size:
+            return self
+        if self._current is None or len(self._current) != len(self) - gone.size:
+            self._current = copy.copy(self)
+            self._current.templates = take(self.templates, np.delete(np.arange(len(self)), gone))
+            self._current._leave_out(gone)
+        return self._current
+
+    def rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
         return np.asarray(pd.Index(self.subjects).get_indexer(pd.Index(subjects)))
 
@@ -335,7 +404,7 @@ class Gallery:
         if kind == "exact" and listed < len(self):
             # How far a float32 product of unit vectors can be off, twice.
             slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
-            blocks = np.array_split(np.arange(len(self)), -(-len(self) // _BLOCK))
+            blocks = np.array_split(np.arange(len(self)), -(-len(self) // BLOCK))
             for probe in np.flatnonzero(scores[:, -1] <= bounds + slack):
                 every = np.concatenate([self._score(units[probe], block) for block in blocks])
                 rows[probe] = np.argsort(-every, kind="stable")[:count]
@@ -356,10 +425,13 @@ class Gallery:
         point: Fpir | None = None,
         count: int = 5,
         index: IndexKind = "auto",
+        among: int | None = None,
         where: str = "probes",
         progress: Progress | None = None,
     ) -> Identification:
         """Say who is on each image; with neither FPIR nor threshold, list candidates alone.
+
+        Nobody is found who has expired.
 
         Args:
             probes: embeddings, whose model is checked, or vectors ``(n, D)`` of its model.
@@ -369,6 +441,8 @@ class Gallery:
             point: what `point` returned for the threshold, if it is known already.
             count: candidates of each answer.
             index: see `search`.
+            among: how many equally likely people, in the gallery or not, may be on a probe: the
+                prior of a probability is one in so many; by default the gallery's and one more.
             where: the probes come from.
             progress: see `search`.
 
@@ -388,8 +462,20 @@ class Gallery:
             point = self.point(fpir, threshold)
         if point is not None:
             limit = point.threshold
-        rows, scores = self.search(vectors, max(count, 2), index=index, progress=progress)
-        return Identification(self.subjects, rows, scores, limit, point, count, failures)
+        now = self.current()
+        rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
+        return Identification(
+            now.subjects,
+            rows,
+            scores,
+            limit,
+            point,
+            count,
+            failures,
+            now.images,
+            now.score_calibration,
+            among or len(now) + 1,
+        )
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
         """Return threshold and FPIR at this gallery's size, from one of the two.
@@ -400,7 +486,8 @@ class Gallery:
         Raises:
             MetricError: an FPIR without a calibration, or one that it does not carry.
         """
-        if self.calibration is None:
+        now = self.current()
+        if now.calibration is None:
             if threshold is not None:
                 return None
             raise MetricError(
@@ -408,9 +495,9 @@ class Gallery:
                 "calibrated; calibrate it with embeddings of other people, or give a threshold"
             )
         if threshold is not None:
-            return self.calibration.fpir(float(np.float32(threshold)), max(1, len(self)))
+            return now.calibration.fpir(float(np.float32(threshold)), max(1, len(now)))
         assert fpir is not None
-        return self.calibration.threshold(fpir, max(1, len(self)))
+        return now.calibration.threshold(fpir, max(1, len(now)))
 
     # --- calibration -----------------------------------------------------------------------
 
@@ -418,6 +505,7 @@ class Gallery:
         self,
         impostors: Embeddings | None = None,
         *,
+        rows: NDArray[np.int64] | None = None,
         where: str = "impostors",
         progress: Progress | None = None,
     ) -> Calibration:
@@ -431,6 +519,7 @@ class Gallery:
                 up to 4,096 of them, drawn at random. Their templates may rest on several images,
                 which makes them better likenesses than the single image of a visitor. Without names
                 each image counts as another subject, and intervals are too narrow.
+            rows: of the gallery's own people, those who stand in.
             where: the impostors come from.
             progress: see `search`.
 
@@ -439,7 +528,9 @@ class Gallery:
             MetricError: nobody to compare with.
         """
         if impostors is None:
-            rows = of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
+            if rows is None:
+                rows = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
+            of_probe = rows
             vectors: NDArray[np.floating] = self.templates
             where = OWN
         else:
@@ -449,7 +540,7 @@ class Gallery:
             rows = np.flatnonzero(row_norms(vectors) > 0)
             # An image without a name is a subject of its own. Strangers have numbers below 0.
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
-            at = self._rows_of(own)
+            at = self.rows_of(own)
             of_probe = np.where(at >= 0, at, -1 - np.unique(own, return_inverse=True)[1])
         # Who would meet nobody else is no stranger to this gallery.
         stay = (of_probe != 0) | (len(self) != 1)
@@ -464,6 +555,7 @@ class Gallery:
         nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None])
         kept = scores[:, :DEPTH], nearest[:, :DEPTH], of_probe.astype(np.int64)
         self.calibration = Calibration(*kept, np.arange(len(self)), {"probes": where})
+        self._current = None
         return self.calibration
 
     def recalibrate(self, progress: Progress | None = None) -> None:
@@ -495,13 +587,16 @@ class Gallery:
             DatasetError: it cannot be written.
         """
         calibration = None if self.calibration is None else self.calibration.note
-        note = {"format": FORMAT, "space": asdict(self.space), "calibration": calibration}
+        worth = None if self.score_calibration is None else self.score_calibration.to_json()
+        note = {
+            "format": FORMAT,
+            "space": asdict(self.space),
+            "calibration": calibration,
+            "score_calibration": worth,
+        }
         arrays: dict[str, NDArray[Any]] = {
             "note": np.array(json.dumps({**note, "fusion": "unit"}, allow_nan=False)),
-            "subjects": self.subjects,
-            "templates": self.templates,
-            "lengths": self._lengths,
-            "images": self.images,
+            **{name: getattr(self, name) for name in COLUMNS},
         }
         if self.calibration is not None:
             arrays |= {f"calibration_{name}": getattr(self.calibration, name) for name in KEPT}
@@ -515,10 +610,11 @@ class Gallery:
         Raises:
             DatasetError: the file is missing, damaged, or no gallery.
         """
-        arrays, space, calibration = read_gallery(Path(path))
+        arrays, space, calibration, worth = read_gallery(Path(path))
         gallery = cls(space)
-        gallery.subjects, gallery.templates = arrays["subjects"], arrays["templates"]
-        gallery._lengths, gallery.images = arrays["lengths"], arrays["images"]
+        gallery.score_calibration = worth
+        for name in COLUMNS:
+            setattr(gallery, name, arrays[name])
         gallery.calibration = calibration
         return gallery
 
@@ -529,4 +625,5 @@ class Gallery:
             MissingExtraError: pyarrow is not installed.
             DatasetError: the file cannot be written.
         """
-        export_table(Path(path), self.subjects, self.images, self.templates, self.space)
+        columns = {name: getattr(self, name) for name in ("images", "enrolled", "expires")}
+        export_table(Path(path), self.subjects, self.templates, columns, self.space)

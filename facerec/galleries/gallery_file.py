@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import DatasetError, MetricError, MissingExtraError
 from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
@@ -20,7 +21,11 @@ from facerec.names import same_names
 from facerec.npz import read_arrays
 from facerec.verification.unit_rows import row_norms
 
-FORMAT = "facerec gallery 1"
+FORMAT = "facerec gallery 2"
+"""Of the files that are written; in the first, which is read too, nobody has a date."""
+
+COLUMNS = ("subjects", "templates", "lengths", "images", "enrolled", "expires")
+"""Arrays of a gallery and its file with a row a subject."""
 
 MAX_BYTES = 64 << 30
 """Largest total size of the arrays of a gallery file that is read."""
@@ -31,26 +36,32 @@ KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_gallery(path: Path) -> tuple[Arrays, Space, Calibration | None]:
-    """Return the arrays of a gallery file by name, its space and its calibration.
+def read_gallery(
+    path: Path,
+) -> tuple[Arrays, Space, Calibration | None, ScoreCalibration | None]:
+    """Return the arrays of a gallery file by name, its space and both of its calibrations.
 
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
     """
-    names = {"note", "subjects", "templates", "lengths", "images"}
+    names = {"note", *COLUMNS, *(f"calibration_{name}" for name in KEPT)}
     try:
-        arrays, _ = read_arrays(
-            path, path.stat().st_size, names | {f"calibration_{name}" for name in KEPT}, MAX_BYTES
-        )
+        arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
         note = parse_json(str(arrays["note"][()]))
-        if note["format"] != FORMAT or note["fusion"] != "unit":
+        if note["format"] not in (FORMAT, "facerec gallery 1") or note["fusion"] != "unit":
             raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")
+        if note["format"] != FORMAT:
+            never = np.full(len(arrays["subjects"]), "NaT", "M8[s]")
+            arrays |= {"enrolled": never, "expires": never}
         space = Space(**note["space"])
         calibration = note["calibration"]
         if calibration is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
             calibration = Calibration(**kept, note=dict(calibration))
-        return _checked(arrays, space, calibration), space, calibration
+        worth = note.get("score_calibration")
+        if worth is not None:
+            worth = ScoreCalibration.from_json(worth, str(path))
+        return _checked(arrays, space, calibration), space, calibration, worth
     except OSError as problem:
         raise DatasetError(
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
@@ -68,11 +79,10 @@ def _checked(
 ) -> Arrays:
     """Return the arrays, names in one Unicode form; refuse what no gallery has."""
     people, size = len(arrays["subjects"]), space.embedding_size
-    kinds = {"subjects": "U", "templates": "f", "lengths": "f", "images": "i"}
-    for name, kind in kinds.items():
+    for name, kind in zip(COLUMNS, "UffiMM", strict=True):
         shape = (people, size) if name == "templates" else (people,)
         if arrays[name].dtype.kind != kind or arrays[name].shape != shape:
-            raise ValueError(f"its {name} do not fit")
+            raise ValueError(f"its {name!r} do not fit")
     # Templates were unit vectors when they were written.
     if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
         raise ValueError("a template is not of length 1")
@@ -84,21 +94,22 @@ def _checked(
     names = pd.Series(same_names(arrays["subjects"]))
     for name in names[names.duplicated()]:
         raise ValueError(f"{name!r} is in it twice")
-    return {**arrays, "subjects": same_names(arrays["subjects"])}
+    days = arrays["expires"].astype("M8[D]")
+    return {**arrays, "subjects": same_names(arrays["subjects"]), "expires": days}
 
 
 def export_table(
     path: Path,
     subjects: NDArray[np.str_],
-    images: NDArray[np.int64],
     templates: NDArray[np.float32],
+    about: Arrays,
     space: Space,
 ) -> None:
     """Write templates as Parquet, one row a subject, for a database to load.
 
     Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read the
-    table as embeddings), ``images`` int64, ``embedding`` list of float32 of length 1, so that inner
-    product and cosine are one. The file's metadata has the embedding space.
+    table as embeddings), those of ``about``, and ``embedding``, list of float32 of length 1, so
+    that inner product and cosine are one. The file's metadata has the embedding space.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -114,8 +125,8 @@ def export_table(
     names, size = pa.array(subjects.tolist(), pa.string()), templates.shape[1]
     starts = np.arange(0, templates.size + 1, size)
     vectors = pa.LargeListArray.from_arrays(starts, pa.array(templates.reshape(-1)))
-    columns = {"image_id": names, "subject_id": names, "images": images, "embedding": vectors}
-    about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
+    columns = {"image_id": names, "subject_id": names, **about, "embedding": vectors}
+    note = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
     with atomic_path(path, DatasetError, private=True) as temporary:
         # Numbers hardly compress, and a dictionary of them is larger than they are.
-        pq.write_table(pa.table(columns, metadata=about), temporary, use_dictionary=False)
+        pq.write_table(pa.table(columns, metadata=note), temporary, use_dictionary=False)

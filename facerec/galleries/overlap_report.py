@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
@@ -45,18 +44,17 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
     Raises:
         DatasetError: the file cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")  # names come back as they were
-    writer.writerow(_HEADER)
+    rows = []
     for match in overlap.matches:
         name = str(overlap.a.names[match.subject])
         who = (name, "") if overlap.a.named[match.subject] else ("", name)
         images = int(overlap.a.images[match.subject])
         other, log10_p = str(overlap.b.names[match.other]), match.log_p / math.log(10)
         figures = f"{match.cosine:.4f}", f"{log10_p:.2f}", f"{match.expected_false:.3g}"
-        writer.writerow([*who, images, other, *figures])
+        rows.append([*who, images, other, *figures])
+    table = pd.DataFrame(rows, columns=_HEADER)  # names come back as they were
     with atomic_path(path, DatasetError) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+        table.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
 
 
 def facts_path(csv_path: Path) -> Path:

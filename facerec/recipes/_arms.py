@@ -60,7 +60,7 @@ reality_check = Protocol(
 """For embedding losses."""
 
 classes_alone = replace(reality_check, batch=ClassBatch(classes=32, per_class=1))
-"""For classification losses: one image of each of 32 classes in a batch."""
+"""For losses with a vector for each class: one image of each of 32 classes in a batch."""
 
 lite0 = Trunk(
     "timm:tf_efficientnet_lite0",
@@ -88,7 +88,7 @@ def losses(table: str, against: str | None = None) -> tuple[Arm, ...]:
     found = []
     for name, loss in (row.split("=") for row in table.split()):
         metric = MetricLoss(loss)
-        protocol = classes_alone if metric.entry.classification else None
+        protocol = classes_alone if "center_init" in metric.settings else None
         found.append(Arm(name, metric, against=against, protocol=protocol))
     return tuple(found)
 

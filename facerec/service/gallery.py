@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class GalleryFile:
         if not 0 < parse_rate(fpir) < 1:
             raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
         self._path, self._space = path, Space.of(recognizer)
+        self._worth = recognizer.calibration
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()
         self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
@@ -73,6 +75,7 @@ class GalleryFile:
             "subject": subject,
             "new": new,
             "images": int(self.gallery.images[row]),
+            "expires": None if np.isnat(last := self.gallery.expires[row]) else str(last),
             "failures": [{"image": int(i), "failure": why} for i, why in report.failures.items()],
             "people": len(self.gallery),
         }
@@ -87,7 +90,7 @@ class GalleryFile:
 
     def identify(self, vectors: Vectors, subject: str = "") -> dict[str, Any]:
         """Return an answer for each image, and the FPIR of the threshold."""
-        if not len(self.gallery):
+        if not len(self.gallery.current()):
             raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
         try:
             point = self._point()
@@ -100,15 +103,16 @@ class GalleryFile:
         threshold = self._threshold if point is None else point.threshold
         found = self.gallery.identify(vectors, threshold=threshold, point=point)
         return {
-            "answers": [answer.to_json() for answer in found],
+            "answers": [asdict(answer) for answer in found],
             "threshold": found.threshold,
             "fpir": None if found.fpir is None else found.fpir.to_json(),
-            "people": len(self.gallery),
+            "people": len(found.subjects),
+            "expired": len(self.gallery) - len(found.subjects),
         }
 
     def _point(self) -> Fpir | None:
         gallery = self.gallery
-        if self._known is None:
+        if self._known is None or self._known.size != len(gallery.current()):
             known = gallery.calibration
             if known is None or known.entry_subjects.size < 0.9 * len(gallery):
                 gallery.recalibrate()
@@ -128,4 +132,6 @@ class GalleryFile:
             raise
 
     def _read(self) -> Gallery:
-        return Gallery.read(self._path) if self._path.exists() else Gallery(self._space)
+        gallery = Gallery.read(self._path) if self._path.exists() else Gallery(self._space)
+        gallery.score_calibration = self._worth or gallery.score_calibration
+        return gallery

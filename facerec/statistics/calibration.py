@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +21,10 @@ from scipy.special import expit, stdtrit
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import (
+    DEPENDENT,
+    JACKKNIFE,
     MIN_EFFECTIVE,
     ClusteredFigure,
-    ClusteredShare,
     Sums,
 )
 from facerec.statistics.intervals import Interval, check_confidence
@@ -97,6 +98,15 @@ class ScoreCounts:
         made = np.maximum(self.mated.sum(axis=1), 1)
         return np.asarray(np.sqrt(np.maximum(self.images - 1, 0)) / made)
 
+    def sums(self, kind: Literal["mated", "non_mated"], values: Array) -> Sums:
+        """Return by subject what comparisons of a kind add to the mean of a value of each cell."""
+        total, counts = self.totals[kind == "non_mated"], getattr(self, kind)
+        added = (values - total @ values / total.sum()) / total.sum()
+        squares = float(total @ added**2)
+        crossing = squares if kind == "non_mated" else 0.0
+        loads = counts.sum(axis=1) * 1.0
+        return Sums(counts @ added, loads, float(total.sum()), squares, crossing)
+
 
 def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
     """Return the cost of log-likelihood ratios in bits: 0 is perfect, 1 is what saying 0 costs.
@@ -113,22 +123,17 @@ def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
     return (same + float(non_mated @ np.logaddexp(0, values) / non_mated.sum())) / math.log(4)
 
 
-def cost_of(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure:
-    """Return `cllr` of the log-likelihood ratios of cells with what each subject adds to it."""
-    kinds, value = [], 0.0
-    for each, total, sign, sides in (
-        (counts.mated, counts.totals[0], -1, 1),
-        (counts.non_mated, counts.totals[1], 1, 2),
-    ):
-        costs = np.logaddexp(0, sign * log_ratios) / math.log(4)
-        mean = float(total @ costs / total.sum())
-        value += mean
-        added = (costs - mean) / total.sum()
-        squares = float(total @ added**2)
-        loads = each.sum(axis=1) * 1.0
-        crossing = squares if sides == 2 else 0.0
-        kinds.append(Sums(each @ added, loads, float(total.sum()), squares, crossing))
-    return ClusteredFigure.of_kinds(value, kinds)
+def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
+    """Return `cllr` of the log-likelihood ratios of cells, and its 95 % interval over subjects."""
+    mated = np.logaddexp(0, -log_ratios) / math.log(4)
+    non_mated = np.logaddexp(0, log_ratios) / math.log(4)
+    kinds = [counts.sums("mated", mated), counts.sums("non_mated", non_mated)]
+    value = cllr(log_ratios, *counts.totals)
+    figure = ClusteredFigure.of_kinds(value, kinds)
+    # It is positive and has no upper end, so the interval is symmetric in its logarithm.
+    margin = float(stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
+    ends = value * math.exp(-margin), value * float(np.exp(min(margin, 700.0)))
+    return value, Interval(*ends, 0.95, JACKKNIFE, DEPENDENT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,10 +297,11 @@ def _strangers(counts: ScoreCounts) -> Array:
     return np.array(rows)
 
 
-def false_match_share(counts: ScoreCounts, score: float) -> ClusteredShare:
+def false_match_share(counts: ScoreCounts, score: float) -> ClusteredFigure:
     """Return the share of non-mated comparisons whose score is in the cell of a score or above."""
-    involved = counts.non_mated[:, cell_of(score) :].sum(axis=1)
-    return ClusteredShare.from_involved(int(involved.sum()) // 2, involved, counts.images)
+    above = np.where(np.arange(CELLS) >= cell_of(score), 1.0, 0.0)
+    sums = counts.sums("non_mated", above)
+    return ClusteredFigure.of_kinds(float(counts.totals[1] @ above) / sums.total, [sums])
 
 
 def spline(scores: ArrayLike, knots: Array) -> Array:

@@ -1,23 +1,197 @@
-"""Comparisons of all pairs of a set, counted for a calibration, and how well one holds there."""
+"""Calibrations made of all pairs of a set, and judged on the pairs of a bench."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from facerec.devices import choose_device
+from facerec.embedding.extraction import Embeddings
+from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.errors import MetricError
 from facerec.progress import Progress
-from facerec.statistics.calibration import CELLS, CENTRES, LikelihoodRatio, ScoreCounts, cllr
+from facerec.report.estimate import Estimate
+from facerec.statistics.calibration import (
+    CELLS,
+    CENTRES,
+    LikelihoodRatio,
+    ScoreCounts,
+    cllr,
+    cost_of,
+)
+from facerec.statistics.calibration_checks import shift, shift_p_value
+from facerec.statistics.clustered import MIN_EFFECTIVE
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
+from facerec.statistics.multiplicity import holm
+from facerec.verification.evaluation import VerificationResult
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size, total
 
 MOST_SUBJECTS = 5000
 """Subjects that are compared, at most; others add little to what so many tell."""
 MOST_IMAGES = 5
 """Images of a subject that are compared, at most, so that nobody's comparisons outweigh others'."""
+
+SMALLEST_GROUP = 10
+"""Subjects of a group from which on figures are told."""
+
+TOLERATED = 1.3
+"""Up to this many times the least cost, ratios count as holding."""
+
+
+def calibrate(
+    embeddings: Embeddings,
+    subjects: NDArray[np.str_],
+    source: str,
+    *,
+    groups: NDArray[np.str_] | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> ScoreCalibration:
+    """Return the calibration of a model from all pairs of some people's images.
+
+    At most `MOST_IMAGES` images of `MOST_SUBJECTS` subjects are compared.
+
+    Args:
+        embeddings: of a model that its note names.
+        subjects: of the images, ``(N,)``; an image of nobody knows whom, empty, is left out.
+        source: file or bench that the images come from.
+        groups: of the images, ``(N,)``, empty where none is recorded.
+        device: where scores are computed.
+        progress: see `facerec.progress.Progress`.
+
+    Raises:
+        MetricError: too few subjects, or scores that do not overlap.
+    """
+    known = np.flatnonzero((subjects != "") & np.isfinite(embeddings.norms))
+    rows = known[draw_images(subjects[known])]
+    vectors, names = embeddings.vectors[rows], subjects[rows]
+    found = LikelihoodRatio.fit(count_scores(vectors, names, device=device))
+    if found.effective < MIN_EFFECTIVE:
+        raise MetricError(
+            f"{found.subjects:,} people, effectively {found.effective:.1f}, are too few for the "
+            "interval of a likelihood ratio; calibrate on more people"
+        )
+    costs = cross_validate(vectors, names, device=device, progress=progress)
+    model = embeddings.note.get("model") or {}
+    return ScoreCalibration(
+        model={name: model.get(name) for name in ("name", "sha256", "preprocessing")},
+        flip=bool(embeddings.flip),
+        source=source,
+        ratio=found,
+        cllr=costs[0],
+        least_cllr=costs[1],
+        groups=() if groups is None else _by_group(found, vectors, names, groups[rows], device),
+    )
+
+
+def _by_group(
+    ratio: LikelihoodRatio,
+    vectors: NDArray[np.floating],
+    subjects: NDArray[np.str_],
+    groups: NDArray[np.str_],
+    device: str | torch.device,
+) -> tuple[Mapping[str, Any], ...]:
+    """Return how well the ratios hold between people of one group, and whether groups differ."""
+    counted: dict[str, ScoreCounts] = {}
+    for name in np.unique(groups[groups != ""]).tolist():
+        inside = groups == name
+        people, images = np.unique(subjects[inside], return_counts=True)
+        if len(people) >= SMALLEST_GROUP and images.max() > 1:
+            counted[name] = count_scores(vectors[inside], subjects[inside], device=device)
+    values, rows, p_values = ratio.log_ratio(CENTRES), [], []
+    shifts = {name: shift(values, counts) for name, counts in counted.items()}
+    for name, counts in counted.items():
+        own, (cost, interval) = shifts[name], cost_of(values, counts)
+        others = [each for other, each in counted.items() if other != name]
+        if others:
+            joined = ScoreCounts(
+                *(
+                    np.concatenate([getattr(each, kind) for each in others])
+                    for kind in ("mated", "non_mated", "images")
+                )
+            )
+            p_values.append(shift_p_value(own, shift(values, joined)))
+        margin = 1.96 * math.sqrt(own.variance)
+        limits = own.value - margin, own.value + margin
+        rows.append(
+            {
+                "group": name,
+                "subjects": len(counts.images),
+                "mated": int(counts.totals[0].sum()),
+                "non_mated": int(counts.totals[1].sum()),
+                "cllr": cost,
+                "cllr_interval": [interval.low, interval.high],
+                "least_cllr": least_cllr(*counts.totals),
+                "too_high": math.exp(-own.value),
+                "too_high_interval": [math.exp(-end) for end in limits[::-1]],
+            }
+        )
+    # Of two groups it is one test, made twice.
+    adjusted: Sequence[float | None] = holm(p_values) if len(rows) > 2 else p_values or [None]
+    return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=True))
+
+
+def judge(
+    result: VerificationResult, calibration: ScoreCalibration, where: Path
+) -> VerificationResult:
+    """Return a result with the cost of a calibration's ratios on its pairs, and what it tells.
+
+    Args:
+        result: of a bench whose subjects are known.
+        calibration: made elsewhere, of the same model.
+        where: the calibration comes from.
+
+    Raises:
+        ModelError: the calibration is of another model, preprocessing or flip.
+        MetricError: nobody knows who is on the images.
+    """
+    note = "whether these scores are of the calibration's model is not known"
+    if result.model is not None:
+        calibration.check(result.model, result.flip, str(where))
+        note = calibration.basis
+    counts = counts_of(result)
+    cost, interval = cost_of(calibration.ratio.log_ratio(CENTRES), counts)
+    least = least_cllr(*counts.totals)
+    verdict = "whether its ratios hold for these people cannot be told"
+    if interval.low > TOLERATED * least:
+        verdict = "its ratios do not hold for these people: calibrate on people like them"
+    elif cost <= TOLERATED * least:
+        verdict = "its ratios hold for these people"
+    judged = f"costs {cost / least:.2f} times the least possible; {verdict}"
+    return replace(
+        result,
+        metrics={**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)},
+        calibration=calibration,
+        notes=(*result.notes, f"{where.name}: {note}", f"{where.name} {judged}"),
+    )
+
+
+def counts_of(result: VerificationResult) -> ScoreCounts:
+    """Return the pairs of a result that have a score, counted by subject and score.
+
+    Raises:
+        MetricError: nobody knows who is on the images.
+    """
+    there = ~np.isnan(result.scores)
+    sides = result.pairs.subject_pairs()
+    if sides is None:
+        raise MetricError(f"{result.name}: nobody says who is on the images; name the subjects")
+    same = result.pairs.issame[there]
+    first, second = (pd.factorize(np.concatenate(sides))[0].reshape(2, -1))[:, there]
+    # As in `Pairs.comparisons`, a label that contradicts the subjects stands.
+    second = np.where(same, first, second)
+    second[~same & (first == second)] = first.max() + 1
+    return ScoreCounts.of_pairs(result.scores[there], first, second)
 
 
 class _Cells:

@@ -16,6 +16,7 @@ from facerec.defaults import FPR_TARGETS, Compat
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import MetricError
 from facerec.large_arrays import take
 from facerec.progress import Progress
@@ -174,7 +175,9 @@ class VerificationResult:
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
-    """Least costs and partial areas by name; they have no intervals."""
+    """Least costs and partial areas by name, which have no intervals; the cost of a calibration."""
+    calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
+    """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
 
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.

@@ -24,7 +24,7 @@ from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.plots import roc_figure, score_figure
+from facerec.verification.plots import reliability_figure, roc_figure, score_figure
 from facerec.verification.report import (
     THRESHOLD_ADVICE,
     pairs_of,
@@ -208,6 +208,14 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
             f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores.",
             f"Scores of {name}; dashed lines are the thresholds of the operating points.",
         )
+        if result.calibration is not None:
+            curves += drawings.draw(
+                f"reliability-{slug(number, name)}",
+                reliability_figure(result),
+                f"Likelihood ratios that the pairs of {name} show over those that are claimed.",
+                f"Likelihood ratios on {name}, {result.calibration.basis}: on the diagonal the "
+                "claims are true, below it they are too high.",
+            )
     return curves
 
 

@@ -19,7 +19,10 @@ from facerec.report.figures import (
     styles,
     verbatim,
 )
+from facerec.statistics.calibration import CENTRES
+from facerec.statistics.calibration_checks import observed_ratios
 from facerec.statistics.rates import parse_rate, sort_scores
+from facerec.verification.calibration import counts_of
 from facerec.verification.evaluation import VerificationResult
 
 _MATED, _NON_MATED = COLOURS[0], COLOURS[1]
@@ -107,6 +110,26 @@ def score_figure(name: str, result: VerificationResult) -> Figure:
     top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
     top.spines["top"].set_visible(False)
     verbatim(axes.legend(loc="upper left", frameon=False, fontsize=SMALL, ncols=2))
+    return figure
+
+
+def reliability_figure(result: VerificationResult) -> Figure:
+    """Draw the likelihood ratios that the pairs of a result show over those that are claimed.
+
+    Dots are bins of equally many pairs with their intervals; on the diagonal claims are true.
+    """
+    figure, axes = new_figure(5, 4)
+    assert result.calibration is not None
+    claims = result.calibration.ratio.log_ratio(CENTRES)
+    rows = observed_ratios(claims, counts_of(result))
+    claimed, value, low, high = rows.T
+    axes.errorbar(
+        claimed, value, [value - low, high - value], fmt="o", color=COLOURS[0], capsize=2.5
+    )
+    ends = [min(rows.min(), -1), max(rows.max(), 1)]
+    axes.plot(ends, ends, color="0.4", lw=1, ls="--", zorder=0)
+    axes.set_xlabel("claimed likelihood ratio, power of ten")
+    axes.set_ylabel("shown by the pairs, power of ten")
     return figure
 
 

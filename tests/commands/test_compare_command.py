@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,44 @@ sys.path.insert(0, {tests!r})
 from helpers.tiny_comparison import comparison
 recipe = comparison(Path({images!r}), trials=2)
 """
+
+
+LOSSES = """
+import torch
+from torch.nn.functional import normalize
+from facerec.comparison import searched
+
+class Spread(torch.nn.Module):
+    search = {"margin": searched(0.2, 0.0, 1.0)}
+
+    def __init__(self, margin=0.2):
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, embeddings, labels):
+        cosines, same = normalize(embeddings) @ normalize(embeddings).T, labels[:, None] == labels
+        return torch.where(same, 1 - cosines, (cosines - self.margin).clamp(min=0)).square().mean()
+
+class Undefined(torch.nn.Module):
+    def forward(self, embeddings, labels):
+        return embeddings.sum() * float("nan")
+
+def per_sample(embeddings, labels):
+    return embeddings.sum(dim=1)
+
+class Needs:
+    def __init__(self, something):
+        pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def losses(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(LOSSES)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +113,9 @@ def test_a_comparison_from_the_command_line(
     ("arguments", "words"),
     [
         (["nowhere.py"], "nowhere.py: no such recipe file"),
+        ([], "name a recipe, such as compare/sec_on_margins, or give --losses"),
+        (["RECIPE", "--losses", "no.py:Spread"], "no.py: there is no such file"),
+        (["RECIPE", "--losses", "Tripplet"], "no loss is called 'Tripplet'"),
         (["RECIPE", "--trials", "0"], "--trials must be at least 1 and at most"),
         (
             ["RECIPE", "--storage", "sqlite:////nowhere/x.db"],
@@ -90,6 +132,49 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     filled = [str(recipe) if a == "RECIPE" else a for a in arguments]
     assert words in refused(main, *filled, "--out", tmp_path / "out")
+
+
+@pytest.mark.integration
+def test_a_loss_of_a_file_is_compared_and_stays_the_same(
+    recipe: Path,
+    losses: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
+) -> None:
+    own = f"{losses}:Spread"
+    command = [str(recipe), "--losses", "Triplet", own, "--out", str(tmp_path / "out"), "--smoke"]
+    main([*command, "--processes", "2"])
+    # The two seeds of the recipe are too few, whatever the shorter run has.
+    assert "without --smoke: with 2 seeds" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {arm["arm"]: list(arm["setting"]) for arm in results["arms"]} == {
+        "Triplet": ["loss.margin"],
+        "Spread": ["loss.margin"],
+    }
+    written = hashlib.sha256(losses.read_bytes()).hexdigest()
+    assert results["manifest"]["own_losses_sha256"] == {own: written}
+    main(command)
+    losses.write_text(LOSSES + "# changed")
+    assert f"another SHA-256 of {own}" in refused(main, *command)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "mine.py: has no nothing; it has Spread, Undefined, per_sample, Needs"),
+        ("Undefined", "mine.py:Undefined is nan"),
+        ("per_sample", "returns tensor(["),
+        ("Needs", "cannot be made (TypeError"),
+        ("number", "mine.py:number: 3 cannot be called"),
+    ],
+)
+def test_what_is_no_loss(
+    recipe: Path, losses: Path, name: str, words: str, refused: Callable[..., str]
+) -> None:
+    said = refused(main, recipe, "--losses", f"{losses}:{name}", "--out", losses.parent / "out")
+    assert words in said
+    assert not (losses.parent / "out" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("pairs", [1, 26])

@@ -61,7 +61,7 @@ def test_the_demo_goes_from_nothing_to_a_page(
     links = [link["href"] for link in page.all("a")]
     assert [link for link in links if "#" not in link] == [
         *audits,
-        "runs/arcface_sec/export/model_card.md",
+        "runs/arcface_sec/export/README.md",
     ]
     (style,) = re.findall("<style>(.*?)</style>", text, re.S)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

@@ -104,8 +104,12 @@ def test_flags_are_those_of_the_command(command: str, monkeypatch: pytest.Monkey
     help_text = io.StringIO()
     for recipe in recipes.get(command, [None]):
         with contextlib.redirect_stdout(help_text), pytest.raises(SystemExit):
-            module.main([*([] if recipe is None else [recipe]), "--help"])
-    known = set(re.findall(r"--[\w.-]+", help_text.getvalue())) | {"--debug", "--help"}
+            module.main([*([] if recipe is None else [recipe]), "--help-all"])
+    known = set(re.findall(r"--[\w.-]+", help_text.getvalue())) | {
+        "--debug",
+        "--help",
+        "--help-all",
+    }
     for flag, page in LINES[command]:
         assert flag in known, f"{page}: facerec {command} has no {flag}"
 

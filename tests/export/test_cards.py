@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from facerec.export.cards import bundle_card, training_facts
+from facerec.errors import printable
+from facerec.export.cards import bundle_card, evaluation_entries, front_license, training_facts
 
 RECIPE = {
     "type": "Recipe",
@@ -162,6 +163,8 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     card = bundle_card(
         note(name=hostile, license=hostile, model=with_thresholds({**THRESHOLD, "bench": hostile}))
     )
+    front, _, card = card.removeprefix("---\n").partition("\n---\n\n")
+    assert [line for line in front.splitlines() if line.startswith(("#", "<", "["))] == []
     heading, licence = card.splitlines()[0], re.search("weights: (.*)", card)
     assert licence is not None
     plain = " ".join(hostile.split())
@@ -171,3 +174,23 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     # The table keeps its columns.
     (row,) = (line for line in card.splitlines() if "lfw.json" in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 8
+
+
+def test_the_hub_reads_the_card() -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    yaml = pytest.importorskip("yaml")
+    bench = {**THRESHOLD, "bench": "a: 'ü' \"–\"\n- ---\u2028\x7f😀"}
+    made = note(name="my: run", license="MIT", model=with_thresholds(THRESHOLD, bench))
+    data = hub.ModelCard(bundle_card(made)).data
+    assert (data.library_name, data.license, data.model_name) == ("facerec", "mit", "my: run")
+    assert data.pipeline_tag == "image-feature-extraction" and "face-recognition" in data.tags
+    entries = hub.parse_eval_result_entries(yaml.safe_load(evaluation_entries(made)))
+    for result, entry, row in zip(data.eval_results, entries, (THRESHOLD, bench), strict=True):
+        assert result.dataset_name == entry.dataset_id == printable(row["bench"])
+        assert result.metric_value == entry.value == 98.7
+        assert (entry.task_id, entry.notes) == ("tpr_at_fpr_1e-3", result.metric_args["notes"])
+        assert "[98.1, 99.1] (2961/3000)" in entry.notes.replace("\N{NO-BREAK SPACE}", " ")
+    assert evaluation_entries(note()) == "" and "model-index" not in bundle_card(note())
+    assert front_license("CC BY-NC 4.0") == {"license": "cc-by-nc-4.0"}
+    own = {"license": "other", "license_name": "research-only"}
+    assert front_license("research: only") == own and front_license(None) == {}

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from helpers.calibrations import toy_calibration
 from helpers.thin import thinned
 
 import facerec
@@ -21,10 +22,12 @@ from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
+from facerec.embedding.score_calibration import calibration_file
 from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import serialized
+from facerec.export.options import DEFAULT
 from facerec.files import write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
@@ -195,7 +198,7 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 ) -> None:
     pytest.importorskip("insightface.model_zoo")
     openvino = pytest.importorskip("openvino")
-    card = (written.path / "model_card.md").read_text()
+    card = (written.path / "README.md").read_text()
     code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
     code = code.replace("BUNDLE", str(written.path))
     # Other embeddings would show on processors with bfloat16 alone.
@@ -330,7 +333,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
     options = BundleOptions(int8=pack, int8_images=40, max_loss=0.2)
     report = export_bundle(saved, tmp_path / "b", options, benches=[bench])
     assert (report.path / "variants" / "int8.onnx").is_file() == kept
-    card = (report.path / "model_card.md").read_text()
+    card = (report.path / "README.md").read_text()
     assert [entry["name"] for entry in report.note["variants"]] == ["int8"] * kept
     if kept:
         assert report.note["left_out"] == [] and "left out" not in card
@@ -384,3 +387,22 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
     with pytest.raises(FacerecError, match=r"MODEL\.LICENSE, which is no part of a bundle"):
         export_bundle(saved, empty, force=True)
     assert (empty / "MODEL.LICENSE").read_text() == "signed"
+
+
+def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Path) -> None:
+    assert saved.path is not None
+    beside, out = calibration_file(saved.path), tmp_path / "bundle"
+    known = toy_calibration(saved.describe(), flip=False)
+    write_json(beside, known.to_json())
+    try:
+        report = export_bundle(saved, out, DEFAULT)
+        other = {**known.to_json(), "model": {**known.model, "sha256": "b" * 64}}
+        write_json(beside, other)
+        with pytest.raises(FacerecError, match="another model"):
+            export_bundle(saved, tmp_path / "other", DEFAULT)
+    finally:
+        beside.unlink()
+    assert report.note["flip"] == "none" and not (tmp_path / "other").exists()
+    loaded = facerec.load(out, device="cpu")
+    assert loaded.calibration is not None and loaded.flip is False
+    assert loaded.calibration.evidence(0.4) == known.evidence(0.4)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.calibrations import toy_calibration
 
 from facerec.embedding import Embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError, ModelError
@@ -67,7 +68,7 @@ def naive(templates: np.ndarray, probe: np.ndarray, count: int) -> tuple[list[in
 @pytest.mark.parametrize("block", [5, 8192])
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_search_is_a_naive_loop(monkeypatch: pytest.MonkeyPatch, block: int, count: int) -> None:
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr("facerec.galleries.search.BLOCK", block)
     monkeypatch.setattr(module, "QUERIES", 4)
     vectors, names = people(37)
@@ -383,3 +384,24 @@ def test_a_name_is_one_person_in_any_form(name: str) -> None:
     assert calibration.probe_subjects.tolist() == [0]
     found.delete(name)
     assert len(found) == 4 and name not in found and COMPOSED not in found
+
+
+def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) -> None:
+    vectors, names = people(40)
+    known = toy_calibration({"name": "tiny", "sha256": SHA, "preprocessing": None}, flip=False)
+    made = gallery(np.concatenate([vectors, vectors[:1]]), [*names, names[0]])
+    made.score_calibration = known
+    made.write(tmp_path / "g.npz")
+    probes = vectors[:30] + 0.5 * people(30, seed=1)[0]
+    found = Gallery.read(tmp_path / "g.npz").identify(probes, threshold=0.5, among=1000)
+    assert found[0].evidence is found[0].probability is None  # two images are in its template
+    for answer in list(found)[1:]:
+        assert answer.score is not None
+        expected = known.evidence(answer.score)
+        assert answer.evidence == expected
+        assert answer.probability == expected.probability(1000)
+    assert found.likeness is None
+    ones = gallery(vectors, names)
+    ones.score_calibration = known
+    told = ones.identify(probes).likeness
+    assert told is not None and told.low < told.factor < told.high

@@ -1,0 +1,120 @@
+"""Models on the Hugging Face Hub, ``hf://OWNER/NAME@REVISION``; what has no such name stays there.
+
+The library that talks to the Hub, its cache and its rules for tokens are huggingface_hub's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from types import ModuleType
+
+import facerec
+from facerec.embedding.bundle import (
+    MODEL_FILE,
+    NOTE_FILE,
+    ONNX_FILE,
+    SUMS_FILE,
+    VARIANTS_FOLDER,
+    is_bundle,
+)
+from facerec.errors import MissingExtraError, ModelError, message_line
+
+PATTERNS = [NOTE_FILE, SUMS_FILE, ONNX_FILE, f"{VARIANTS_FOLDER}/*.onnx", "triton/*"]
+"""What belongs to a bundle; of a repository nothing else is fetched but ``model.safetensors``."""
+
+MAX_BYTES = 2**32
+"""Of all that is fetched of a repository."""
+
+_PART = r"[A-Za-z0-9_][\w.-]*"
+_NAME = re.compile(rf"hf:/{{1,2}}({_PART}/{_PART})(?:@({_PART}(?:/{_PART})*))?", re.ASCII)
+
+
+def is_hub_name(path: str | Path) -> bool:
+    """Tell whether a model is named on the Hub; a `Path` has one slash of the two left."""
+    return str(path).startswith("hf:/")
+
+
+def parse_hub_name(name: str | Path) -> tuple[str, str | None]:
+    """Return ``OWNER/NAME`` and the revision, None where it is left open.
+
+    Raises:
+        ModelError: the name is malformed.
+    """
+    match = _NAME.fullmatch(str(name))
+    if match is None:
+        raise ModelError(
+            f"{name}: no name on the Hugging Face Hub; give hf://OWNER/NAME or "
+            "hf://OWNER/NAME@REVISION, where the revision is a branch, a tag or a commit"
+        )
+    return match[1], match[2]
+
+
+def hub_library() -> ModuleType:
+    """Return huggingface_hub.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the Hub needs huggingface_hub ({error}); pip install 'facerec[hub]'"
+        ) from error
+    return huggingface_hub
+
+
+def fetch_model(name: str | Path) -> tuple[Path, str]:
+    """Return the folder of a model in the Hub's cache, which is filled where it has to be.
+
+    Without a network, or if the Hub refuses, the cache alone has to do.
+
+    Returns:
+        The folder, named after the commit, and ``hf://OWNER/NAME@COMMIT``.
+
+    Raises:
+        ModelError: malformed, neither on the Hub nor in the cache, too large, or no model.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    repository, revision = parse_hub_name(name)
+    called = f"hf://{repository}" + (f"@{revision}" if revision else "")
+    hub = hub_library()
+    api = hub.HfApi(library_name="facerec", library_version=facerec.__version__)
+    wanted = [*PATTERNS, MODEL_FILE]
+    size, problem = 0, None
+    try:
+        there = api.model_info(repository, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in there.siblings}
+        size = sum(
+            sizes[path] for path in hub.utils.filter_repo_objects(sizes, allow_patterns=wanted)
+        )
+    except Exception as error:  # that of whichever HTTP library this release has
+        problem = error
+    if size > MAX_BYTES:
+        raise ModelError(f"{called}: {size:,} bytes, and {MAX_BYTES:,} at most are fetched")
+    # No progress is shown of what is in the cache.
+    start = functools.partialmethod(hub.utils.tqdm.__init__, delay=1)
+    options = {"allow_patterns": wanted, "local_files_only": problem is not None}
+    options["tqdm_class"] = type("Progress", (hub.utils.tqdm,), {"__init__": start})
+    try:
+        folder = Path(api.snapshot_download(repository, revision=revision, **options))
+    except Exception as error:  # as above
+        raise ModelError(f"{called}: {_reason(hub, problem or error)}") from problem or error
+    if not is_bundle(folder) and not (folder / MODEL_FILE).is_file():
+        raise ModelError(f"{called}: no model of facerec, neither {NOTE_FILE} nor {MODEL_FILE}")
+    return folder, f"hf://{repository}@{folder.name}"
+
+
+def _reason(hub: ModuleType, error: Exception) -> str:
+    """Say why the Hub did not give what the cache does not have."""
+    if isinstance(error, hub.errors.RevisionNotFoundError):
+        return "the repository has no such revision; name a branch, a tag or a commit of it"
+    if isinstance(error, hub.errors.RepositoryNotFoundError):
+        return "no such repository, or a private one; check the name, or log in by hf auth login"
+    return (
+        f"not in the cache, and the Hub was not reached ({message_line(error)}); connect, or fill "
+        "the cache where there is a network"
+    )

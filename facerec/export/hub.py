@@ -1,0 +1,60 @@
+"""A finished bundle on the Hugging Face Hub; see `facerec.embedding.hub`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import facerec
+from facerec.embedding.bundle import EVALUATIONS_FILE
+from facerec.embedding.hub import PATTERNS, hub_library, parse_hub_name
+from facerec.errors import ExportError, message_line
+
+
+def check_push(repository: str, license: str | None) -> None:
+    """Refuse what cannot be published, before the work that it would take and without a network.
+
+    Args:
+        repository: ``OWNER/NAME``.
+        license: the terms of the weights.
+
+    Raises:
+        FacerecError: a malformed name, no licence, no huggingface_hub or no token.
+    """
+    if parse_hub_name(f"hf://{repository}")[1] is not None:
+        raise ExportError(f"--push {repository}: a push makes the revision; leave it out")
+    if not (license or "").strip():
+        raise ExportError(
+            f"--push {repository}: a card needs a licence; say it, as in --license cc-by-nc-4.0"
+        )
+    if hub_library().get_token() is None:
+        raise ExportError(f"--push {repository}: no token; run hf auth login, or set HF_TOKEN")
+
+
+def push_bundle(folder: Path, repository: str) -> str:
+    """Upload a bundle; a repository that is not there is made, and private.
+
+    What an earlier bundle left there goes, and files of others stay.
+
+    Returns:
+        The name to load it by, with the commit.
+
+    Raises:
+        ExportError: the Hub was not reached or refuses; the folder is as it was.
+    """
+    hub = hub_library()
+    api = hub.HfApi(library_name="facerec", library_version=facerec.__version__)
+    try:
+        # Whoever wants weights of faces in public opens them; what was public stays known.
+        api.create_repo(repository, private=True, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            delete_patterns=[*PATTERNS, EVALUATIONS_FILE],
+            commit_message=f"Bundle of facerec {facerec.__version__}",
+        )
+    except Exception as error:  # that of whichever HTTP library this release has
+        raise ExportError(
+            f"--push {repository}: not uploaded ({message_line(error)}); the bundle {folder} is "
+            "whole, and the same command with --force tries again"
+        ) from error
+    return f"hf://{repository}@{commit.oid}"

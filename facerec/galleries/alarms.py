@@ -1,0 +1,90 @@
+"""People whose templates will raise alarms, known from their scores with others.
+
+* A template is too much like another one for two subjects: mostly one person under two names. Tail
+  and p-value are those of `facerec.galleries.impostor_tail`, on standardised scores.
+* It reaches the threshold of FPIR 1e-1 with more probes of the gallery's calibration than the FMR
+  of all templates explains (a lamb: Doddington et al., "Sheep, Goats, Lambs and Wolves", ICSLP
+  1998), by the binomial distribution.
+
+Either way at most `OVERLAP_SHARE` of those who are named are expected to be so by chance.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+
+from facerec.defaults import OVERLAP_SHARE
+from facerec.errors import MetricError
+from facerec.galleries.gallery import CALIBRATION_PROBES, Gallery
+from facerec.galleries.impostor_tail import (
+    RANKS,
+    accept,
+    centre_and_spread,
+    fit_tail,
+    standardise,
+)
+from facerec.progress import Progress
+from facerec.verification.unit_rows import row_norms
+
+FEWEST = 20
+"""People among whom somebody can be told to stand out."""
+
+
+def find_alarms(
+    gallery: Gallery, subjects: Sequence[str], progress: Progress | None = None
+) -> pd.DataFrame:
+    """Return those of some subjects whose templates will raise alarms, the most alike first.
+
+    Args:
+        gallery: those who have expired take no part.
+        subjects: who are in it; the first `CALIBRATION_PROBES` are looked at, among others drawn at
+            random.
+        progress: see `Gallery.search`.
+
+    Returns:
+        columns ``subject``, ``other`` whom it resembles most, their ``cosine``, how many probes of
+        the calibration ``reached`` the ``threshold`` with it, and that.
+    """
+    from scipy.stats import binom
+
+    now = gallery.current()
+    size, names, templates = len(now), now.subjects, now.templates
+    if size < FEWEST:
+        return pd.DataFrame()
+    asked = now.rows_of(np.array(subjects, np.str_))
+    asked = asked[asked >= 0][:CALIBRATION_PROBES]
+    others = np.random.default_rng(0).permutation(np.delete(np.arange(size), asked))
+    rows = np.append(asked, others[: CALIBRATION_PROBES - len(asked)])
+
+    scaled = copy.copy(now)
+    scaled.templates = units = standardise(templates, templates)[0]
+    near = scaled.calibrate(rows=rows, progress=progress)
+    best = near.scores[:, :RANKS] * row_norms(units[rows])[:, None]
+    scale = centre_and_spread(units, units, same=True)
+    named = np.zeros(size, bool)
+    named[rows] = accept(fit_tail(best, size - 1, scale, OVERLAP_SHARE), OVERLAP_SHARE)
+
+    reached, threshold, known = np.zeros(size, np.int64), None, now.calibration
+    with suppress(MetricError):
+        if known is not None:
+            threshold = known.threshold("1e-1", size).threshold
+            hits = np.bincount(known.entries[known.scores >= threshold], minlength=size)
+            chance = hits.sum() / (len(known.scores) * known.entry_subjects.size)
+            named |= accept(binom.logsf(hits - 1, len(known.scores), chance), OVERLAP_SHARE)
+            reached = hits
+    chosen = named[asked]
+    asked, other = asked[chosen], near.entries[: len(asked), 0][chosen]
+    found = pd.DataFrame(
+        {
+            "subject": names[asked],
+            "other": names[other],
+            "cosine": np.einsum("nd,nd->n", templates[asked], templates[other]),
+            "reached": reached[asked],
+        }
+    )
+    return found.assign(threshold=threshold).sort_values("cosine", ascending=False, kind="stable")

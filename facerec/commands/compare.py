@@ -55,14 +55,14 @@ def compare(
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
-    Searches the hyperparameters of every arm by class-disjoint cross-validation, trains the best
-    setting anew with fresh seeds and scores it once on the test classes. Writes report.html,
-    tables and figures. The same command goes on where it was interrupted; started several times at
-    once, also on machines that share the folder, the processes share the work.
+    Searches the settings of every loss by cross-validation over classes, trains the best anew with
+    fresh seeds, and scores it once on the test classes. Writes report.html, tables and figures. The
+    same command goes on where it was interrupted; started several times at once, also on machines
+    that share the folder, the processes share the work.
 
     Args:
-        recipe: the comparison, such as compare/sec_on_margins, which is the default with
-            --losses; on features that is papers/reality_check.
+        recipe: the comparison, a file or a name such as compare/sec_on_margins, which is taken if
+            there are --losses alone (papers/reality_check on --features).
         losses: compare these losses under the recipe's protocol in place of its own, each with the
             first one: names such as Triplet or ArcFace, or FILE.py:NAME for a class (or a function
             that makes one) of your own, called as loss(embeddings, labels). The file is run. A
@@ -70,18 +70,18 @@ def compare(
             search = {"margin": searched(0.2, 0.0, 1.0)}.
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
-        features: an embeddings file of a frozen network, with the class of every image (.npz of
-            facerec embed or of others, .parquet), in place of images: the recipe's trunk
-            becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
-        second_views: features of other views of the same images, for losses that need two views.
-        out: folder of state and results; by default compare/NAME.
-        smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
+        features: embeddings of a frozen network in place of images, with the class of every image
+            (.npz of facerec embed or of others, .parquet): a linear layer is trained on them, and a
+            trial takes seconds.
+        second_views: embeddings of other views of the same images, for losses that need two views.
+        out: folder for state and results; by default compare/NAME.
+        smoke: show in minutes that everything works: three trials, two seeds and few steps.
         changed: in place of what the recipe says.
-        storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
-            by default a SQLite file in the folder.
-        device: where to compute.
-        processes: processes on this machine that share the work. On features each uses one core and
-            searches arms of its own, so the table is the same for any number of them.
+        storage: where trials are kept: the URL of a database, or journal:PATH for a folder on a
+            network; by default a SQLite file in the folder.
+        device: where to compute; auto takes CUDA, then MPS, then the CPU.
+        processes: processes on this machine that share the work. On --features each takes one core
+            and losses of its own, and the table is the same for any number of them.
     """
     from facerec.comparison.harness import Harness
     from facerec.comparison.report import write_comparison

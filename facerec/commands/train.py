@@ -26,6 +26,7 @@ from facerec.training.recipe import Recipe
 if TYPE_CHECKING:
     from facerec.records.dataset import Skipped
     from facerec.training.distributed import Processes
+    from facerec.training.loggers import Logger
     from facerec.training.trainer import Trainer
 
 SHOWN = (
@@ -98,14 +99,18 @@ def _train(
     from facerec.training import run as runs
     from facerec.training.initialization import resolved
     from facerec.training.learner import Learner
+    from facerec.training.loggers import create_logger
     from facerec.training.trainer import Trainer
     from facerec.training.validation import PackValidator, without_missing
 
     name, exact = options.name or name, options.name is not None
     begun: Path | None = None
     trainer: Trainer | None = None
+    logger: Logger | None = None  # of the main process
 
     def find() -> tuple[Path | None, Path | None]:
+        nonlocal logger
+        logger = None if recipe.logger is None else create_logger(recipe.logger)
         folder = runs.find_folder(
             options.runs, name, resume=options.resume, exact=exact, launches=launches
         )
@@ -152,7 +157,7 @@ def _train(
                 learner.initialize(progress)
         with contextlib.ExitStack() as stack:
             folder, going_on = processes.on_main(prepare)
-            trainer = Trainer(learner, folder, validator, console)
+            trainer = Trainer(learner, folder, validator, console, logger)
             if going_on:
                 trainer.resume()
             if console is not None:

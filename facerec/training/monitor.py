@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl always, a display on the terminal, TensorBoard if asked."""
+"""What a run tells: metrics.jsonl always, a display on the terminal, a logger if asked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from facerec.devices import HostCopy
-from facerec.errors import FacerecError, MissingExtraError, TrainingError
+from facerec.errors import FacerecError, TrainingError, message_line
 from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
+from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
     from facerec.training.learner import Learner
+    from facerec.training.loggers import Logger
     from facerec.verification import VerificationResult
 
 Figures = dict[str, torch.Tensor]
@@ -65,21 +67,21 @@ class Monitor:
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.
-        learner: takes the steps, of which some may be done; its recipe says how often to log and
-            whether to write TensorBoard files.
-        validated: the epoch of the last validation of these that counts.
+        learner: takes the steps, of which some may be done; its recipe says how often to log.
         losses: of those of these steps that no line tells of yet.
         console: where the display goes; None shows nothing.
+        logger: gets the same figures, of a run with a folder.
     """
 
     def __init__(
         self,
         folder: Path | None,
         learner: Learner,
-        validated: int = 0,
         losses: Sequence[float] = (),
         console: Console | None = None,
+        logger: Logger | None = None,
     ) -> None:
+        self.learner = learner
         self.active, self.recipe = learner.processes.is_main, learner.recipe
         self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
         self.console = console if self.active else None
@@ -88,15 +90,15 @@ class Monitor:
         self._losses = [torch.tensor(loss, device=learner.device) for loss in losses]
         self._late: tuple[int, list[str], LateFigures, dict[str, float]] | None = None
         self._logged_step, self._logged_at = learner.step, time.perf_counter()
-        self._printed_at, self._validated = -math.inf, validated
+        self._printed_at = -math.inf
         self._display: Progress | None = None
-        self._board = None
-        if self.recipe.tensorboard and self.path is not None:
-            self._board = _summary_writer(folder, learner.step)
+        self._logger = None if self.path is None else logger
 
     def __enter__(self) -> Monitor:
         if self.path is not None:
-            _forget_after(self.path, self._logged_step, self._validated)
+            _forget_after(self.path, self._logged_step)
+            folder, recipe = self.path.parent, to_dict(self.recipe)
+            self._log("start", folder, recipe, folder.name, self._logged_step)
         self._logged_at = time.perf_counter()
         if self.console is not None and self.console.is_terminal:
             # Imported here because a step needs none of it.
@@ -115,8 +117,9 @@ class Monitor:
         if self._display is not None:
             self._display.stop()
             self._display = None
-        if self._board is not None:
-            self._board.close()
+        stopped = kind in (None, KeyboardInterrupt, SystemExit)
+        done = kind is None and self.learner.step == self.total_steps
+        self._log("end", "finished" if done else "stopped" if stopped else "failed")
 
     def record(self, step: int, figures: Figures, lr: float) -> None:
         """Take the result of one step; that of every ``log_every``-th is shown and written.
@@ -158,6 +161,8 @@ class Monitor:
         cv = deviation / max(values["norm_mean"], 1e-12)
         self.last = values | rest | {"norm_cv": cv}
         self._write("train", step, **self.last, skipped=skipped)
+        finite = {name: value for name, value in self.last.items() if math.isfinite(value)}
+        self._log("log", finite | {"skipped": skipped}, step)
         self._show(description=self._line())
         if (
             self._display is None
@@ -199,13 +204,13 @@ class Monitor:
             if result.accuracy is None:  # fewer pairs than folds
                 continue
             accuracy = result.accuracy.kfold
-            if self._board is not None:
-                self._board.add_scalar(f"accuracy/{name}", accuracy.mean, step)
+            self._log("log", {f"accuracy/{name}": accuracy.mean}, step)
             if self.console is not None:
                 mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
                 text = f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)"
                 self.console.print(text, highlight=False)
-        self._logged_at = time.perf_counter()  # validation is no training time
+        # Validation is no training time.
+        self._logged_at, self._logged_step = time.perf_counter(), step
 
     def _write(self, kind: str, step: int, **values: Any) -> None:
         if self.path is not None:
@@ -219,18 +224,28 @@ class Monitor:
             except OSError as error:
                 sentence = full_disk_sentence(self.path, error, "go on with --resume")
                 raise TrainingError(sentence) from error
-        if self._board is not None and kind == "train":
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+
+    def _log(self, call: str, *arguments: Any) -> None:
+        """Tell the logger; one that fails on the way, as a network may, is not told any more."""
+        if self._logger is None:
+            return
+        try:
+            getattr(self._logger, call)(*arguments)
+        except Exception as error:
+            self._logger = None
+            line = message_line(error).rstrip(".")
+            what = f"logger {self.recipe.logger}: {type(error).__name__}: {line}"
+            if call == "start":
+                raise TrainingError(f"{what}; mend it and --resume, or leave it out") from error
+            if self.console is not None:
+                text = f"warning: {what}; it gets nothing more, metrics.jsonl goes on"
+                self.console.print(text, style="yellow", soft_wrap=True)
 
 
-def _forget_after(path: Path, step: int, validated: int) -> None:
-    """Drop the lines that a resumed run writes again.
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the lines that a run resumed at ``step`` writes again, a validation there among them.
 
-    Args:
-        path: of ``metrics.jsonl``.
-        step: at which the run goes on.
-        validated: the last epoch whose validation is not made up for; those of earlier steps stay.
+    A checkpoint is written before the validation of its step.
     """
     if not path.is_file():
         return
@@ -238,22 +253,10 @@ def _forget_after(path: Path, step: int, validated: int) -> None:
     for line in read_file(path).decode(errors="replace").splitlines():
         try:
             entry = json.loads(line)
-            again = entry["step"] == step and entry.get("epoch", 0) > validated
+            again = entry["step"] == step and entry.get("kind") == "validation"
             if entry["step"] <= step and not again:
                 kept.append(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # the half line of a process that was killed
     with atomic_path(path, TrainingError) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-
-def _summary_writer(folder: Path | None, start: int) -> Any:
-    """Open an event file; what earlier ones have behind step ``start`` is shown no more."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtraError(
-            "the recipe asks for tensorboard, which is not installed; "
-            "run pip install 'facerec[tensorboard]'"
-        ) from error
-    return SummaryWriter(str(folder), purge_step=start + 1 if start else None)

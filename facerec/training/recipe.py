@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.errors import RecipeError
@@ -53,7 +53,10 @@ class Validation(Checked):
     data: Path | None = None
     """Folder that holds the packs; by default FACEREC_DATA and data/ are searched."""
     every_epochs: Count = 1
-    """Epochs between two validations; the end of training always has one."""
+    """Epochs between two validations; the end of training always has one. They run in bf16 where
+    training does."""
+    every_steps: Count | None = None
+    """Optimizer steps between two validations, in place of every_epochs. Each has a checkpoint."""
     flip: bool = True
     """Sum the raw embeddings of each image and its mirror image."""
 
@@ -78,6 +81,7 @@ class Recipe(Checked):
     Every field can be set on the command line by its dotted name, `--optimizer.lr 0.05`.
     """
 
+    retired: ClassVar = ("tensorboard",)
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     """Order of images: shuffle visits every image once in an epoch, or as often as the weight of
@@ -120,14 +124,15 @@ class Recipe(Checked):
     resumed run can equal one that was never stopped."""
     tf32: bool = False
     """On a GPU, round what goes into float32 products, those of the head too, to ten bits (TF32):
-    several times faster. bf16 and fp16 are as they are, and validation stays float32."""
+    several times faster. bf16 and fp16 are as they are, and validation does without."""
     workers: Annotated[int, Limits(0, 1024)] = 2
     """Processes that read and decode images, for each training process; 0 decodes in the training
     process itself."""
     log_every: Count = 10
     """Optimizer steps between two lines of metrics.jsonl; an epoch's last step has one as well."""
-    tensorboard: bool = False
-    """Write TensorBoard event files too (extra `tensorboard`)."""
+    logger: str | None = None
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow or trackio, each an extra,
+    or module:Class of your own with start, log and end, see docs/training.md."""
     seed: Seed = 0
     """Seed of weights, data order and augmentation."""
     distillation: Distillation | None = None

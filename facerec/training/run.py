@@ -43,7 +43,7 @@ FREE_TO_CHANGE = (
     "data_parallel.bucket_mb",
     "workers",
     "log_every",
-    "tensorboard",
+    "logger",
     "validation",
     "checkpoints",
     "compile",

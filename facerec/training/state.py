@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from facerec.training.row_update import RowUpdate
 class SavedFacts:
     """What a checkpoint holds besides tensors; fields with a default came in later releases."""
 
+    retired: ClassVar = ("validated",)
     step: int
     world_size: int
     best_accuracy: float
@@ -36,8 +37,6 @@ class SavedFacts:
     """Who computed the head's tiles."""
     precision: str | None = None
     """Of the backbone, as the recipe says or its ``auto`` came to mean; None was not written."""
-    validated: int = 0
-    """The epoch after which the last validation was."""
     losses: tuple[float, ...] = ()
     """Of the steps since the last line of ``metrics.jsonl``."""
 

@@ -39,6 +39,8 @@ from facerec.training.state import SavedFacts
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from facerec.embedding.engines import Precision
+    from facerec.training.loggers import Logger
     from facerec.training.validation import PackValidator
     from facerec.verification import VerificationResult
 
@@ -50,7 +52,6 @@ class Trainer:
         warnings: a sentence for everything that looks odd, the learner's among them.
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
-        validated: the epoch after which the last validation was, 0 before the first.
         stop_signal: the last SIGTERM or SIGINT that asked this process to stop.
 
     Args:
@@ -58,6 +59,7 @@ class Trainer:
         folder: the run's folder, or None to train without writing anything.
         validator: scores the packs of the recipe, or None.
         console: where progress is shown, or None.
+        logger: gets the figures of a run with a folder, or None.
     """
 
     def __init__(
@@ -66,15 +68,15 @@ class Trainer:
         folder: Path | None = None,
         validator: PackValidator | None = None,
         console: Console | None = None,
+        logger: Logger | None = None,
     ) -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self.learner, self.folder = learner, folder
-        self.validator, self.console = validator, console
+        self.validator, self.console, self.logger = validator, console, logger
         self.recipe, self.processes = learner.recipe, learner.processes
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
-        self.validated = 0
         self.stop_signal: int | None = None
         self._losses: tuple[float, ...] = ()  # of steps before a resumed run's that no line tells
         self._at_once = False  # whether a signal may end training where it is
@@ -84,7 +86,7 @@ class Trainer:
     @functools.cached_property
     def monitor(self) -> Monitor:
         """Receives metrics and draws progress, from the step that the run is at when it is made."""
-        return Monitor(self.folder, self.learner, self.validated, self._losses, self.console)
+        return Monitor(self.folder, self.learner, self._losses, self.console, self.logger)
 
     # ---------------------------------------------------------------- the run
 
@@ -113,7 +115,8 @@ class Trainer:
             self._explain_dead_workers(),
             explain_compile_errors(),
         ):
-            self._validate_when_due()  # a run that was stopped did not wait for it
+            if self._validation_is_due():  # a run that was stopped did not wait for it
+                self.validate()
             start = self.learner.step
             for batch in self.batches():
                 if self.learner.step == start:
@@ -137,12 +140,12 @@ class Trainer:
                     self.save_checkpoint()
                 if stopping:
                     break
-                if not finished:
+                if self._validation_is_due():
                     # Behind the checkpoint, so that whatever was validated can be resumed. It does
                     # not know of it: who goes on from there validates once more, to the same end.
-                    self._validate_when_due()
+                    self.validate()
             if self.learner.step == self.learner.total_steps:
-                self.validate(self.recipe.epochs)
+                self.validate()
                 if self._writer is not None:
                     self._writer.wait()
                 if self.learner.average is not None:
@@ -161,30 +164,32 @@ class Trainer:
         return self.learner.step < self.learner.total_steps
 
     def _validation_is_due(self) -> bool:
-        """Tell whether an epoch other than the last has ended that is to be validated, once."""
-        epoch, within = divmod(self.learner.step, self.learner.steps_per_epoch)
-        due = not within and epoch % self.recipe.validation.every_epochs == 0
-        return due and self.validated < epoch < self.recipe.epochs and self.validator is not None
-
-    def _validate_when_due(self) -> None:
-        if self._validation_is_due():
-            self.validate(self.learner.step // self.learner.steps_per_epoch)
+        """Tell whether a step other than the last has ended that is to be validated."""
+        step, config = self.learner.step, self.recipe.validation
+        every = config.every_steps or config.every_epochs * self.learner.steps_per_epoch
+        due = step % every == 0 and 0 < step < self.learner.total_steps
+        return due and self.validator is not None
 
     def _checkpoint_is_due(self) -> bool:
-        """Tell whether ``every_steps`` or an epoch has ended."""
+        """Tell whether ``every_steps`` or an epoch has ended, or a validation follows."""
         step = self.learner.step
         every = self.recipe.checkpoints.every_steps
-        return step % every == 0 or step % self.learner.steps_per_epoch == 0
+        ended = step % every == 0 or step % self.learner.steps_per_epoch == 0
+        return ended or self._validation_is_due()
 
-    def validate(self, epoch: int) -> dict[str, VerificationResult]:
-        """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
+    def validate(self) -> dict[str, VerificationResult]:
+        """Score the packs in the numbers of training, or in float32 where these are fp16.
+
+        The weights with the best mean accuracy are kept as ``best.safetensors``.
+        """
         if self.validator is None:
             return {}
         self.learner.state.share_buffers()
         self._stop_at_once()
-        results = self.validator(self.final_backbone)
+        precision: Precision = "bf16" if self.learner.precision == "bf16" else "fp32"
+        results = self.validator(self.final_backbone, precision)
         self._at_once = False
-        self.validated = epoch
+        epoch = self.learner.step // self.learner.steps_per_epoch
         self.monitor.validation(self.learner.step, epoch, results)
         accuracies = {
             name: result.accuracy.kfold.mean
@@ -378,7 +383,6 @@ class Trainer:
             {
                 "world_size": self.processes.world_size,
                 "best_accuracy": self.best_accuracy,
-                "validated": self.validated,
                 "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.learner.scaler.state_dict(),
@@ -412,7 +416,7 @@ class Trainer:
             raise CheckpointError(f"{error}; delete it to go on from an earlier one") from error
         self.learner.scaler.load_state_dict(dict(saved.scaler))
         self.learner.step = saved.step
-        self.validated, self._losses = saved.validated, saved.losses
+        self._losses = saved.losses
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
             head.keep_kernel(saved.kernel)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from facerec.embedding.engines import Precision
 from facerec.embedding.extraction import embed_images
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import PackError
@@ -63,14 +64,17 @@ class PackValidator:
             for name in recipe.validation.benches
         }
 
-    def __call__(self, backbone: nn.Module) -> dict[str, VerificationResult]:
-        """Return the result of each pack, the same on all ranks, in float32 as `facerec verify`.
+    def __call__(
+        self, backbone: nn.Module, precision: Precision = "fp32"
+    ) -> dict[str, VerificationResult]:
+        """Return the result of each pack, the same on all ranks.
 
         Args:
             backbone: the module in training; its modes are put back afterwards.
+            precision: of its products; that of `facerec verify` is float32.
         """
         model = TorchModel(
-            backbone, self.recipe.preprocessing, self.processes.device, batch_size=self.batch_size
+            backbone, self.recipe.preprocessing, batch_size=self.batch_size, precision=precision
         )
         return {
             name: replace(self._score(model, bench), name=name)

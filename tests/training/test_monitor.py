@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
-from helpers.toy_results import make_result
 from rich.console import Console
 
-from facerec.errors import MissingExtraError
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 
 
 def make_monitor(folder: Path | None, start: int = 0, **options: Any) -> Monitor:
-    fields = {name: options.pop(name) for name in ("log_every", "tensorboard") if name in options}
+    fields = {"log_every": options.pop("log_every", 1)}
     learner = SimpleNamespace(
         recipe=tiny_recipe(Path("nowhere"), **fields),
         processes=Processes(0, 1, torch.device("cpu")),
@@ -78,7 +76,7 @@ def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
     path.write_text("\n".join([*kept, *rest, line("train", 2)[:20]]))
     with path.open("ab") as file:
         file.write(b"\x00\xff")
-    with make_monitor(tmp_path, start=4, validated=1) as monitor:
+    with make_monitor(tmp_path, start=4) as monitor:
         assert path.read_text().splitlines() == kept
         monitor.record(5, figures(), lr=0.1)
     assert [entry["step"] for entry in lines(tmp_path)] == [3, 3, 4, 5]
@@ -113,27 +111,3 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     assert "lr 0.05  ‖f‖ 4.00  CV 0.250" in shown[False]
     assert "4/8" in shown[True] and "ETA" in shown[True] and "loss 2.000" in shown[True]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tensorboard_writes_the_figures_or_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[tensorboard\]'"):
-            make_monitor(tmp_path, tensorboard=True)
-        return
-    with make_monitor(tmp_path, tensorboard=True) as monitor:
-        monitor.record(1, figures(), lr=0.1)
-        monitor.record(2, figures(loss=9.0), lr=0.1)
-    with make_monitor(tmp_path, tensorboard=True, start=1) as monitor:  # resumed from step 1
-        monitor.record(2, figures(loss=3.0), lr=0.1)
-        monitor.validation(2, 1, {"lfw": make_result()})
-
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 2.0), (2, 3.0)]
-    assert [event.step for event in events.Scalars("accuracy/lfw")] == [2]

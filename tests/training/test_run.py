@@ -126,7 +126,7 @@ FREE = [
     {"data_parallel": DataParallel(bucket_mb=3)},
     {"workers": 3},
     {"log_every": 7},
-    {"tensorboard": True},
+    {"logger": "mine:Logger"},
     {"compile": True},
     {"recompute": True},
     {"checkpoints": Checkpoints(every_steps=5, keep=9)},

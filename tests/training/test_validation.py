@@ -154,13 +154,13 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
     seen: list[int] = []
     original = Trainer.validate
 
-    def validate(self: Trainer, epoch: int) -> dict[str, VerificationResult]:
+    def validate(self: Trainer) -> dict[str, VerificationResult]:
         seen.append(self.learner.step)
         assert self.validator is not None
         real = self.validator
 
-        def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
-            results = real(backbone)
+        def scored(*given: object) -> dict[str, VerificationResult]:
+            results = real(*given)  # type: ignore[arg-type]
             for name, r in results.items():
                 kfold = replace(r.accuracy.kfold, mean=by_step[self.learner.step])
                 results[name] = replace(r, accuracy=replace(r.accuracy, kfold=kfold))
@@ -168,7 +168,7 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
 
         self.validator = scored  # type: ignore[assignment]
         try:
-            return original(self, epoch)
+            return original(self)
         finally:
             self.validator = real
 

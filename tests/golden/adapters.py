@@ -261,8 +261,7 @@ def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     from facerec.comparison.losses import MarginHead, MetricLoss, create_loss
 
     figures: Figures = {}
-    own = [name for name, entry in TABLE.items() if not entry.source]
-    for config in (*map(MetricLoss, own), MarginHead()):
+    for config in (*map(MetricLoss, TABLE), MarginHead()):
         loss = create_loss(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
         figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)
     return figures

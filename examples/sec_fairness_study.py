@@ -69,7 +69,8 @@ def study(
                 source=f"seed {seed} {arm}",
             )
             embedded[seed, arm] = embeddings
-            said += [f"seed {seed} {arm}: {finding.text}" for finding in audited.findings[:1]]
+            declared = [finding for finding in audited.findings if not finding.exploratory]
+            said += [f"seed {seed} {arm}: {finding.text}" for finding in declared]
     joined = join(attributes, embedded[seeds[0], ARMS[0]])
     groups = joined.groupings[0]
     comparison = compare_runs(

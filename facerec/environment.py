@@ -18,7 +18,7 @@ NO_REPORTS = {
     "ORT_DISABLE_TELEMETRY": "1",
     # insightface 0.7 imports albumentations, which asks a server for its newest version.
     "NO_ALBUMENTATIONS_UPDATE": "1",
-    # timm imports huggingface_hub.
+    # timm imports huggingface_hub, and models named hf://… come by it.
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }

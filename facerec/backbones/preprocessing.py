@@ -16,12 +16,12 @@ class Preprocessing(Checked):
     """What the backbone expects its input to be: ``(pixel − mean) / std``."""
 
     channels: Literal["rgb", "bgr"] = "rgb"
-    """Channel order: rgb as InsightFace trains, bgr as AdaFace does. A wrong order raises no error,
-    it only costs accuracy."""
+    """Channel order: rgb as InsightFace trains, bgr as AdaFace does. A wrong one raises no error
+    and only costs accuracy."""
     mean: Number = 127.5
-    """Subtracted from every 0…255 pixel value."""
+    """Number subtracted from every pixel value (0 to 255)."""
     std: Annotated[float, Limits(1e-6, LARGEST)] = 127.5
-    """Divides the result; some models of strangers want 128."""
+    """Number that the result is divided by; some models from elsewhere want 128."""
 
 
 def normalize_array(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:

@@ -25,14 +25,14 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture (iresnet18, 34, 50, 100, 200 or r18 to r200, mbf, mbf_large,
-    w600k_mbf, mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l, or your own),
-    timm:NAME for one of timm's networks (extra `timm`), or init for the whole section of the
-    weights at init.path."""
+    """Network: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf, mbf_large, w600k_mbf,
+    mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l or one of your own; timm:NAME for
+    one of timm's (extra `timm`); init for that of the weights at init.path."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
-    """Dimensions D of the embedding."""
+    """Dimensions of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
-    """Factor on all channel counts, which are rounded to multiples of 8 and are at least 16."""
+    """Factor on the number of channels of all layers, which is rounded to a multiple of 8 and at
+    least 16."""
     embedding_bn: Literal["frozen_gamma", "affine", "none"] = "frozen_gamma"
     """Batch norm after the last linear layer: frozen_gamma keeps γ = 1 as InsightFace's iResNet
     does, which pins the batch mean of ‖f‖² at D + ‖β‖² in training; affine learns γ, as its

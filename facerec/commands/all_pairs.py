@@ -38,11 +38,11 @@ def all_pairs(
             file does not say who is on the images; rows of other images are passed over.
         group: a column of that file, with one value a subject; errors are also counted within and
             between its values. Images without a value are left out of all figures, and counted.
-        fpr: false positive rates at which the true positive rate is read, as 1e-3,1e-4; taken
-            exactly.
-        threshold: cosines at which errors are counted; accepted are pairs at or above.
-        json: write all figures, and where they come from, to this file.
-        device: where to compute: auto, cpu, cuda, cuda:1, mps.
+        fpr: false positive rates, as 1e-3,1e-4, at which the true positive rate is measured; never
+            rounded.
+        threshold: cosines at which errors are counted; a pair at or above is accepted.
+        json: JSON file to write all figures to, and where they come from.
+        device: where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
     from facerec.embedding.file import embeddings_sha256, read_embeddings
     from facerec.report.documents import plain

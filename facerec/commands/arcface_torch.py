@@ -29,6 +29,7 @@ _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.F
 _PARSER = (SyntaxError, RecursionError, MemoryError)
 _DEFAULTS = {"fp16": False, "batch_size": 128, "optimizer": "sgd", "gradient_acc": 1, "seed": 2048}
 """Of their base.py, where the recipe has others or a rule needs them."""
+_REQUIRED = ("rec", "num_epoch", "warmup_epoch", "val_targets")
 _SAME = {
     "embedding_size": "backbone.embedding_size",
     "sample_rate": "head.sample_rate",
@@ -67,14 +68,14 @@ def read_config(path: Path, console: Console) -> tuple[str, Recipe]:
     # Imported here, as it is a recipe like any other.
     from facerec.recipes.insightface.ms1mv3_r50 import recipe
 
+    path = path.with_suffix(".py")  # which may be left out, as there
     known = {f"config.{name}": (value, "base.py") for name, value in _DEFAULTS.items()}
     for file in (path.with_name("base.py"), path):
         if file == path or file.is_file():
             known |= _settings(file)
     config = {n.removeprefix("config."): v for n, (v, _) in known.items() if n[:7] == "config."}
-    for name in ("rec", "num_epoch", "warmup_epoch", "val_targets"):
-        if name not in config:
-            raise RecipeError(f"{path}: sets no config.{name}, which training needs; add it")
+    if missing := [name for name in _REQUIRED if name not in config]:
+        raise RecipeError(f"{path}: sets no config.{missing[0]}, which training needs; add it")
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     # The first decide which fields there are, the last changes what others have set.
     order = {"network": 0, "optimizer": 0, "gradient_acc": 2}
@@ -93,13 +94,13 @@ def read_config(path: Path, console: Console) -> tuple[str, Recipe]:
         if fields:
             ours.append((text, ", ".join(f"{field} {new}" for field, new in fields.items())))
         elif name != "output":
-            why = "metrics.jsonl and --tensorboard" if "wandb" in name else "not known to facerec"
+            why = "see metrics.jsonl" if "wandb" in name else "not known to facerec"
             none.append((text, _NONE.get(name, why) if value or name not in _NONE else "off"))
     run = Path(str(config.get("output") or path.stem)).name
     caption = f"{path} on {words.counted(ranks, 'process', 'processes')}, by default as runs/{run}"
     table = Table(caption, ("arcface_torch", "facerec"), ours, words=["facerec"])
-    missing = Table("Without a counterpart", ("field", "instead"), none, words=["instead"])
-    console.print(table.terminal(), missing.terminal())
+    others = Table("Without a counterpart", ("field", "instead"), none, words=["instead"])
+    console.print(table.terminal(), others.terminal())
     return run, recipe
 
 
@@ -127,11 +128,8 @@ def _settings(path: Path) -> dict[str, tuple[Any, str]]:
                     raise ValueError("no such line")
     # Those of files, of text that is no Python, and of what `_value` may meet.
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, *_PARSER) as error:
-        named = isinstance(error, (OSError, SyntaxError))
-        why = str(error) if named else "is code, and nothing here is run"
-        raise RecipeError(
-            f"{where}: {why}; give a configuration of arcface_torch with lines config.FIELD = VALUE"
-        ) from error
+        why = error if isinstance(error, (OSError, SyntaxError)) else "is code, and none is run"
+        raise RecipeError(f"{where}: {why}; give lines config.FIELD = VALUE") from error
     return known
 
 
@@ -155,7 +153,6 @@ def _translated(name: str, value: Any, config: dict[str, Any], ranks: int) -> di
     Raises:
         RecipeError: a network that facerec does not have.
     """
-    sgd = config["optimizer"] == "sgd"
     match name:
         case "margin_list":
             m1, m2, m3 = value
@@ -173,7 +170,8 @@ def _translated(name: str, value: Any, config: dict[str, Any], ranks: int) -> di
             return {"batch_size": int(value) * ranks * config["gradient_acc"]}
         case "gradient_acc":
             fields = {"accumulation": value, "clip_norm": 5.0 / value}
-            if value != 1 and sgd:  # gradients are summed there and averaged here
+            # Gradients are summed there and averaged here.
+            if value != 1 and config["optimizer"] == "sgd":
                 fields["optimizer.lr"] = config.get("lr", 0.1) * value
                 fields["optimizer.weight_decay"] = config.get("weight_decay", 5e-4) / value
             return fields

@@ -29,18 +29,18 @@ class Precision(Flags):
     """How exactly."""
 
     fmr: tuple[str, ...] = FMR_TARGETS
-    """Nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly."""
+    """False match rates, as 1e-3,1e-4, at which thresholds are set; never rounded."""
     # The fewest with which a test can reject at 5 %, and with an order statistic in both tails.
     permutations: Annotated[int, Limits(19, MOST)] = PERMUTATIONS
-    """Of the test on norms."""
+    """Permutations in the test on norms."""
     replicates: Annotated[int, Limits(40, MOST)] = REPLICATES
-    """Resamples of the subjects."""
+    """Bootstrap samples of the subjects, for intervals."""
     seed: Seed = 0
-    """Of permutations and resamples."""
+    """Seed of permutations and bootstrap samples."""
     intersect: bool = False
-    """Make the combinations of all groups groups too."""
+    """Also take the combinations of all groups as groups."""
     allow_inferred_labels: bool = False
-    """Take inferred labels, which puts a banner on every page."""
+    """Accept groups that were inferred and not recorded; every page then says so."""
 
     def settings(self) -> AuditSettings:
         """Return what the audit takes of them."""
@@ -56,13 +56,13 @@ class OneToMany(Flags):
     """Identification (1:N) by group."""
 
     one_to_many: bool = False
-    """Also audit identification: half of the subjects enrolled, searched by all, then the other
-    half; FPIR, FNIR and rank 1 by group."""
+    """Also audit identification: half of the subjects are enrolled and all are searched for, then
+    the other half; FPIR, FNIR and rank 1 by group."""
     fpir: tuple[str, ...] = AUDIT_FPIR_TARGETS
-    """The same, at these target FPIRs of the thresholds, as 1e-2,2e-3; taken exactly."""
+    """With --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; never rounded."""
     reference: str | None = None
-    """The same, with a group on which thresholds are set too, and to which the others are compared;
-    by default the one with most subjects."""
+    """With --one-to-many: group on which thresholds are set too, and with which the others are
+    compared; by default the one with most subjects."""
 
 
 PRECISION, SEARCHES = Precision(), OneToMany()
@@ -83,29 +83,29 @@ def audit(
 ) -> None:
     """Audit embedding norms and error rates by recorded groups of people.
 
-    Answers whether norms differ between groups, whether that can matter, and how FMR and FNMR
-    differ at one threshold for all, each with its interval and counts. Groups are given, never
-    guessed. The report holds no image, no embedding and no name. Scores without embeddings are
-    audited by facerec audit-scores.
+    Answers whether norms differ between groups, whether that can matter, and how false match and
+    false non-match rates (FMR, FNMR) differ at one threshold for all, each with its interval and
+    counts. Groups are given, never guessed. The report holds no image, no embedding and no name.
+    Scores without embeddings are audited by facerec audit-scores.
 
     Args:
         embeddings: a file of facerec embed with raw embeddings, or a .parquet table of image_id
             and embedding (a list).
         attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
-        group: columns of groups, as gender,race; the first one's η² is the test declared in
-            advance.
+        group: columns of groups, as gender,race; the test declared in advance is on norms between
+            those of the first.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
         subject: column of the subject; image_id counts every image as a subject of its own.
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
-        data: folder of the bench; by default FACEREC_DATA and data/ are looked at.
+        data: folder to look for the bench in, before FACEREC_DATA and data/.
         threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
             or labelled scores (.csv); by default on the non-mated pairs of these data. With
             --one-to-many embeddings of more subjects than an audited gallery holds.
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
         precision: targets and resamples.
-        searches: what is asked of identification.
+        searches: identification (1:N).
     """
     from facerec.embedding.check import check_alike
     from facerec.embedding.file import is_embeddings, read_embeddings

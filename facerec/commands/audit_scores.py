@@ -30,20 +30,21 @@ def audit_scores(
 ) -> None:
     """Audit error rates by recorded groups from scores alone, of any system.
 
-    FMR and FNMR by group at one threshold for all, and how far they lie apart, each with its
-    interval and counts. Scores tell nothing of norms; see facerec audit.
+    False match and false non-match rates (FMR, FNMR) by group at one threshold for all, and how far
+    they lie apart, each with its interval and counts. Scores tell nothing of norms; see facerec
+    audit.
 
     Args:
-        scores: a table of label, score and groups, where GROUP is a column for both sides of a
-            pair, or GROUP_1 and GROUP_2, or bob's bio_ref_GROUP and probe_GROUP; subjects in the
-            same way under the name of --subject.
+        scores: a table with the columns label, score and GROUP, or GROUP_1 and GROUP_2 where the
+            two sides of a pair differ (bob's bio_ref_GROUP and probe_GROUP); subjects likewise, by
+            the name of --subject.
         group: columns of groups, as gender,race.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
         attributes: a .csv file of subjects and their groups, if these are not columns of the
             scores.
         subject: column of the subject.
         distances: the scores are distances: smaller means more alike.
-        threshold_from: fix the thresholds on other labelled scores (.csv).
+        threshold_from: set the thresholds on these other labelled scores (.csv).
         precision: targets and resamples.
     """
     from facerec.embedding.file import is_embeddings

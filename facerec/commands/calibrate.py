@@ -42,14 +42,14 @@ def calibrate(
     tells whether they hold for others.
 
     Args:
-        bench: a name (lfw, cfp_fp, agedb_30, …) or a pack (.bin, .npz).
-        people: in place of a bench: a folder of subject/image.jpg, a record file, or a file of
+        bench: a verification set: its name (lfw, cfp_fp, agedb_30, …) or its pack (.bin, .npz).
+        people: in place of --bench: a folder of subject/image.jpg, a record file, or a file of
             embeddings (.npz, .parquet).
-        data: folder of the bench; then FACEREC_DATA and data/ are looked at.
+        data: folder to look for the verification set in, before FACEREC_DATA and data/.
         subjects: a .csv file with the columns image_id and subject_id, needed where the images do
             not say who is on them.
-        group: a column of that file, with one value a subject: tells whether the ratios hold alike
-            in all groups.
+        group: a column of that file, with one value a subject, to tell whether the ratios hold
+            alike in all groups.
         out: the file to write; by default MODEL.calibration.json beside the model file.
         embedder: how images become embeddings.
     """
@@ -140,7 +140,7 @@ def _print(found: ScoreCalibration, console: Console) -> None:
         said = found.evidence(float(score))
         whom = "one person" if said.for_one else "two people"
         rows.append((f"{score:.3f}", f"{said.times} times", whom, said.rarity))
-    headings = "cosine", "photos agree better", "with", "as high scores"
+    headings = "cosine", "photos agree better", "with", "as high score"
     console.print(Table("", headings, rows, words=("with",)).terminal())
     console.print(
         f"Cllr on people whom it does not know (ten folds): {found.cllr:.4f} bits, "

@@ -43,21 +43,20 @@ def clean(
 ) -> None:
     """Find wrong labels, people under two labels, classes of two people, and duplicates.
 
-    Nothing is changed: the proposals go into a table, of which you may set lines to no in the
-    column accept; facerec make-records SOURCE --apply PROPOSALS.csv --out NEW writes records
-    without the faults. How sure a proposal must be needs no number: what a wrong label or a mixture
-    looks like in these embeddings is seen by planting such faults in the set.
+    Nothing is changed. The proposals are a table: write no into its column accept where you
+    disagree, and facerec make-records SOURCE --apply PROPOSALS.csv --out NEW writes records without
+    the faults. There is no threshold to choose; it is learned by planting such faults in the set.
 
     Args:
         source: A record file, its folder, a folder of subject/image.jpg, or an embeddings file
             (.npz, .parquet) that says who is on the images.
         out: The .csv file of proposals to write.
         embeddings: The embeddings of the images of SOURCE, as facerec embed --records writes them.
-        page: Also write a page that shows the faces of the surest proposals, .html; it then holds
+        page: Also write this .html page, which shows the faces of the surest proposals; it holds
             personal data.
-        across: Look for duplicates among images of different labels too: a comparison of all pairs,
-            whose time grows with the square of their number.
-        device: Where to compute: auto, cpu, cuda, cuda:1, mps.
+        across: Look for duplicates among images of different labels too; it takes time in
+            proportion to the square of their number.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.galleries.cleaning import clean_set

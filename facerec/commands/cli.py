@@ -118,7 +118,12 @@ def run_command(
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
             with fitted() if helps else contextlib.nullcontext():
                 run = tyro.cli(
-                    parsed, args=arguments, prog=program, console_outputs=speaks, registry=rules
+                    parsed,
+                    args=arguments,
+                    prog=program,
+                    console_outputs=speaks,
+                    registry=rules,
+                    config=(tyro.conf.PositionalMetavarFromFieldName,),
                 )
         except ValueError as error:
             raise RecipeError(str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.defaults import ClusterMetric
 from facerec.errors import RecipeError
-from facerec.limits import Count
+from facerec.limits import Count, Flags
 from facerec.processes import Spawned, end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from facerec.comparison.protocol import Comparison, Protocol
 
 
+@dataclass(frozen=True)
+class Changed(Flags):
+    """In place of what the recipe says."""
+
+    trials: Count | None = None
+    """Settings tried for each arm."""
+    repetitions: Count | None = None
+    """Fresh seeds of the best settings."""
+    metrics: tuple[ClusterMetric, ...] | None = None
+    """Figures besides those of retrieval: nmi and f1 of a k-means of the test images."""
+
+
+UNCHANGED = Changed()
+
+
 def compare(
     recipe: tyro.conf.Positional[Path | None] = None,
     losses: tuple[str, ...] = (),
@@ -33,23 +48,21 @@ def compare(
     second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
-    trials: Count | None = None,
-    repetitions: Count | None = None,
-    metrics: tuple[ClusterMetric, ...] | None = None,
+    changed: tyro.conf.OmitArgPrefixes[Changed] = UNCHANGED,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: Count = 1,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
-    Searches the hyperparameters of every arm by class-disjoint cross-validation, trains the best
-    setting anew with fresh seeds and scores it once on the test classes. Writes report.html,
-    tables and figures. The same command goes on where it was interrupted; started several times at
-    once, also on machines that share the folder, the processes share the work.
+    Searches the settings of every loss by cross-validation over classes, trains the best anew with
+    fresh seeds, and scores it once on the test classes. Writes report.html, tables and figures. The
+    same command goes on where it was interrupted; started several times at once, also on machines
+    that share the folder, the processes share the work.
 
     Args:
-        recipe: the comparison, such as compare/sec_on_margins, which is the default with
-            --losses; on features that is papers/reality_check.
+        recipe: the comparison, a file or a name such as compare/sec_on_margins, which is taken if
+            there are --losses alone (papers/reality_check on --features).
         losses: compare these losses under the recipe's protocol in place of its own, each with the
             first one: names such as Triplet or ArcFace, or FILE.py:NAME for a class (or a function
             that makes one) of your own, called as loss(embeddings, labels). The file is run. A
@@ -57,21 +70,18 @@ def compare(
             search = {"margin": searched(0.2, 0.0, 1.0)}.
         data: images to take in place of the recipe's: a record file or its folder, or a folder of
             class/image.jpg or with a list images.csv.
-        features: an embeddings file of a frozen network, with the class of every image (.npz of
-            facerec embed or of others, .parquet), in place of images: the recipe's trunk
-            becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
-        second_views: features of other views of the same images, for losses that need two views.
-        out: folder of state and results; by default compare/NAME.
-        smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
-        trials: settings tried for each arm, in place of the recipe's number.
-        repetitions: fresh seeds of the best settings, in place of the recipe's number.
-        metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
-            k-means of the test images.
-        storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
-            by default a SQLite file in the folder.
-        device: where to compute.
-        processes: processes on this machine that share the work. On features each uses one core and
-            searches arms of its own, so the table is the same for any number of them.
+        features: embeddings of a frozen network in place of images, with the class of every image
+            (.npz of facerec embed or of others, .parquet): a linear layer is trained on them, and a
+            trial takes seconds.
+        second_views: embeddings of other views of the same images, for losses that need two views.
+        out: folder for state and results; by default compare/NAME.
+        smoke: show in minutes that everything works: three trials, two seeds and few steps.
+        changed: in place of what the recipe says.
+        storage: where trials are kept: the URL of a database, or journal:PATH for a folder on a
+            network; by default a SQLite file in the folder.
+        device: where to compute; auto takes CUDA, then MPS, then the CPU.
+        processes: processes on this machine that share the work. On --features each takes one core
+            and losses of its own, and the table is the same for any number of them.
     """
     from facerec.comparison.harness import Harness
     from facerec.comparison.report import write_comparison
@@ -80,8 +90,7 @@ def compare(
     from facerec.devices import choose_device
 
     console = Console()
-    wanted = {"trials": trials, "repetitions": repetitions, "metrics": metrics}
-    changes = {name: value for name, value in wanted.items() if value is not None}
+    changes = {name: value for name, value in vars(changed).items() if value is not None}
     whole = partial(_plan, recipe, losses, data, features, second_views, changes)
     make = partial(whole, smoke=smoke)
     plan = make()

@@ -19,18 +19,19 @@ def convert(
     images: Path | None = None,
     data: Path | None = None,
 ) -> None:
-    """Turn a verification set into a pack.
+    """Turn a verification set into a pack: one file with its images and pairs.
 
-    Give --bench, or --pairs with its --format. Images are copied byte for byte.
+    Give --bench, or --pairs and, if needed, --format. Images are copied byte for byte.
 
     Args:
-        out: X.npz or X.bin, beside which image names go into X_images.csv.
-        bench: name (lfw, cfp_fp, agedb_30, …) or pack file (.bin, .npz).
-        pairs: pair list, or the folder of lists for CFP and RFW.
-        format: form of the pair list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw,
-            flat, parquet, bin or npz; a suffix such as .mat or .parquet says enough.
-        images: folder that image paths are relative to; by default where the list lies.
-        data: folder of the packs for --bench; then FACEREC_DATA and data/ are looked at.
+        out: the pack to write, X.npz or X.bin; the names of its images go into X_images.csv beside
+            it.
+        bench: a verification set: its name (lfw, cfp_fp, agedb_30, …) or its pack (.bin, .npz).
+        pairs: a list of pairs, or the folder of lists for CFP and RFW.
+        format: form of the list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw, flat,
+            parquet, bin or npz; not needed where its suffix tells, as .mat or .parquet.
+        images: folder that the paths in the list begin at; by default that of the list.
+        data: folder to look for the verification set in, before FACEREC_DATA and data/.
     """
     from facerec.verification.bench import SUFFIXES, Bench
     from facerec.verification.protocols.export import export_pack

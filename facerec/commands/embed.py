@@ -43,13 +43,14 @@ def embed(
     GPUs or machines: torchrun --nproc-per-node 8 tools/embed.py …; the file is the same.
 
     Args:
-        out: the .npz file to write; parts gather in OUT.parts/ until it is complete.
-        records: a record file, its folder, a folder of subject/image.jpg, or WebDataset shards: a
-            .tar, a folder of such, or 'shards-{000..009}.tar' in quotes.
-        images: a folder with JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are paths in it,
-            and its first folders are taken for subjects.
-        bench: a name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz).
-        data: folder of the bench; then FACEREC_DATA and data/ are looked at.
+        out: the .npz file to write; until it is complete, its parts are kept in OUT.parts/.
+        records: a record file (.rec), its folder, a folder of subject/image.jpg, or WebDataset
+            shards: a .tar, a folder of such, or 'shards-{000..009}.tar' in quotes.
+        images: a folder of JPEG, PNG, WebP, BMP and TIFF files at any depth; ids are their paths in
+            it, and its first folders are taken for subjects.
+        bench: a verification set: its name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or its
+            pack (.bin, .npz).
+        data: folder to look for the verification set in, before FACEREC_DATA and data/.
         embedder: how images become embeddings.
     """
     from facerec.embedding.extraction import describe_embedding, embed_images

@@ -32,26 +32,28 @@ class Embedder(Flags):
     """A run folder, a bundle, a .safetensors or .onnx file, or hf://OWNER/NAME@REVISION; needed for
     images."""
     flip: bool = True
-    """Sum the raw embeddings of each image and its mirror image; a gallery says itself whether."""
+    """Add the embeddings of each image and of its mirror image; a gallery keeps to its own
+    setting."""
     align: str | None = None
-    """Find the face in photos of any size: a .csv of points (image_id,x1,y1,…,x5,y5), insightface,
-    or a YuNet .onnx file. A photo without a face is a failure to acquire."""
+    """How to find the face in photos of any size: insightface, a YuNet .onnx file, or a .csv file
+    of five points of each image in pixels (image_id,x1,y1,…,x5,y5). Photos without a face are
+    counted as failures to acquire."""
     align_threshold: float | None = None
-    """Least score of a face that the detector of --align may find, 0 to 1; default 0.6 for YuNet,
-    0.5 for insightface."""
+    """Lowest score of a face that the detector of --align may find, from 0 to 1; by default 0.6 for
+    YuNet and 0.5 for insightface."""
     on_error: Literal["error", "skip"] = "error"
-    """What an image that does not decode does: error ends the command, skip makes it a failure to
-    acquire, which is counted and listed."""
+    """What to do with an image that cannot be decoded: error ends the command, skip counts and
+    lists it as a failure to acquire."""
     channels: Literal["rgb", "bgr"] | None = None
-    """Channel order that a file of others wants; default rgb."""
+    """Channel order that a model from elsewhere expects; by default rgb."""
     mean: float | None = None
-    """Subtracted from pixel values, for a file of others; default 127.5."""
+    """Number to subtract from pixel values (0 to 255) for such a model; by default 127.5."""
     std: float | None = None
-    """Divides the result, for a file of others; default 127.5."""
+    """Number to divide the result by; by default 127.5."""
     device: str = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    """Where to compute: auto, cpu, cuda, cuda:1 or mps."""
     batch_size: Count = 64
-    """Images that go through the network at once."""
+    """Images that the network computes at once."""
 
     def load(self, model: Path | None) -> EmbeddingModel:
         """Load a run folder, a bundle, an .onnx file or a file of weights.

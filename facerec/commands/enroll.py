@@ -42,18 +42,19 @@ def enroll(
 ) -> None:
     """Enrol people in a gallery file, which is made if it is not there; or delete people from it.
 
-    A person's template is the mean of all their images, which count alike; images of somebody who
-    is enrolled already join theirs. The file knows model and preprocessing and takes no embeddings
-    of others. It also holds how high strangers score, from which facerec identify finds the
-    threshold for an FPIR.
+    A person's template is the mean embedding of all their images, which count alike; images of
+    somebody who is enrolled already join theirs. The file knows its model and preprocessing and
+    takes no embeddings of another. It also holds how high strangers score, from which facerec
+    identify finds its threshold.
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
-        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
+        images: a folder of PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
-        impostors: images of people who will not be in the gallery, as a folder or embeddings: their
-            scores tell which threshold has which FPIR. Without it, the gallery's own people stand
-            in for strangers, unless impostors did so before.
+        impostors: images of people who will not be in the gallery, a folder or a file of
+            embeddings: their scores tell which threshold gives which FPIR (chance that a stranger
+            is taken for somebody). Without any, the gallery's own people stand in for strangers,
+            unless impostors did so before.
         expires: the last day (UTC) on which the people of these images are found, as 2027-12-31.
             Without it, people who are enrolled already keep theirs, and new ones have none.
         expire: take out the people whose last day is over.
@@ -82,7 +83,7 @@ def enroll(
             gone = opened.subjects[opened.expired].tolist()
             console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
             delete = (*delete, *gone)
-        if opened is not None:
+        if opened is not None and delete:
             opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
@@ -162,19 +163,18 @@ def print_alarms(gallery: Gallery, subjects: Sequence[str], console: Console) ->
     with progress_bar(console, "templates") as progress:
         alarms = find_alarms(gallery, subjects, progress)
     if len(subjects) > CALIBRATION_PROBES:
-        console.print(f"who will raise alarms was asked of the first {CALIBRATION_PROBES:,} people")
+        console.print(f"the first {CALIBRATION_PROBES:,} were looked at for what raises alarms")
     if len(alarms):
         console.print(
-            f"{people_words(len(alarms))} will probably raise alarms, being too much like others; "
-            "if two names are one person, delete one of them, else enrol other photos:",
+            f"false alarms are likely with {people_words(len(alarms))}, too much like others; if "
+            "two names are one person, delete one of them, else enrol other photos:",
             style="yellow",
         )
-    lines = [
-        f"{alarm['subject']}: cosine {words.number(alarm['cosine'], '.4f')} with {alarm['other']}"
-        + f"; {alarm['reached']} reach {words.threshold(alarm['threshold'])}"
-        * (alarm["reached"] > 1)
-        for alarm in alarms.to_dict("records")
-    ]
+    lines = []
+    for alarm in alarms.to_dict("records"):
+        many = f"; {alarm['reached']} probes reach {words.threshold(alarm['threshold'])}"
+        score = f"cosine {words.number(alarm['cosine'], '.4f')} with {alarm['other']}"
+        lines.append(f"{alarm['subject']}: {score}{many if alarm['reached'] > 1 else ''}")
     print_first(lines, "facerec.galleries.find_alarms returns all", console, most=50)
 
 

@@ -31,18 +31,18 @@ def export_onnx(
 ) -> None:
     """Export a model as one folder for onnxruntime, insightface, OpenCV, OpenVINO and Triton.
 
-    Prints how far the file is from torch and what every installed consumer makes of it. If any of
-    these checks fails, no bundle is written.
+    Prints how far the .onnx file's embeddings are from torch's, and what each of these programs
+    that is installed computes with it. If any of these checks fails, nothing is written.
 
     Args:
         model: a run folder or a .safetensors file.
-        out: the bundle's folder; by default export/ in the run, or NAME_onnx beside the file.
-        bench: names or packs on which int8 is compared with float32.
-        data: folder of the benches; then FACEREC_DATA and data/ are looked at.
-        force: replace a bundle that is there, and holds no file of others.
+        out: folder to write; by default export/ in the run, or NAME_onnx beside the file.
+        bench: verification sets (names or packs) on which int8 is compared with float32.
+        data: folder to look for the verification sets in, before FACEREC_DATA and data/.
+        force: replace a bundle that is there; a folder with other files is never replaced.
         push: OWNER/NAME on the Hugging Face Hub to upload the bundle to; a repository that is not
             there is made, and private. It needs --license.
-        contents: what goes into it besides the main file.
+        contents: what the folder gets besides the main file.
     """
     from facerec.embedding.model import load_model
     from facerec.embedding.torch_model import TorchModel

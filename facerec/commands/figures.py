@@ -25,14 +25,15 @@ class Figures(Flags):
     """Which figures are computed, and where they go beside the terminal."""
 
     fpr: tuple[str, ...] = FPR_TARGETS
-    """False positive rates at which the true positive rate is read, as 1e-3,1e-4; taken exactly."""
+    """False positive rates, as 1e-3,1e-4, at which the true positive rate is measured; never
+    rounded."""
     calibration: Path | None = None
     """A file of facerec calibrate, to be judged: the cost of its likelihood ratios on these pairs,
     beside the least possible, and whether it carries over to these people."""
     out: Path | None = None
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
-    """Write all figures to this file."""
+    """JSON file to write all figures to."""
 
     def check(self) -> tuple[str, ...]:
         """Return the rates; refuse what cannot be written, before minutes of work.

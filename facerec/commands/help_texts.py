@@ -35,7 +35,7 @@ HELP = frozenset({"-h", "--help", "--help-all"})
 
 def _default(value: str) -> str:
     """Return what is said of a default: nothing where it is that nothing is given."""
-    return "" if value in ("", "None", "False") else f"(default: {value})"
+    return "" if value in ("", "None", "False") else f"(default:\xa0{value})"
 
 
 def _argument(hint: Any, default: object, helps: bool) -> Any:
@@ -116,6 +116,10 @@ def help_rules(helps: bool, shown: Collection[str] = ()) -> ConstructorRegistry:
     return registry
 
 
+def _title(found: re.Match[str]) -> str:
+    return f"\n{' '.join(found[1].replace('`', '').split()).rstrip('.')}:\n"
+
+
 @contextlib.contextmanager
 def fitted() -> Iterator[None]:
     """Print the help that is printed in the block without boxes, of lines that fit the terminal."""
@@ -127,10 +131,11 @@ def fitted() -> Iterator[None]:
             yield
     finally:
         text = re.sub(r"(?m) +$", "", page.getvalue())
-        text = re.sub(r"\n .*\n -+\n  (.*)\.\n  -+\n", r"\n\1:\n", text)  # a title's sentence
+        # Titles: the sentence below the line, if there is one.
+        text = re.sub(r"\n .*\n -+\n((?:(?:  .*)?\n)+?)  -+\n", _title, text)
         text = re.sub(r"\n (\S.*)\n -+\n", r"\n\1:\n", text)
-        text = re.sub(r"\n  -+(?=\n)|\n(?=\n  )", "", text)
+        text = re.sub(r"\n(?=\n  )", "", text)
         text = text.replace("show this help message and exit", "Show this help and end.")
         for line in text.splitlines():
             line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-            print(line, flush=True)
+            print(line.replace("\xa0", " "), flush=True)

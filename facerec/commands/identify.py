@@ -49,17 +49,17 @@ def identify(
     Args:
         images: a photo, a folder of images, or a file of embeddings (.npz, .parquet).
         gallery: the .npz file that facerec enroll wrote.
-        fpir: chance that a stranger is taken for somebody in this gallery; by default 1e-2, if its
-            threshold is known, as it is not in a gallery of few people: then candidates are listed
-            and nobody is named.
-        threshold: cosine from which on somebody is identified.
-        candidates: how many are listed for each image.
-        among: how many people may be on an image, each as likely as the others, in the gallery or
-            not: where the gallery's model has a calibration (facerec calibrate), the probability
-            that it is the best candidate is told. By default one more than the gallery has.
-        index: exact looks at everybody; faiss takes an index, which is built first, pays for many
-            probes on millions of people, and may miss somebody.
-        json: write all answers to this file.
+        fpir: chance, from 0 to 1, that a stranger is taken for somebody in this gallery; by default
+            1e-2. A gallery of few people cannot tell that threshold: without --fpir its candidates
+            are then listed and nobody is named.
+        threshold: cosine (−1 to 1) from which on somebody is identified.
+        candidates: number of candidates to list for each image.
+        among: people who may be on an image, each as likely as the others, in the gallery or not:
+            where the gallery's model has a calibration (facerec calibrate), the probability that it
+            is the best candidate is told. By default one more than the gallery has.
+        index: how to search: exact looks at everybody; faiss builds an index first, which pays for
+            many images and millions of people, and may miss somebody; auto chooses by size.
+        json: JSON file to write all answers to.
         embedder: how images become embeddings.
     """
     from facerec.galleries.gallery import Gallery

@@ -22,23 +22,24 @@ def make_records(
     on_error: Literal["error", "skip"] = "error",
     force: bool = False,
 ) -> None:
-    """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
+    """Pack a folder of aligned faces into record files; unpack, repair or correct them.
 
-    Images of 112×112 pixels are stored byte for byte; subjects become classes in the order of their
-    names. With --apply the source may be a record file too, and its labels are changed as proposed.
-    --unpack writes the images of a record file into the folder OUT, as subject/image.jpg. --repair
-    writes the lost index of a record file anew, or with --out X.rec copies what is whole of a
-    damaged one.
+    Writes train.rec, .idx, .lst, property and classes.txt. Images of 112×112 pixels are stored byte
+    for byte; subjects become classes in the order of their names. With --apply the source may be a
+    record file too, and its labels are changed as proposed. --unpack writes the images of a record
+    file into the folder OUT, as subject/image.jpg. --repair writes the lost index of a record file
+    anew, or with --out X.rec copies what is whole of a damaged one.
 
     Args:
-        source: Holds subject/image.jpg; or a record file or its folder.
+        source: A folder of subject/image.jpg; or a record file or its folder.
         out: Folder to write into; with --repair a new record file.
-        unpack: From records back to a folder, which must be new or empty.
+        unpack: Write the images of a record file into OUT, which must be new or empty.
         repair: Write FILE.idx beside FILE.rec and keep the old one as FILE.idx.old; or with --out
             pass over what is damaged and list it. The record file stays as it is.
-        apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
-            passed over. Images stay as they are, of whatever size.
-        on_error: Stop at a bad image, or leave it out and list it.
+        apply: A .csv file of proposals from facerec clean to apply, but for lines with no in the
+            column accept. Images stay as they are, of whatever size.
+        on_error: What to do with a bad image: error ends the command, skip leaves it out and lists
+            it.
         force: Replace the records that OUT holds already.
     """
     if unpack + repair + (apply is not None) > 1:

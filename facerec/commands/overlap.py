@@ -48,11 +48,11 @@ def overlap(
         a: an embeddings file (.npz, .parquet), a record file or its folder, a pack (.bin), or
             a folder of images, whose first folders are taken for subjects.
         b: the same, for the other set.
-        csv: write the list that facerec train --data.exclude leaves out, and beside it
-            NAME.overlap.json, by which facerec verify knows of the overlap.
-        page: write an HTML page that shows of each proposal the two images that are most alike; it
-            holds photos of people.
-        share: of the list, how many may be false in expectation, between 0 and 1.
+        csv: write the list to this .csv file, for facerec train --data.exclude, and
+            NAME.overlap.json beside it, from which facerec verify knows of the overlap.
+        page: write an .html page with the two images of each proposal that are most alike; it holds
+            photos of people.
+        share: share of the list that may be false in expectation, between 0 and 1.
         embedder: how images become embeddings.
     """
     from facerec.embedding.check import check_alike

@@ -28,25 +28,26 @@ def same(
 ) -> None:
     """Tell whether two photos show one person.
 
-    Photos of the model's size (112×112) are taken as aligned faces; in others the face is found, by
-    YuNet or insightface. The answer is the cosine of the two embeddings, the threshold that decides
-    and where that comes from. Without a threshold there is no decision: facerec verify --bench …
-    --model MODEL finds one on pairs and leaves it beside the model. Where facerec calibrate has
-    left a calibration there, the answer says how much better one person explains the two photos
-    than two people do, and how often strangers look as alike.
+    Photos of 112×112 pixels (the model's size) are taken as aligned faces; in others the face is
+    found, by YuNet or insightface. The answer is the cosine of the two embeddings (−1 to 1), the
+    threshold that decides, and where that comes from. A model without a threshold gives no
+    decision: facerec verify --bench … --model MODEL finds one and leaves it beside the model. Where
+    facerec calibrate has left a calibration there, the answer says how much better one person
+    explains the two photos than two people do, and how often strangers look as alike.
 
     Args:
         a: a photo.
-        b: another one.
+        b: another photo.
         model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run
             under runs/.
-        threshold: cosine from which on two faces are taken for one person.
-        fpr: in place of it: share of pairs of different people that may be accepted; by default
-            1e-3, or the lowest that the model knows.
-        bench: the verification set of the threshold, where the model knows several.
-        detector: a YuNet .onnx file, or insightface; by default the one that FACEREC_DETECTOR
-            names, a YuNet file beside the model, or insightface where it is installed.
-        face: which face of each photo, counted from the largest on.
+        threshold: cosine (−1 to 1) from which on two faces are taken for one person.
+        fpr: in place of --threshold: share of pairs of different people that may be taken for one
+            person; by default 1e-3, or the lowest that the model knows.
+        bench: verification set that the threshold comes from, where the model knows several.
+        detector: what finds faces: a YuNet .onnx file, or insightface; by default the one that
+            FACEREC_DETECTOR names, a YuNet file beside the model, or insightface where it is
+            installed.
+        face: which face of each photo is meant, counted from the largest on.
         json: print the answer as JSON.
     """
     from facerec.embedding.model import newest_run

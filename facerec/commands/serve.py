@@ -27,17 +27,18 @@ class Runtime:
     engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
     """What computes an .onnx file."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:1; one that is not there is refused."""
+    """Where to compute: auto, cpu, cuda or cuda:1."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 is faster on processors that have it, in OpenVINO or with .safetensors."""
+    """Numbers to compute in; bf16 is faster on processors that have it, in OpenVINO or with
+    .safetensors."""
     variant: str | None = None
     """One of the bundle's variants, for example int8."""
     detector: str | None = None
-    """A YuNet .onnx file, or insightface, for photos that are no aligned crops; by default the one
-    at hand, as in facerec same."""
+    """What finds faces in photos that are no aligned crops: a YuNet .onnx file, or insightface; by
+    default what is at hand, as in facerec same."""
     flip: bool | None = None
     """Add the embedding of the mirror image, which takes twice the time; by default as the gallery
-    or the bundle's thresholds have it, else yes, as facerec verify does."""
+    or the bundle's thresholds have it, else True."""
 
 
 def serve(
@@ -58,21 +59,23 @@ def serve(
 
     POST /v1/embed and /v1/verify take multipart forms, with a gallery also /v1/enroll, /v1/identify
     and /v1/delete; GET /healthz and /metrics tell the state. Every request is a line on stderr,
-    without images or names.
-    Pages of other sites are refused, and changes of the gallery may take a token. There is no other
-    access control: put the service behind a proxy that has one.
+    without images or names. Pages of other sites are refused, and changes of the gallery may take a
+    token. There is no other access control: put the service behind a proxy that has one.
 
     Args:
         model: a bundle, an .onnx or .safetensors file, or the folder of a run.
         host: address to listen on; 0.0.0.0 takes all.
         port: port to listen on; 0 takes a free one.
-        threshold: cosine from which on two faces are the same person's; by default the bundle's.
-        fpr: FPR whose threshold in the bundle is taken; by default 1e-3, or the lowest that the
-            bundle knows.
+        threshold: cosine (−1 to 1) from which on two faces are one person's; by default the
+            bundle's.
+        fpr: false positive rate (a share) whose threshold in the bundle is taken; by default 1e-3,
+            or the lowest that the bundle knows.
         bench: verification set whose threshold in the bundle is taken, if there are several.
         gallery: file of enrolled people, as facerec enroll writes it; made if it is not there.
-        fpir: chance that a stranger is taken for somebody in the gallery, at its size.
-        identify_threshold: cosine from which on somebody is identified, in place of fpir.
+        fpir: chance, from 0 to 1, that a stranger is taken for somebody in the gallery, at its
+            size.
+        identify_threshold: cosine (−1 to 1) from which on somebody is identified, in place of
+            --fpir.
         network: how the model is loaded.
         access: whose requests are answered.
         bounds: what the service takes.

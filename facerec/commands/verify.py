@@ -53,31 +53,32 @@ def verify(
 ) -> None:
     """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
-    Prints accuracy over ten folds, TPR at fixed FPRs, thresholds, AUC, EER and embedding norms,
-    each with its counts and 95 % interval. Intervals allow for pairs that share a person. Without
-    --model the newest run is verified. Scores alone: facerec verify-scores.
+    Prints accuracy over ten folds, true positive rates (TPR) at fixed false positive rates (FPR),
+    thresholds, AUC, EER and embedding norms, each with its counts and 95 % interval. Intervals
+    allow for pairs that share a person. Without --model the newest run is verified. For a table of
+    scores there is facerec verify-scores.
 
     Args:
-        bench: names (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or packs (.bin, .npz); by
-            default lfw.
-        data: folder of the benches; then FACEREC_DATA and data/ are looked at.
-        pairs: a pair list in place of --bench, or the folder of lists for CFP and RFW.
-        format: form of the pair list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw, flat,
-            parquet; a suffix such as .mat or .parquet says enough.
-        images: folder that the paths of --pairs are relative to.
-        overlap: a list of facerec overlap between the training set and the bench: figures are
-            printed without the pairs that show a person of both, too. Lists beside the model's
-            training set are looked for.
-        embeddings: a file of facerec embed in place of a model, or a .parquet table of image_id
-            and embedding (a list).
-        compare: another model or embeddings for the same pairs: prints the differences with
-            intervals that follow the pairs.
-        try_preprocessing: say what a file of others holds, score the likely channel orders and
-            scalings on two folds of the bench, name the best and whether others can be told from
-            it, and end.
-        compat: add the accuracy as that project computes it.
+        bench: verification sets: names (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or packs
+            (.bin, .npz); by default lfw.
+        data: folder to look for the verification sets in, before FACEREC_DATA and data/.
+        pairs: a list of pairs in place of --bench, or the folder of lists for CFP and RFW.
+        format: form of the list: lfw, xqlfw, calfw, cplfw, cfp-ff, cfp-fp, agedb, rfw, flat or
+            parquet; not needed where its suffix tells, as .mat or .parquet.
+        images: folder that the paths in the list of --pairs begin at.
+        overlap: a list of facerec overlap between the training set and the bench: figures without
+            the pairs that show a person of both are printed as well. Lists beside the model's
+            training set are found without it.
+        embeddings: a file of facerec embed in place of a model, or a .parquet table with the
+            columns image_id and embedding (a list).
+        compare: another model, or embeddings, for the same pairs: the differences are printed, with
+            intervals of the paired differences.
+        try_preprocessing: do not verify, but find out how pixels must be prepared for a model from
+            elsewhere: say what its file holds, score the likely channel orders and scalings on two
+            folds of the bench, and name the best.
+        compat: also compute the accuracy as this project does.
         embedder: how images become embeddings.
-        figures: which are computed, and where they go.
+        figures: figures to print and files to write.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.model import newest_run

@@ -25,9 +25,9 @@ def verify_scores(
 
     Args:
         scores: a table of label,score (or bob's columns), one pair a line.
-        compare: scores of another model for the same pairs: prints the differences.
+        compare: scores of another model for the same pairs, to print the differences.
         distances: the scores are distances: smaller means more alike.
-        figures: which are computed, and where they go.
+        figures: figures to print and files to write.
     """
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores

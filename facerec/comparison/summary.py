@@ -168,10 +168,9 @@ def too_few_seeds(comparison: Comparison) -> str:
         return ""
     enough = next(n for n in count(seeds) if most * least_p(n) <= level)
     return (
-        f"with {counted(seeds, 'seed')} no difference can be declared among "
-        f"{counted(most, f'pair of another {claim}', f'pairs of another {claim}')}: after Holm's "
-        f"adjustment p is above {level:g}, whatever the runs give; it takes --repetitions {enough} "
-        "at least"
+        f"{counted(seeds, 'seed')} cannot decide {counted(most, 'pair')} with another {claim}: p "
+        f"after Holm's adjustment stays above {level:g}, whatever the runs give; it takes "
+        f"--repetitions {enough} at least"
     )
 
 

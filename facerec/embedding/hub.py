@@ -28,6 +28,7 @@ MAX_BYTES = 2**32
 """Of all that is fetched of a repository."""
 
 _PART = r"[A-Za-z0-9_][\w.-]*"
+REPOSITORY = re.compile(rf"{_PART}/{_PART}", re.ASCII)
 _NAME = re.compile(rf"hf:/{{1,2}}({_PART}/{_PART})(?:@({_PART}(?:/{_PART})*))?", re.ASCII)
 
 
@@ -45,8 +46,8 @@ def parse_hub_name(name: str | Path) -> tuple[str, str | None]:
     match = _NAME.fullmatch(str(name))
     if match is None:
         raise ModelError(
-            f"{name}: no name on the Hugging Face Hub; give hf://OWNER/NAME or "
-            "hf://OWNER/NAME@REVISION, where the revision is a branch, a tag or a commit"
+            f"hf://{str(name)[4:].lstrip('/')}: no name on the Hugging Face Hub; give "
+            "hf://OWNER/NAME or hf://OWNER/NAME@REVISION, with a branch, a tag or a commit"
         )
     return match[1], match[2]
 

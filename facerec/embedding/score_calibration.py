@@ -37,7 +37,7 @@ class Evidence:
 
     def __str__(self) -> str:
         whom = "one person than with two" if self.for_one else "two people than with one"
-        rare = f"as high {'score' if self.strangers > _OFTEN else 'scores'} {self.rarity}"
+        rare = f"{self.rarity} {'score' if self.strangers > _OFTEN else 'scores'} as high"
         return f"The photos agree {self.times} times better with {whom}; {rare}; {self.basis}."
 
     @property

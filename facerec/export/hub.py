@@ -6,7 +6,7 @@ from pathlib import Path
 
 import facerec
 from facerec.embedding.bundle import EVALUATIONS_FILE
-from facerec.embedding.hub import PATTERNS, hub_library, parse_hub_name
+from facerec.embedding.hub import PATTERNS, REPOSITORY, hub_library
 from facerec.errors import ExportError, message_line
 
 
@@ -20,8 +20,8 @@ def check_push(repository: str, license: str | None) -> None:
     Raises:
         FacerecError: a malformed name, no licence, no huggingface_hub or no token.
     """
-    if parse_hub_name(f"hf://{repository}")[1] is not None:
-        raise ExportError(f"--push {repository}: a push makes the revision; leave it out")
+    if REPOSITORY.fullmatch(repository) is None:
+        raise ExportError(f"--push {repository}: give OWNER/NAME, without a revision")
     if not (license or "").strip():
         raise ExportError(
             f"--push {repository}: a card needs a licence; say it, as in --license cc-by-nc-4.0"

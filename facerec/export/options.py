@@ -14,20 +14,21 @@ class BundleOptions(Flags):
     """What goes into a bundle besides the main file; also the flags of the command."""
 
     int8: Path | None = None
-    """A pack, record file or folder of aligned faces like those of the deployment: write an int8
-    file too, calibrated on them."""
+    """Write an int8 file too, calibrated on this pack, record file or folder of aligned faces like
+    those that it will see."""
     int8_images: int = 512
-    """How many of them."""
+    """Images that int8 is calibrated on."""
     max_loss: NonNegative = 0.2
-    """An int8 file that loses more accuracy on a bench, in points of percent, is left out."""
+    """Percentage points of accuracy that int8 may lose on a bench; an int8 file that loses more is
+    left out."""
     opset: int = OPSET
-    """ONNX operator set."""
+    """Version of the ONNX operator set."""
     triton: bool = False
     """Write a model repository for Triton Inference Server too."""
     thresholds: Path | None = None
     """A report of facerec verify on this model, whose thresholds go into the bundle."""
     license: str | None = None
-    """The terms of the weights, in words."""
+    """Terms of use of the weights, in words."""
 
 
 DEFAULT = BundleOptions()

@@ -35,7 +35,7 @@ MIN_SUBJECTS = 10
 RATIO = "max/min"
 """The measure that findings and assertions quote, as it can be said in words."""
 
-NAMES = {"FMR": "FPD", "FNMR": "FND"}
+NAMES: dict[Of, str] = {"FMR": "FPD", "FNMR": "FND"}
 """What ISO/IEC 19795-10 calls the differential of a rate."""
 
 FEW_ERRORS = 3

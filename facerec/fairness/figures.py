@@ -47,19 +47,19 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     """Yield name, figure and caption of each picture that the data have."""
     grouping, rows = audit.groupings[0], audit.rows
     panels: list[tuple[str, Named]] = []
-    if audit.norms is not None:
-        panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
     head = audit.facts["headline"][grouping]
-    for of in ("FMR", "FNMR"):
+    for of, said in (("FMR", "strangers accepted"), ("FNMR", "people rejected")):
         if target := head[of]:
             found = _named(rows, of, grouping=grouping, target=target)
-            panels.append((f"{of}, threshold for {target}", found))
+            panels.append((f"{said} ({of} at {target})", found))
+    if audit.norms is not None:
+        panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
     if panels:
         yield (
             "headline",
             _forests([panels]),
-            f"{grouping}: norms and error rates of each group with 95 % intervals. Full marks: at "
-            "least 30 errors; half: 3 to 29; hollow: fewer.",
+            f"By {grouping}, with 95 % intervals. Full marks: at least 30 errors; half: 3 to 29; "
+            "hollow: fewer.",
         )
     if audit.norms is not None:
         yield (

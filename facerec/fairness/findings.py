@@ -1,7 +1,8 @@
 """What an audit found, in at most eight sentences made by rule, and what goes with them.
 
-A line has an estimate, its interval and what it rests on, and one of three conclusions. There are
-no words of praise or blame: whether a difference matters is for the reader to say.
+A line counts people, where it can, and has an estimate, its interval and what it rests on, and one
+of three conclusions. There are no words of praise or blame: whether a difference matters is for the
+reader to say.
 """
 
 from __future__ import annotations
@@ -20,26 +21,34 @@ from facerec.fairness.result import Finding
 from facerec.fairness.rows import estimate
 from facerec.report import words
 from facerec.report.conclusions import ALPHA, of_test
+from facerec.report.estimate import Estimate
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
 MOST = 8
 """Findings of an audit."""
 
-_HAPPENS: dict[Of, str] = {
-    "FMR": "{upper} of the impostor pairs of {high} and {lower} of those of {low} are accepted",
-    "FNMR": "{upper} of the genuine pairs of {high} and {lower} of those of {low} are rejected",
+_HAPPENS = {
+    "FMR": ("stranger", "strangers", "are accepted"),
+    "FNMR": ("person", "people", "are rejected"),
+    "FPIR": ("stranger", "strangers", "raise an alarm"),
+    "FNIR": ("enrolled person", "enrolled people", "are missed"),
 }
+"""To one and to several of whom an error of each rate happens, and what."""
 
 _CAVEATS = (
+    "Image quality, pose, age or the way images were collected may be the cause, as well as the "
+    "model.",
+    "Other people, cameras and thresholds give other figures. These certify nothing and do not "
+    "predict a deployed system.",
+    "A person is one comparison of two photos of one person, a stranger one of two people of one "
+    "group; who has more photos counts more.",
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
     "categories and individual entries may be mistaken.",
-    "A difference between groups may stem from image quality, pose, age or the way images were "
-    "collected, and need not originate in the model.",
-    "Figures describe this data set, this impostor policy and this threshold. They certify nothing "
-    "and do not predict a deployed system.",
     "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
     "p-values of pairs of groups are Holm-adjusted; findings marked E are exploratory.",
 )
+BESIDE = ("Not said: why groups differ", "Not said: what holds elsewhere", "What is counted")
+"""What the first caveats, which stand beside the findings, are about."""
 _OF_NORMS = (
     "Under cosine scoring a norm difference cannot change a decision unless training, the fusion "
     "of raw embeddings, gating by norm or a norm shown as a confidence lets it.",
@@ -84,22 +93,25 @@ def headline(rows: pd.DataFrame, grouping: str) -> dict[str, Any]:
     """
     known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
     largest = max(known, key=parse_rate, default="")
-    first: dict[str, Any] = {of: heading(rows, grouping, of) or largest for of in _HAPPENS}
+    first: dict[str, Any] = {of: heading(rows, grouping, of) or largest for of in NAMES}
     return first | {"searches": working_targets(rows, grouping)}
 
 
 def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the findings, those on the first grouping first.
+    """Return the findings, the largest ratio that is detected first, what is not known last.
 
     Of identification only differences that are detected make lines; so do changes from a baseline.
+    If there are too many lines, those on later groupings are left out.
     """
     lines: list[Finding] = []
     for number, grouping in enumerate(groupings):
         lines += [*_association(rows, grouping, exploratory=number > 0)]
-        for of in _HAPPENS:
+        for of in NAMES:
             lines += [*_rates(rows, grouping, of)]
         lines += [*_searches(rows, grouping), *_changes(rows, grouping)]
-    return tuple(lines[:MOST])
+    order = [of_test(p) for p in (0, 1, None)]
+    lines = sorted(lines[:MOST], key=lambda line: -abs(np.log(line.ratio or 1)))
+    return tuple(sorted(lines, key=lambda line: order.index(line.conclusion)))
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -138,8 +150,9 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
         least = names.value_of(rows, names.DETECTABLE, grouping=grouping)
         detail.append(f"η² from {words.number(least, '.2g')} would mostly have been detected")
     yield Finding(
-        f"{_percent(eta2.value)} {words.limits(eta2.interval, 100)} of the variance of people's "
-        f"mean norms lies between groups of {grouping}",
+        f"{'' if p < ALPHA else 'Cannot tell whether norms differ: '}{_percent(eta2.value)} "
+        f"{words.limits(eta2.interval, 100)} of the variance of people's mean norms (lengths of "
+        f"embeddings) lies between groups of {grouping}",
         of_test(p),
         "; ".join(detail),
         exploratory,
@@ -147,40 +160,76 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
 
 
 def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
-    """Yield the ratio of rates at the smallest target that all groups carry, or why not."""
+    """Yield the ratio of rates at the target of `headline`, or why the data do not tell it."""
     figure = f"{NAMES[of]} ({of} {RATIO})"
-    target = heading(rows, grouping, of)
-    if target is None:
-        ratios = names.select(rows, figure, grouping=grouping)
-        if ratios.empty:
-            lacking = rows["figure"].isin(["FMR", "FPD and FND"]) & rows["value"].isna()
-            reasons = rows[lacking & (rows["grouping"] == grouping)]
-            why = "no threshold" if reasons.empty else str(reasons["remark"].iloc[0])
-        else:
-            largest = max(ratios.itertuples(), key=lambda row: parse_rate(str(row.target)))
-            why = str(largest.remark) or "equal rates cannot be simulated"
-        said = f"The data do not tell how {of} differs between groups of {grouping}"
-        yield Finding(said, "insufficient data", why.removeprefix("insufficient data: "), True)
-        return
-    ratio = estimate(names.select(rows, figure, grouping=grouping, target=target).iloc[0])
-    p = names.value_of(rows, names.p_of(figure), grouping=grouping, target=target)
-    rates = names.select(rows, of, grouping=grouping, target=target)
-    rates = rates[rates["group"] != ALL_GROUPS].sort_values("value")
-    high, low = (rates.iloc[place] for place in (-1, 0))
-    one = Fraction(target)
-    happens = _HAPPENS[of].format(
-        upper=_percent(high.value), high=high.group, lower=_percent(low.value), low=low.group
-    )
-    counts = "; ".join(
-        f"{end.group} {int(end.numerator):,}/{int(end.denominator):,}" for end in (high, low)
-    )
-    yield Finding(
-        f"At the threshold for {one.numerator:,} in {one.denominator:,}, {happens}: "
-        f"{words.number(ratio.value)} times {words.limits(ratio.interval)}".strip(),
-        of_test(p),
-        f"{counts}; p = {words.p_value(p)}",
-        True,
-    )
+    target = headline(rows, grouping)[of]
+    where = {"grouping": grouping, "target": target}
+    lacking = rows[rows["figure"].isin(["FMR", "FPD and FND"]) & rows["value"].isna()]
+    why = lacking[lacking["grouping"] == grouping]["remark"].tolist()
+    rates = names.select(rows, of, **where).dropna(subset=["value"]).sort_values("value")
+    ends = [
+        (str(row.group), estimate(row))
+        for row in rates.itertuples()
+        if row.group != ALL_GROUPS and not str(row.remark).startswith("not resolvable")
+        # A group that is not compared has a remark that begins with its name.
+        if not any(remark.startswith(f"{row.group}: ") for remark in why)
+    ]
+    *_, many, happens = _HAPPENS[of]
+    detail: list[str] = []
+    said = f"Cannot tell how many {many} {happens} by {grouping}"
+    if len(ends) > 1:
+        said, detail = _people(of, ends[-1], ends[0])
+        said += f", the most and the least of {len(ends)} groups" * (len(ends) > 2)
+        one = Fraction(target)
+        detail.insert(0, f"threshold for {one.numerator:,} in {one.denominator:,}")
+    found = map(estimate, names.select(rows, figure, **where).itertuples())
+    ratio = next(found, Estimate(None, remark=(why or ["no threshold"])[0]))
+    p = names.value_of(rows, names.p_of(figure), **where)
+    if p is None:
+        said += ": cannot tell how many times" * (len(ends) > 1)
+        reason = ratio.remark or "equal rates cannot be simulated"
+        detail.append(reason.removeprefix("insufficient data: "))
+    else:
+        times = f"{words.number(ratio.value)} times {words.limits(ratio.interval)}"
+        unknown = f"cannot tell, between 1 and {words.number(ratio.high)} times"
+        said += f": {times if p < ALPHA else unknown}"
+        detail.append(f"p = {words.p_value(p)}")
+    yield Finding(said, of_test(p), "; ".join(detail), True, ratio.value)
+
+
+def _people(
+    rate: str, high: tuple[str, Estimate], low: tuple[str, Estimate]
+) -> tuple[str, list[str]]:
+    """Return a clause that counts the people of two groups, and the limits of both."""
+    one, many, happens = _HAPPENS[rate]
+    least = min(share.value or 1.0 for _, share in (high, low))
+    base = 100 if least >= 0.05 else 1000 if least >= 0.005 else 0
+    clause, limits = [], []
+    for (group, share), nouns in ((high, (one, many)), (low, ("", ""))):
+        # Of few comparisons all are said; without an error the rate is below its upper limit.
+        said = f"at most {natural(share.high or 1.0, 0, *nouns)}"
+        if share.value:
+            said = natural(share.value, min(base, share.total or 0), *nouns)
+        clause.append(f"{said} {'recorded ' * (nouns[0] != '')}as {group}")
+        ends = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
+        ends = "up to " * (share.low == 0) + ends.replace(f" of {base:,} to", " to")
+        limits.append(f"{group} {ends} ({share.events:,}/{share.total:,})")
+    return f"{' and '.join(clause)} {happens}", limits
+
+
+def natural(share: float, of: int, one: str = "", many: str = "") -> str:
+    """Return a share as a count of cases, or as 1 in a number of them where ``of`` is 0.
+
+    ``one`` and ``many`` are what is counted.
+
+    Examples:
+        >>> natural(0.354, 100, "person", "people"), natural(4.3e-5, 0, "stranger")
+        ('35 of 100 people', '1 stranger in 23,000')
+    """
+    if of:
+        return f"{of * share:.0f} of {of:,} {many}".rstrip()
+    cases = float(f"{1 / share:.2g}")
+    return f"1 {one} in {cases:,.{0 if cases >= 10 else 1}f}".replace("  ", " ")
 
 
 def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
@@ -193,25 +242,24 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
         if ratios.empty:
             continue
         largest = ratios.loc[np.log(ratios["value"]).abs().idxmax()]
-        ratio, other = estimate(largest), largest.figure.removeprefix(begin)
-        rates = [
-            names.value_of(rows, figure, grouping=grouping, target=target, group=group) or 0.0
-            for group in (largest.group, other)
-        ]
+        ratio, groups = estimate(largest), (largest.group, largest.figure.removeprefix(begin))
+        both = names.select(rows, figure, grouping=grouping, target=target).set_index("group")
+        said, detail = _people(figure, *((group, estimate(both.loc[group])) for group in groups))
         yield Finding(
-            f"Searched at the threshold for an FPIR of {target}, {figure} is {_percent(rates[0])} "
-            f"for {largest.group} and {_percent(rates[1])} for {other}: "
-            f"{words.number(ratio.value)} times {words.limits(ratio.interval)}",
+            f"In a search, {said}: {words.number(ratio.value)} times "
+            f"{words.limits(ratio.interval)}",
             "difference detected",
-            "the interval is that of this pair of groups alone",
+            f"{figure} at the threshold for an FPIR of {target}; {'; '.join(detail)}; the interval "
+            "is that of this pair of groups alone",
             True,
+            ratio.value,
         )
 
 
 def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
     """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
     wanted = ["change: η²"]
-    for of in _HAPPENS:
+    for of in NAMES:
         target = heading(rows, grouping, of)
         wanted += [] if target is None else [f"change: max/geomean {of} at FMR={target}"]
     for figure in wanted:
@@ -227,7 +275,7 @@ def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
             inside = change.interval.low <= 0 <= change.interval.high
             yield Finding(
                 f"From the baseline, {what} changes by {words.number(change.value, '+.3g')} "
-                f"{words.limits(change.interval)}",
+                f"{words.limits(change.interval)}{': cannot tell it from none' * inside}",
                 "none detected at this precision" if inside else "difference detected",
                 f"from {words.number(before)} to {words.number(after)}; same images",
                 True,

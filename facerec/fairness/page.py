@@ -15,13 +15,14 @@ from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import verdict
+from facerec.fairness.findings import BESIDE, verdict
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
 from facerec.fairness.result import SCHEMA, Audit
 from facerec.fairness.rows import estimate
 from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report import words
+from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
@@ -36,6 +37,10 @@ _FATES = {
     "suppressed": "under ten subjects, or else such a group would follow from totals",
     "pooled": "under ten subjects",
 }
+_FIRST = 5
+"""Findings at the head of a page."""
+_MOST_SIZES = 4
+"""Groups of an attribute whose sizes are said one by one."""
 _MOST_PAIRS = 3
 """Pairs of groups whose δ a page shows."""
 
@@ -56,6 +61,7 @@ _TERMS = {
 _LEADS = {
     "Error rates": "One threshold for everybody; other targets and rates between groups are in "
     "audit.csv.",
+    "Provenance": "On screen this page has more tables than on paper; audit.csv has all figures.",
     "Does the norm matter here?": "The norm of a mated pair is the lesser of its two, at the "
     "threshold of the lowest target that leaves room for 30 false matches.",
 }
@@ -102,22 +108,30 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
     drawings, files, shown = {}, {}, dict(tables(audit))
     for name, figure, caption in pictures(audit):
         files[f"{name}.svg"] = draw(figure, "svg")
-        drawings[name] = Drawing(data_uri("image/svg+xml", files[f"{name}.svg"]), caption, caption)
+        place = "all_rates" if name == "rates" else name
+        drawings[place] = Drawing(data_uri("image/svg+xml", files[f"{name}.svg"]), caption, caption)
 
     def block(*wanted: str) -> list[Any]:
         there = ((shown.get(name), drawings.get(name)) for name in wanted)
         return [piece for pieces in there for piece in pieces if piece is not None]
 
-    parts = {
-        "Groups": [*block("groups", "norms"), *_listed(_left_out(audit))],
-        "How far the groups lie apart": block("apart"),
-        "Error rates": block("rates"),
+    lines = [
+        FindingLine(one.said, "", "", one.conclusion, "", f"{one.detail}{' [E]' * one.exploratory}")
+        for one in audit.findings
+    ]
+    more = [f"{one.text}." for one in audit.findings[_FIRST:]]
+    printed = {
+        "Error rates": [*_listed(more), *([shown["rates"]] if "rates" in shown else [])],
+        "Groups": [*block("groups"), *_listed(_left_out(audit))],
+        "Limitations": _listed(audit.caveats[len(BESIDE) :]),
+        "Provenance": _listed([*_provenance(audit), f"Command: {command}"]),
+    }
+    on_screen = {
+        "How far the groups lie apart": block("apart", "norms", "all_rates"),
         "Does the norm matter here?": block("norm_and_errors"),
         "Identification": block("searches"),
         "Against the baseline": [*block("changes"), *(_listed(READING) * ("changes" in shown))],
-        "Limitations": _listed(audit.caveats),
         "Terms": [Terms(_TERMS)],
-        "Provenance": _listed([*_provenance(audit), f"Command: {command}"]),
     }
     leads = {**_LEADS, "Identification": str(audit.facts["searches"])}
     page = Page(
@@ -125,14 +139,17 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         f"{', '.join(audit.groupings)}",
         verdict=verdict(audit.findings),
         lead=f"{lead(audit)}. {' '.join(group_sizes(audit))}",
-        findings=[
-            FindingLine(
-                one.said, "", "", one.conclusion, "", f"{one.detail}{' [E]' * one.exploratory}"
-            )
-            for one in audit.findings
+        findings=lines[:_FIRST],
+        headline=[
+            Terms(dict(zip(BESIDE, audit.caveats, strict=False))),
+            *block("headline"),
+            *_listed(audit.warnings, "notes"),
         ],
-        headline=[*block("headline"), *_listed(audit.warnings, "notes")],
-        sections=[Section(name, what, leads.get(name, "")) for name, what in parts.items() if what],
+        sections=[
+            Section(name, what, leads.get(name, ""), name in printed)
+            for name, what in {**printed, **on_screen}.items()
+            if what
+        ],
         banner=audit.banner,
     )
     return {PAGE: page.render().encode(), **files}
@@ -154,14 +171,18 @@ def group_sizes(audit: Audit) -> list[str]:
     """Say how large the groups of each attribute are, before anything is found of them."""
     said = []
     for grouping, groups in audit.facts["groups"].items():
-        sizes = []
+        sizes = {}
         for group in groups["shown"]:
             where = {"grouping": grouping, "group": group}
             count = names.value_of(audit.rows, names.SUBJECTS, **where)
             unit = "subjects" if count is not None else "sides of pairs"
             total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
-            sizes.append(f"{group} {int(total if count is None else count):,} {unit}")
-        said.append(f"{grouping}: {', '.join(sizes)}.")
+            sizes[group] = int(total if count is None else count)
+        told = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
+        if len(sizes) > _MOST_SIZES:
+            ends = f"{min(sizes.values()):,} to {max(sizes.values()):,}"
+            told = f"{len(sizes)} groups of {ends} {unit}"
+        said.append(f"{grouping}: {told}.")
     return said
 
 
@@ -341,7 +362,7 @@ def _provenance(audit: Audit) -> Iterator[str]:
 
 
 def print_audit(audit: Audit, console: Any) -> None:
-    """Print findings and tables, as fits 80 columns."""
+    """Print tables and, at the end, findings, as fits 80 columns."""
     console.print(f"{lead(audit)}; labels: {'; '.join(audit.facts['label_sources'])}", style="bold")
     if audit.banner:
         console.print(audit.banner, style="bold red")
@@ -349,9 +370,6 @@ def print_audit(audit: Audit, console: Any) -> None:
         console.print(line, style="yellow")
     for line in group_sizes(audit):
         console.print(line)
-    console.print()
-    for finding in audit.findings:
-        console.print(f"• {finding.text}")
     for name, table in tables(audit):
         console.print()
         if name == "searches":
@@ -359,6 +377,11 @@ def print_audit(audit: Audit, console: Any) -> None:
         console.print(table.terminal())
     for warning in audit.warnings:
         console.print(f"note: {warning}", style="yellow")
+    console.print(f"\n{verdict(audit.findings)}", style="bold")
+    for one in audit.findings:
+        console.print(f"• {one.said}" + f" ({one.detail})" * (one.conclusion == of_test(None)))
+    for about, said in zip(BESIDE, audit.caveats, strict=False):
+        console.print(f"{about}. {said}", style="dim")
 
 
 def card_section(audit: Audit) -> str:

@@ -66,6 +66,8 @@ class Finding:
     """What it rests on, its p-value, and what would have been detected or why that is unknown."""
     exploratory: bool
     """Whether it is anything but the one test declared in advance; marked E."""
+    ratio: float | None = None
+    """Of the rates of two groups, the larger first except in searches; None of other figures."""
 
     @property
     def text(self) -> str:
@@ -82,7 +84,7 @@ class Audit:
     rows: pd.DataFrame
     """All figures, see `facerec.fairness.rows`."""
     findings: tuple[Finding, ...]
-    """At most eight, those on the first attribute first."""
+    """At most eight, the largest ratio that is detected first."""
     warnings: tuple[str, ...]
     """What a reader must know of these data, one sentence each."""
     caveats: tuple[str, ...]

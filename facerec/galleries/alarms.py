@@ -31,7 +31,7 @@ from facerec.galleries.impostor_tail import (
 from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms
 
-FEWEST = 20
+FEWEST = 30
 """People among whom somebody can be told to stand out."""
 
 
@@ -77,14 +77,8 @@ def find_alarms(
             chance = hits.sum() / (len(known.scores) * known.entry_subjects.size)
             named |= accept(binom.logsf(hits - 1, len(known.scores), chance), OVERLAP_SHARE)
             reached = hits
-    chosen = named[asked]
-    asked, other = asked[chosen], near.entries[: len(asked), 0][chosen]
-    found = pd.DataFrame(
-        {
-            "subject": names[asked],
-            "other": names[other],
-            "cosine": np.einsum("nd,nd->n", templates[asked], templates[other]),
-            "reached": reached[asked],
-        }
-    )
-    return found.assign(threshold=threshold).sort_values("cosine", ascending=False, kind="stable")
+    other = near.entries[:, 0]
+    cosine = np.einsum("nd,nd->n", templates[rows], templates[other])
+    found = pd.DataFrame({"subject": names[rows], "other": names[other], "cosine": cosine})
+    found = found.assign(reached=reached[rows], threshold=threshold)[: len(asked)][named[asked]]
+    return found.sort_values("cosine", ascending=False, kind="stable")

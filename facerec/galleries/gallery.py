@@ -625,5 +625,4 @@ class Gallery:
             MissingExtraError: pyarrow is not installed.
             DatasetError: the file cannot be written.
         """
-        columns = {name: getattr(self, name) for name in ("images", "enrolled", "expires")}
-        export_table(Path(path), self.subjects, self.templates, columns, self.space)
+        export_table(Path(path), {name: getattr(self, name) for name in COLUMNS}, self.space)

@@ -13,13 +13,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import DatasetError, MetricError, MissingExtraError
+from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
+from facerec.libraries import Library
 from facerec.names import same_names
 from facerec.npz import read_arrays
 from facerec.verification.unit_rows import row_norms
+
+pa = Library("pyarrow", "'facerec[parquet]'")
+parquet = Library("pyarrow.parquet", "'facerec[parquet]'")
 
 FORMAT = "facerec gallery 2"
 """Of the files that are written; in the first, which is read too, nobody has a date."""
@@ -98,35 +102,24 @@ def _checked(
     return {**arrays, "subjects": same_names(arrays["subjects"]), "expires": days}
 
 
-def export_table(
-    path: Path,
-    subjects: NDArray[np.str_],
-    templates: NDArray[np.float32],
-    about: Arrays,
-    space: Space,
-) -> None:
+def export_table(path: Path, columns: Arrays, space: Space) -> None:
     """Write templates as Parquet, one row a subject, for a database to load.
 
     Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read the
-    table as embeddings), those of ``about``, and ``embedding``, list of float32 of length 1, so
-    that inner product and cosine are one. The file's metadata has the embedding space.
+    table as embeddings), ``images`` int64, ``enrolled`` and ``expires``, and ``embedding``, list of
+    float32 of length 1, so that inner product and cosine are one. The file's metadata has the
+    embedding space.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
         DatasetError: the file cannot be written.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
-        ) from problem
-    names, size = pa.array(subjects.tolist(), pa.string()), templates.shape[1]
-    starts = np.arange(0, templates.size + 1, size)
+    templates, names = columns["templates"], pa.array(columns["subjects"].tolist(), pa.string())
+    starts = np.arange(0, templates.size + 1, templates.shape[1])
     vectors = pa.LargeListArray.from_arrays(starts, pa.array(templates.reshape(-1)))
-    columns = {"image_id": names, "subject_id": names, **about, "embedding": vectors}
-    note = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
+    kept = {name: columns[name] for name in ("images", "enrolled", "expires")}
+    table = {"image_id": names, "subject_id": names, **kept, "embedding": vectors}
+    about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
     with atomic_path(path, DatasetError, private=True) as temporary:
         # Numbers hardly compress, and a dictionary of them is larger than they are.
-        pq.write_table(pa.table(columns, metadata=note), temporary, use_dictionary=False)
+        parquet.write_table(pa.table(table, metadata=about), temporary, use_dictionary=False)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import MissingExtraError
 from facerec.large_arrays import empty, group_blocks
+from facerec.libraries import Library
 from facerec.progress import Progress
 
 if TYPE_CHECKING:  # identification alone needs no torch
     import torch
     from torch import Tensor
+
+faiss = Library("faiss", "'facerec[faiss]', or search with index exact")
 
 BLOCK = 8192
 """Templates in a block: with 64 probes their scores take 2 MiB."""
@@ -153,13 +155,6 @@ class FaissIndex:
     """
 
     def __init__(self, templates: NDArray[np.float32]) -> None:
-        try:
-            import faiss
-        except ImportError as problem:
-            raise MissingExtraError(
-                "searching by faiss needs FAISS; run: pip install 'facerec[faiss]', or search with "
-                "index exact"
-            ) from problem
         count, size = templates.shape
         # k-means wants some dozens of templates a cell.
         cells = max(1, min(round(4 * math.sqrt(count)), count // 39))

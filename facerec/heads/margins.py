@@ -130,14 +130,14 @@ class ArcFace(_Scaled):
     """Margin m added to the target angle, in radians."""
 
     wrap: Literal["fold", "linear", "clamp", "none", "easy"] = "fold"
-    """Rule where θ + m passes π: fold continues the cosine downwards without a jump; linear is
-    cos θ − m·sin m (insightface before December 2022); clamp stops at −1; none is cos(θ + m), which
-    rises again and helps the worst samples (insightface now); easy drops the margin wherever
+    """What happens where θ + m passes π: fold continues the cosine downwards without a jump; linear
+    is cos θ − m·sin m (insightface before December 2022); clamp stops at −1; none is cos(θ + m),
+    which rises again and helps the worst samples (insightface now); easy drops the margin wherever
     cos θ <= 0 (MagFace's option)."""
 
     gradient: Gradient = "exact"
-    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ (insightface
-    and opensphere)."""
+    """Gradient of the margin: exact, or straight_through, which passes it as if ψ were cos θ
+    (insightface and opensphere)."""
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -165,16 +165,16 @@ class CombinedMargin(_Scaled):
     """Factor on the target angle (SphereFace's kind of margin)."""
 
     m2: NonNegative = 0.3
-    """Added to the target angle, in radians (ArcFace's kind)."""
+    """Angle added to the target angle, in radians (ArcFace's kind)."""
 
     m3: NonNegative = 0.2
-    """Taken from the target cosine (CosFace's kind)."""
+    """Number taken from the target cosine (CosFace's kind)."""
 
     wrap: Literal["fold", "clamp", "none"] = "fold"
-    """Rule where m1·θ + m2 passes π; see ArcFace."""
+    """What happens where m1·θ + m2 passes π; see ArcFace."""
 
     gradient: Gradient = "exact"
-    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
+    """Gradient of the margin: exact, or straight_through, which passes it as if ψ were cos θ."""
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -196,7 +196,7 @@ class SphereFace(_Scaled):
     """Factor m on the target angle; 1 is no margin."""
 
     gradient: Gradient = "exact"
-    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
+    """Gradient of the margin: exact, or straight_through, which passes it as if ψ were cos θ."""
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -265,14 +265,14 @@ class SphereFaceR(_Scaled):
     """Factor m on the target angle (v1), divisor of the other angles (v2); 1 is no margin."""
 
     version: Literal["v1", "v2"] = "v2"
-    """v1 changes the target's angle, v2 the angles to all other classes."""
+    """What the margin changes: v1 the target's angle, v2 the angles to all other classes."""
 
     loss_weight: Positive = 50.0
-    """The cross-entropy is multiplied by loss_weight / scale; mind it beside a norm penalty."""
+    """Factor on the cross-entropy, as loss_weight / scale; mind it beside a norm penalty."""
 
     gradient: Gradient = "exact"
-    """exact differentiates; straight_through passes the gradient as if the cosines were unchanged
-    (opensphere)."""
+    """Gradient of the margin: exact, or straight_through, which passes it as if the cosines were
+    unchanged (opensphere)."""
 
     @property
     def loss_factor(self) -> float:
@@ -331,8 +331,8 @@ class AdaFace(NormMargin):
     """Quality of a norm one standard deviation above the mean."""
 
     t_alpha: Share = 0.01
-    """Weight of the new batch in the averages: 0.01, the default of AdaFace's command line; the
-    default of its class, 1.0, compares with the batch alone."""
+    """Weight of the new batch in the averages: 0.01 is what AdaFace's command line sets; 1.0, as in
+    its class, compares with the batch alone."""
 
     def clip(self, norms: Tensor) -> Tensor:
         """Return norms as quality and averages see them, without gradient."""
@@ -387,8 +387,8 @@ class MagFace(NormMargin):
     its argument default is 20."""
 
     wrap: Literal["easy", "linear"] = "easy"
-    """easy drops the margin wherever cos θ <= 0 (MagFace's default); linear is cos θ − m·sin m
-    where θ + m passes π."""
+    """What happens to large angles: easy drops the margin wherever cos θ <= 0 (MagFace's own
+    choice); linear is cos θ − m·sin m where θ + m passes π."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

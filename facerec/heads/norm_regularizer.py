@@ -39,7 +39,8 @@ class _NormPenalty(Checked):
 
     weight: NonNegative
     """Factor η on the penalty. The values used for faces are not public: search it, log-uniform
-    between 1e-4 and 10, and compare with 0. See scale_free for what it is a factor on."""
+    between 1e-4 and 10, and compare with 0. With scale_free it means the same for all embedding
+    sizes and scales."""
 
     p: Literal[1, 2] = 2
     """Power of the deviation from the centre: 2 squared, 1 absolute."""
@@ -53,7 +54,7 @@ class _NormPenalty(Checked):
     it the weight is that of the papers."""
 
     schedule: Literal["constant", "linear"] = "constant"
-    """constant keeps the weight; linear lets it grow from 0 to its full value over the run."""
+    """Course of the weight over the run: constant, or linear growth from 0."""
 
     @property
     def radius(self) -> float:

@@ -57,17 +57,19 @@ class Data(Checked):
     shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'."""
 
     layout: Literal["auto", "records", "folder", "webdataset"] = "auto"
-    """What the path holds; auto takes a folder that has a .rec file in it for records, and one of
+    """What the path holds; with auto a folder that has a .rec file is taken for records, and one of
     .tar files without folders for WebDataset shards."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of the random changes of training images."""
 
     on_error: OnError = "error"
-    """What a damaged record or image does: stop, or be counted, listed and replaced."""
+    """What to do with a damaged record or image: error stops, skip counts, lists and replaces
+    it."""
 
     label_index: CountOrNone | None = None
-    """Which label is the class in records that carry several; by default the first of two."""
+    """Number of the label that is the class, from 0, in records that carry several; by default the
+    first of two."""
 
     subjects: Path | None = None
     """Text file of the subjects to keep, a class name or number a line; by default all."""

@@ -103,6 +103,8 @@ class Section:
     title: str
     blocks: Sequence[Block]
     lead: str = ""
+    on_paper: bool = True
+    """Whether it is printed too."""
 
 
 @dataclass(frozen=True)

@@ -36,21 +36,21 @@ class Bounds(Flags):
     max_batch: Count = 32
     """Images that go through the network together; 1 computes one request after the other."""
     max_wait_ms: NonNegative = 5.0
-    """How long a batch waits at most for images of requests that are on their way."""
+    """Milliseconds that a batch waits at most for images of requests that are on their way."""
     max_queue: Count = 256
     """Images admitted and not yet answered, --max-images at least; beyond that requests get status
     503. As many bodies of one address, and twice as many of all, may be on their way."""
     max_images: Count = 64
     """Images in one request."""
     max_body_bytes: Count = 16 << 20
-    """Size of one request's body; eight times as much of one address may be on its way, and twice
+    """Bytes of one request's body; eight times as much of one address may be on its way, and twice
     that of all."""
     max_pixels: Count = 16_000_000
-    """Pixels of the images of one request together, by their headers."""
+    """Pixels of all images of one request, by their headers."""
     max_people: Count = 100_000
     """People in the gallery; every change writes its whole file."""
     timeout_s: Positive = 30.0
-    """How long a body may take to arrive, and then an answer to be computed."""
+    """Seconds that a body may take to arrive, and then an answer to be computed."""
 
 
 BOUNDS = Bounds()
@@ -68,10 +68,10 @@ class Access:
     allow_origin: tuple[str, ...] = ()
     """Sites whose pages may use the service, for example https://app.example."""
     allow_host: tuple[str, ...] = ()
-    """Names of this service in addresses, beside localhost and where it listens."""
+    """Names by which this service is called in addresses, besides localhost and --host."""
     token_file: Path | None = None
-    """File with the token that whoever changes the gallery must show; its owner alone may read
-    it."""
+    """File with the token that requests which change the gallery must show; its owner alone may
+    read it."""
 
     def __post_init__(self) -> None:
         for origin in self.allow_origin:

@@ -27,7 +27,7 @@ from facerec.statistics.clustered import (
     ClusteredFigure,
     Sums,
 )
-from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.integer[Any]]
@@ -236,7 +236,7 @@ class LikelihoodRatio:
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
-            if name != "_rising"
+            if not name.startswith("_")
         }
 
     def stranger(self, score: float) -> tuple[float, Interval]:
@@ -262,28 +262,31 @@ class LikelihoodRatio:
         grid = np.linspace(self.low, self.high, CELLS)
         return grid, np.maximum.accumulate(spline(grid, self.knots) @ self.coefficients)
 
-    def interval(self, score: float, confidence: float = 0.95) -> Interval:
-        """Return the interval of the log-likelihood ratio of a score, over subjects.
+    def interval(self, score: float) -> Interval:
+        """Return the 95 % interval of the log-likelihood ratio of a score, over subjects.
 
-        Beyond an end it has one limit: the ratio is at least, or at most, that of the end.
-
-        Raises:
-            MetricError: an impossible confidence.
+        Beyond an end it has one limit, the surest of all scores inside: since a higher score never
+        speaks less for one subject, the ratio is at least, or at most, that.
         """
-        check_confidence(confidence)
         if self.effective < MIN_EFFECTIVE:
-            return Interval(-math.inf, math.inf, confidence, "none", "too few subjects")
-        inside = min(max(score, self.low), self.high)
-        terms = spline(np.array([inside]), self.knots)[0]
-        error = math.sqrt(float(terms @ self.covariance @ terms))
-        margin = float(stdtrit(self.effective - 1, (1 + confidence) / 2)) * error
-        centre = float(self.log_ratio(inside))
-        return Interval(
-            -math.inf if score < self.low else centre - margin,
-            math.inf if score > self.high else centre + margin,
-            confidence,
-            "delete-one-subject jackknife of the regression",
-        )
+            return Interval(-math.inf, math.inf, 0.95, "none", "too few subjects")
+        method = "delete-one-subject jackknife of the regression"
+        if score > self.high:
+            return Interval(float(self._surest[0].max()), math.inf, 0.95, method)
+        if score < self.low:
+            return Interval(-math.inf, float(self._surest[1].min()), 0.95, method)
+        low, high = self._limits(np.array([score]))
+        return Interval(float(low[0]), float(high[0]), 0.95, method)
+
+    def _limits(self, scores: Array) -> tuple[Array, Array]:
+        terms = spline(scores, self.knots)
+        errors = np.sqrt(np.einsum("nk,kl,nl->n", terms, self.covariance, terms))
+        margins = float(stdtrit(self.effective - 1, 0.975)) * errors
+        return self.log_ratio(scores) - margins, self.log_ratio(scores) + margins
+
+    @functools.cached_property
+    def _surest(self) -> tuple[Array, Array]:
+        return self._limits(self._rising[0])
 
 
 def _strangers(counts: ScoreCounts) -> Array:

@@ -51,8 +51,8 @@ class Distillation(Checked):
     weight: NonNegative = 1.0
     """Factor on the loss."""
     loss: DistillationKind = "cosine"
-    """cosine: 1 − the cosine to the teacher's embedding; mse: squared distance, norms included;
-    relation: squared difference of the cosines of all pairs of the batch."""
+    """Distance to the teacher: cosine is 1 − the cosine to its embedding; mse the squared distance,
+    norms included; relation the squared difference of the cosines of all pairs of the batch."""
     views: Annotated[int, Limits(0, 10_000)] = 0
     """Fixed augmentations of each image, each embedded by the teacher as the network sees it; epoch
     e shows number e modulo views. 0: the teacher embeds image and mirror image, and whatever else
@@ -62,7 +62,7 @@ class Distillation(Checked):
     network far more than the faces that there are (Beyer et al., CVPR 2022); needs views, and no
     margin beside it."""
     preprocessing: Preprocessing | None = None
-    """What the teacher's pixels must go through, where an .onnx file does not say so itself."""
+    """Preprocessing of the teacher, where an .onnx file does not say so itself."""
     cache: Path = Path("runs/teachers")
     """Folder of the embedding files, which runs with the same teacher and images share."""
 

@@ -29,8 +29,8 @@ class Finetune(Checked):
     as it is, computes as it does in use (evaluation mode) and has no backward pass. None freezes it
     for good."""
     batch_norm: Literal["train", "frozen"] = "train"
-    """Statistics of the batch norms: those of each batch, of which averages are kept; or frozen as
-    they are at the start. Scale and shift of batch norms learn either way."""
+    """Statistics of batch norms: those of each batch, of which averages are kept (train), or frozen
+    as they are at the start. Scale and shift learn either way."""
 
 
 def refuse_single_images(micro_batch: int, batch_norm: bool, config: Finetune) -> None:

@@ -47,14 +47,15 @@ class Init(Checked):
     """What training starts from: by default a seed, else weights that were trained before."""
 
     path: Path | None = None
-    """A run's folder, a .safetensors that facerec wrote, or weights of others (.pth, .ckpt, …).
-    With backbone.name "init" the network is the one in there, and its pixels are prepared as it
-    knows them where preprocessing is left as it is. None draws all weights from the seed."""
+    """Weights to start from: a run's folder, a .safetensors that facerec wrote, or weights from
+    elsewhere (.pth, .ckpt, …); without, all are drawn from the seed. With backbone.name init the
+    network is theirs, and so is the preprocessing unless the recipe sets it."""
     strict: bool = True
-    """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
+    """Every tensor has to fit; with no-strict those that fit by name and shape are taken, and the
+    rest is drawn."""
     head: Literal["fresh", "class_means"] = "fresh"
-    """Class centres: drawn as always, or pointed along the mean of the unit embeddings that the
-    starting network gives of each class's training images, not augmented."""
+    """How class centres start: drawn as always, or each along the mean embedding that the starting
+    network gives of its class's training images, not augmented."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,8 +24,9 @@ class Head(Checked):
     """The class centres."""
 
     center_init: Literal["unit", "normal", "xavier"] = "unit"
-    """How class centres start: unit norm, N(0, 0.01²) as InsightFace, or Xavier normal. The angular
-    step of a centre goes with 1/‖w‖², so this is part of the learning rate."""
+    """How class centres start: with unit norm, drawn from N(0, 0.01²) as InsightFace does, or by
+    Xavier's normal. The angular step of a centre goes with 1/‖w‖², so this is part of the learning
+    rate."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Numbers in the matrix products with all centres; cosines to the own centre, and sums, are
     float32 either way. bf16 is for devices that compute in it."""
@@ -37,9 +38,9 @@ class Head(Checked):
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
     do not decay. 0.1 to 0.3 are published for a million subjects and more."""
     kernel: Literal["auto", "torch", "triton"] = "auto"
-    """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
-    need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
-    faster one; with deterministic, and elsewhere, it is torch."""
+    """What computes the softmax over all centres: operations of torch, or kernels of Triton, which
+    need CUDA and the extra gpu. With auto both are timed on a GPU before the first step and the
+    faster one is taken; with deterministic, and elsewhere, it is torch."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ class Validation(Checked):
     """Verification packs scored during training."""
 
     benches: tuple[str, ...] = ()
-    """Names of packs (lfw, cfp_fp, agedb_30, …); none means no validation."""
+    """Verification packs to score, by name (lfw, cfp_fp, agedb_30, …); without any there is no
+    validation."""
     data: Path | None = None
-    """Folder that holds the packs; by default the places that `facerec verify` looks in."""
+    """Folder that holds the packs; by default FACEREC_DATA and data/ are searched."""
     every_epochs: Count = 1
     """Epochs between two validations; the end of training always has one. They run in bf16 where
     training does."""
@@ -67,8 +69,8 @@ class Checkpoints(Checked):
     """Optimizer steps between two checkpoints; the end of an epoch, SIGTERM and Ctrl-C save one
     too."""
     keep: Count = 2
-    """How many of the last checkpoints to keep. They are written while training goes on, from a
-    copy of the state in main memory: the backbone and this process's class centres, each with its
+    """Number of the last checkpoints to keep. They are written while training goes on, from a copy
+    of the state in main memory: the backbone and this process's class centres, each with its
     optimizer state (iResNet-50 and 93,431 classes with SGD: 0.73 GB in one process)."""
 
 
@@ -82,9 +84,9 @@ class Recipe(Checked):
     retired: ClassVar = ("tensorboard",)
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Literal["shuffle", "balanced"] = "shuffle"
-    """shuffle visits every image once in an epoch, or as often as the weight of its set says;
-    balanced takes subjects in turn, however many images each has, and the images of each in
-    turn."""
+    """Order of images: shuffle visits every image once in an epoch, or as often as the weight of
+    its set says; balanced takes subjects in turn, however many images each has, and the images of
+    each in turn."""
     backbone: Backbone = field(default_factory=Backbone)
     margin: Margin | None = field(default_factory=ArcFace)
     """The head's margin; None has no head and needs no labels, and learns from a teacher alone."""
@@ -98,34 +100,34 @@ class Recipe(Checked):
     validation: Validation = field(default_factory=Validation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     batch_size: Count = 1024
-    """Images per optimizer step over all processes and micro-batches, so that one recipe means the
-    same optimization on any number of processes."""
+    """Images in one optimizer step, over all processes together."""
     accumulation: Count = 1
-    """Micro-batches per optimizer step; the result equals the whole batch, but for batch-norm
-    statistics, which are those of the micro-batch, and AdaFace, whose averages of norms take in one
-    micro-batch after the other."""
+    """Parts that a batch is computed in, to save memory. The result equals that of the whole batch,
+    but for the statistics of batch norms and AdaFace's averages of norms, which take in one part
+    after the other."""
     epochs: Count = 20
     """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
-    a gradient scaler. Penalties are float32; heads have a field of their own."""
+    """Numbers that the backbone computes in: auto is bf16 where the device has it, else fp32; fp16
+    adds a gradient scaler. Penalties are float32; heads have a field of their own."""
     data_parallel: DataParallel = field(default_factory=DataParallel)
     compile: bool | Literal["auto"] = "auto"
-    """torch.compile normalisation and backbone: faster steps after a minute or so of compiling.
-    auto does so on a GPU, but for recomputed activations."""
+    """Use torch.compile for normalisation and backbone: faster steps after a minute or so of
+    compiling. With auto that is so on a GPU, but not with recompute."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
     clip_norm: Positive | None = 5.0
-    """Largest gradient norm of the backbone's parameters together; None does not clip."""
+    """Largest gradient norm of all the backbone's parameters together; None does not clip."""
     deterministic: bool = False
-    """On a GPU, use only cuDNN algorithms that give the same bits every time, instead of the
-    fastest, so that a resumed run can equal one that was never stopped."""
+    """On a GPU, use only algorithms that give the same bits every time, not the fastest, so that a
+    resumed run can equal one that was never stopped."""
     tf32: bool = False
     """On a GPU, round what goes into float32 products, those of the head too, to ten bits (TF32):
     several times faster. bf16 and fp16 are as they are, and validation does without."""
     workers: Annotated[int, Limits(0, 1024)] = 2
-    """Processes per rank that read and decode images; 0 decodes in the training process."""
+    """Processes that read and decode images, for each training process; 0 decodes in the training
+    process itself."""
     log_every: Count = 10
     """Optimizer steps between two lines of metrics.jsonl; an epoch's last step has one as well."""
     logger: str | None = None
@@ -138,9 +140,9 @@ class Recipe(Checked):
     init: Init = field(default_factory=Init)
     finetune: Finetune = field(default_factory=Finetune)
     ema: Rest | None = None
-    """Weight of the moving average of the backbone's weights against the newest ones after a step,
-    such as 0.999; it begins smaller. The average is what is validated and saved as the model; the
-    weights themselves are kept as raw.safetensors. None keeps no average."""
+    """Keep a moving average of the backbone's weights, which is validated and saved as the model
+    (the weights themselves go into raw.safetensors): its weight against the newest ones after a
+    step, such as 0.999; it begins smaller. None keeps no average."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

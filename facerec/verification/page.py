@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,7 @@ def write_report(
         if tables
         else None,
         *(
-            Section(
-                "PairedComparison", [figures_table("", one, remarks_of_differences(comparison))]
-            )
+            Section("Differences", [figures_table("", one, remarks_of_differences(comparison))])
             for comparison, one in zip(comparisons, differences, strict=True)
         ),
         Section("Curves", curves[1:]) if curves else None,
@@ -158,7 +157,11 @@ def _findings(
         there = [each.point for each in result.points if each.point.resolvable]
         told = [point for point in there if point.reliable][-1:] or there[:1]
         best = figures[(figures.figure == "TPR@FPR") & figures.target.isin(p.target for p in told)]
-        detail = " ".join(_texts(best)) if told else ""
+        detail = ""
+        if told:
+            value, one = " ".join(_texts(best)[1:3]), Fraction(told[0].target)
+            detail = f"{value} of people recognised where {one.numerator:,} in "
+            detail += f"{one.denominator:,} strangers is accepted (TPR@FPR)"
         if result.failures:
             detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
         people = f"of {result.subjects:,} subjects" if result.subjects else "of unknown subjects"

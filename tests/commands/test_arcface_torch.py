@@ -11,7 +11,7 @@ import torch
 
 from facerec.backbones import Backbone, is_backbone
 from facerec.backbones.registry import ALIASES
-from facerec.commands.arcface_torch import _DEFAULTS, _NONE, _SAME
+from facerec.commands.arcface_torch import _DEFAULTS
 from facerec.commands.recipes import recipe_argument
 from facerec.commands.train import main
 from facerec.heads import CombinedMargin
@@ -97,7 +97,6 @@ def test_every_field_is_named_and_no_key_is_shown(
         assert name in said
     assert "secret" not in said and recipe.log_every == 7
     assert recipe.margin == CombinedMargin(64.0, 1.0, 0.3, 0.2)
-    assert not set(_SAME) & set(_NONE)
     monkeypatch.setenv("RANK", "1")
     recipe_argument("train", ["--from-arcface-torch", str(path)])
     assert not capsys.readouterr().out
@@ -108,25 +107,17 @@ def test_every_field_is_named_and_no_key_is_shown(
     [
         ("config.lr = open('ran', 'w')", "config.lr"),
         ("config.update(lr=0.1)", "config.update"),
-        ("config.batch_size = gpus * 96", "gpus * 96"),
         ("config.rec = 'a' * 10**9", "config.rec"),
-        ("config.lr = 1 / 0", "config.lr"),
         ("config.network = 'r2060'", "r2060"),
-        ("config.optimizer = 'lion'", "lion"),
         ("config.num_epoch = 'ten'", "epochs"),
         ("config.margin_list = (1.0, 0.5)", "margin_list"),
         ("config.lr = [", "never closed"),
     ],
 )
 def test_a_line_that_cannot_be_translated_is_named_and_not_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: Callable[..., str],
-    line: str,
-    word: str,
+    tmp_path: Path, refused: Callable[..., str], line: str, word: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    sentence = refused(main, "--from-arcface-torch", write(Path("c.py"), FACES + line))
+    sentence = refused(main, "--from-arcface-torch", write(tmp_path / "c.py", FACES + line))
     assert "c.py" in sentence and "line 14" in sentence and word in sentence
     assert not Path("ran").exists()
 

@@ -108,8 +108,8 @@ def test_the_smallest_target_that_all_groups_carry_heads(
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
     scores_main(flags)
     text = " ".join(capsys.readouterr().out.split())
-    assert "for 1 in 100, 2.9 % of the impostor pairs of women and 0.83 % of those of men" in text
-    assert ": 3.52 times [" in text and "at FMR 1e-2" in text
+    assert "29 of 1,000 strangers recorded as women and 8 of 1,000 as men are accepted: 3.5" in text
+    assert "at FMR 1e-2" in text
     assert "FMR, threshold for 1e-2" in Path("out/model_card_section.md").read_text()
 
 

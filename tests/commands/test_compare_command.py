@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,25 +33,11 @@ recipe = comparison(Path({images!r}), trials=2)
 """
 
 
-LOSSES = """
-import torch
-from torch.nn.functional import normalize
-from facerec.comparison import searched
-
-class Spread(torch.nn.Module):
-    search = {"margin": searched(0.2, 0.0, 1.0)}
-
-    def __init__(self, margin=0.2):
-        super().__init__()
-        self.margin = margin
-
-    def forward(self, embeddings, labels):
-        cosines, same = normalize(embeddings) @ normalize(embeddings).T, labels[:, None] == labels
-        return torch.where(same, 1 - cosines, (cosines - self.margin).clamp(min=0)).square().mean()
-
-class Undefined(torch.nn.Module):
-    def forward(self, embeddings, labels):
-        return embeddings.sum() * float("nan")
+PAGE = (REPOSITORY / "docs" / "comparison.md").read_text(encoding="utf-8")
+(SPREAD,) = re.findall(r"```python\n(import torch.*?)```", PAGE, re.DOTALL)
+LOSSES = f"""{SPREAD}
+def undefined(embeddings, labels):
+    return embeddings.sum() * float("nan")
 
 def per_sample(embeddings, labels):
     return embeddings.sum(dim=1)
@@ -146,7 +133,7 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
     command = [str(recipe), "--losses", "Triplet", own, "--out", str(tmp_path / "out"), "--smoke"]
     main([*command, "--processes", "2"])
     # The two seeds of the recipe are too few, whatever the shorter run has.
-    assert "without --smoke: with 2 seeds" in capsys.readouterr().out
+    assert "without --smoke: 2 seeds cannot decide 1 pair" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {arm["arm"]: list(arm["setting"]) for arm in results["arms"]} == {
         "Triplet": ["loss.margin"],
@@ -162,8 +149,8 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "mine.py: has no nothing; it has Spread, Undefined, per_sample, Needs"),
-        ("Undefined", "mine.py:Undefined is nan"),
+        ("nothing", "mine.py: has no nothing; it has Spread, undefined, per_sample, Needs"),
+        ("undefined", "mine.py:undefined is nan"),
         ("per_sample", "returns tensor(["),
         ("Needs", "cannot be made (TypeError"),
         ("number", "mine.py:number: 3 cannot be called"),

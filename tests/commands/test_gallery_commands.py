@@ -75,6 +75,25 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
     assert len(calibration.scores) == 400 and calibration.entry_subjects.size == 58
 
 
+def test_expiry_and_alarms(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    enroll.main(["enrol.npz", "--gallery", "g.npz", "--expires", "2999-12-31"])
+    assert "false alarms" not in capsys.readouterr().out
+    gallery = Gallery.read("g.npz")
+    assert str(gallery.expires[0]) == "2999-12-31"
+    gallery.expires[:2] = np.datetime64("2020-01-01")
+    gallery.write("g.npz")
+    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.7", "--json", "a.json"])
+    assert "2 of 60 people" in capsys.readouterr().out
+    found = json.loads(Path("a.json").read_text())
+    assert found["gallery"]["expired"] == 2 and found["gallery"]["people"] == 58
+    assert [answer["subject"] for answer in found["answers"][:3]] == [None, None, "p02"]
+    write("twin.npz", workplace[9:10], ["p09 again"])
+    enroll.main(["twin.npz", "--gallery", "g.npz", "--expire"])
+    text = capsys.readouterr().out
+    for said in ("expired: 2 of 60 people", "deleted: p00, p01", "p09 again: cosine", "59 people"):
+        assert said in text
+
+
 def test_more_images_and_failures(
     workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +118,12 @@ def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> No
 def test_refusals(workplace: np.ndarray, refused: Callable[..., str]) -> None:
     assert "no such gallery" in refused(enroll.main, "--gallery", "g.npz", "--delete", "p00")
     assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz")
+    over = ("enrol.npz", "--gallery", "g.npz", "--expires", "2020-01-01")
+    assert "is over" in refused(enroll.main, *over)
+    for day in ("365d", "2027-02-30"):
+        with pytest.raises(SystemExit, match="2"):
+            enroll.main([*over[:-1], day])
+    assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz", "--expires", "2999-01-01")
     assert "in .npz" in refused(enroll.main, "enrol.npz", "--gallery", "g.parquet")
     enroll.main(["enrol.npz", "--gallery", "g.npz"])
     before = Path("g.npz").read_bytes()

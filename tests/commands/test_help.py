@@ -12,7 +12,7 @@ from facerec.commands.main import COMMANDS
 from facerec.recipe import load_recipe
 from facerec.training import Recipe
 
-OPTION = re.compile(r"^  (-{1,2}\S.*?|[A-Z]{2,})(?:  +(.*))?$")
+OPTION = re.compile(r"^  (-{1,2}\S.*?|\[?[A-Z]+\]?)(?:  +(.*))?$")
 """A flag or a positional, and the beginning of what is said of it where that fits beside it."""
 
 

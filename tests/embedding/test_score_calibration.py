@@ -64,7 +64,7 @@ def test_a_ratio_below_one_speaks_for_two(
 ) -> None:
     found = Evidence(ratio, low, high, 1 / 52_000, (1 / 91_000, 1 / 31_000), "calibrated on …")
     assert words in str(found)
-    assert "1 stranger in 52,000 [31,000, 91,000]" in str(found)
+    assert "1 stranger in 52,000 [31,000, 91,000] scores as high" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,19 +103,20 @@ def test_rows_hold_what_was_counted(found: Audit) -> None:
 
 
 def test_findings_are_sentences_made_of_the_rows(found: Audit) -> None:
-    first, *others = found.findings
-    assert 2 <= len(others) <= 7 and not first.exploratory and all(o.exploratory for o in others)
+    (first,) = (one for one in found.findings if not one.exploratory)
+    others = [one for one in found.findings if one.exploratory]
+    assert 2 <= len(others) <= 7
     eta2 = names.value_of(found.rows, names.ETA2, grouping="race")
     assert eta2 is not None and first.said.startswith(f"{100 * eta2:.2g} % [")
     assert first.conclusion == "difference detected" and "longest in Amber" in first.detail
     target = heading(found.rows, "race", "FMR")
     rates = names.select(found.rows, "FMR", grouping="race", target=str(target))
     rates = rates[rates["group"] != "all groups"].sort_values("value")
-    line = next(finding for finding in others if "impostor pairs of" in finding.said)
+    line = next(finding for finding in others if "strangers" in finding.said)
     high, low = rates.iloc[-1], rates.iloc[0]
-    assert f"of the impostor pairs of {high.group} and" in line.said
+    assert f"recorded as {high.group} and" in line.said
     assert f"{high.value / low.value:.3g} times [" in line.said
-    assert f"{high.group} {int(high.numerator):,}/{int(high.denominator):,}" in line.detail
+    assert f"({int(high.numerator):,}/{int(high.denominator):,})" in line.detail
     assert sum("From the baseline" in finding.said for finding in found.findings) >= 1
 
 
@@ -215,6 +219,63 @@ def test_pairs_of_nobody_known_are_independent(tmp_path: Path) -> None:
     assert not found.rows["figure"].str.contains("norm").any()
     page = page_files(found, "x")["audit.html"].decode()
     assert "norm audit is impossible" in page and "Does the norm matter" not in page
+
+
+RATES = {
+    "far apart": {"A": (150, 1000), "B": (60, 1000)},
+    "equal": {"A": (100, 1000), "B": (100, 1000)},
+    "rare": {"A": (60, 9000), "B": (12, 9000)},
+    "none in one": {"A": (40, 1000), "B": (0, 240)},
+    "few pairs": {"A": (30, 60), "B": (90, 1000)},
+    "three": {"A": (150, 1000), "B": (60, 1000), "C": (90, 1000)},
+}
+"""False non-matches of mated pairs in each group."""
+
+
+@pytest.mark.parametrize("case", list(RATES))
+def test_a_sentence_counts_people_as_the_rows_do(tmp_path: Path, case: str) -> None:
+    mated = RATES[case] | {"few": (3, 3)}
+    races, same, scores = [], [], []
+    for race, (errors, pairs) in mated.items():
+        races += [race] * (pairs + (2 if race == "few" else 2000))
+        same += [1] * pairs + [0] * (len(races) - len(same) - pairs)
+        scores += [-0.9] * errors + [0.9] * (pairs - errors)
+        scores += np.linspace(-1, 0, len(same) - len(scores)).tolist()
+    scored = write_scores(
+        tmp_path / "s.csv", "label,score,race", *map(np.array, (same, scores, races))
+    )
+    settings = replace(FAST, targets=("1e-1",), replicates=200)
+    document = audit_scores(scored, ("race",), name="s.csv", settings=settings).to_json("", [])
+    rows = {(row["figure"], row["group"]): row for row in document["rows"]}
+    assert [one["said"] for one in document["findings"] if "few" in one["text"]] == []
+    (line,) = (one for one in document["findings"] if "are rejected" in one["said"])
+    told = re.findall(r"(at most )?([\d,]+)(?: \w+ in| in| of) ([\d,.]+).*? as (\w)", line["said"])
+    assert [group for *_, group in told] == ["A", "B"] or case == "equal"
+    for bound, count, of, group in told:
+        row = rows["FNMR", group]
+        share = float(count.replace(",", "")) / float(of.replace(",", ""))
+        assert share == pytest.approx(row["high"] if bound else row["value"], rel=0.1)
+        assert f"({row['numerator']:,}/{row['denominator']:,})" in line["detail"]
+    ratio = rows["FND (FNMR max/min)", ""]
+    assert line["ratio"] == ratio["value"]
+    if ratio["value"] is None:
+        assert line["said"].endswith("cannot tell how many times") and case == "none in one"
+    elif rows["p of FND (FNMR max/min)", ""]["value"] >= 0.05:
+        assert line["said"].endswith(f"cannot tell, between 1 and {ratio['high']:.3g} times")
+    else:
+        limits = f"[{ratio['low']:.3g},\N{NO-BREAK SPACE}{ratio['high']:.3g}]"
+        assert line["said"].endswith(f"{ratio['value']:.3g} times {limits}")
+        assert line is document["findings"][0]
+    assert (case == "equal") == (line["conclusion"] == "none detected at this precision")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium prints the page")
+def test_the_page_is_printed_on_two_sheets(plain: Audit, tmp_path: Path) -> None:
+    page = write_audit(tmp_path / "out", plain, "facerec audit").as_uri()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={tmp_path / 'a.pdf'}"]
+    subprocess.run(["chromium", *flags, page], check=True, capture_output=True, timeout=120)
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / "a.pdf").read_bytes())) == 2
 
 
 @pytest.mark.parametrize("columns", ["race_1,race_2", "bio_ref_race,bio_probe_race", ""])

@@ -161,13 +161,13 @@ def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) ->
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[west] += (0.5 * length * noise)[west].astype(np.float32)
     found = search(embeddings, joined, plan)
-    said = [line.said for line in findings_of(found, ["region"]) if "FNIR" in line.said]
+    said = [line.said for line in findings_of(found, ["region"]) if "FNIR" in line.detail]
     ratio = one(found, names.ratio_of("FNIR", "east"), "west", f"3e-1 of {EVERYBODY}")
     assert ratio.low > 1 and len(said) == 1 and f"{ratio.value:.3g} times [" in said[0]
     # Groups drawn by chance differ by nothing that is detected.
     by_chance = replace(joined.groupings[0], codes=joined.subjects % 2)
     found = search(embeddings, replace(joined, groupings=(by_chance,)), plan)
-    assert not [line for line in findings_of(found, ["region"]) if "Searched" in line.said]
+    assert not [line for line in findings_of(found, ["region"]) if "In a search" in line.said]
 
 
 def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from helpers.calibrations import toy_calibration
 
 from facerec.embedding import Embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError, ModelError
-from facerec.galleries import Gallery, Space
+from facerec.galleries import Gallery, Space, find_alarms
 from facerec.galleries import gallery as module
 
 SHA = "ab" * 32
@@ -363,6 +364,67 @@ def test_parquet_has_a_row_a_template(tmp_path: Path) -> None:
     again = read_embeddings(tmp_path / "g.parquet")
     assert again.subjects.tolist() == names
     np.testing.assert_array_equal(again.vectors, found.templates)
+
+
+# --- expiry and alarms -------------------------------------------------------------------------
+
+YESTERDAY = np.datetime64("now", "D") - 1
+
+
+@pytest.mark.parametrize("index", ["exact", "faiss"])
+def test_who_has_expired_is_as_good_as_deleted(tmp_path: Path, index: Any) -> None:
+    if index == "faiss":
+        pytest.importorskip("faiss")
+    vectors, names = people(60)
+    found, without = gallery(vectors, names), gallery(vectors, names)
+    found.calibrate()
+    without.calibrate()
+    found.expires[[0, 7, 59]] = YESTERDAY
+    found.expires[5] = YESTERDAY + 1  # today is a last day
+    without.delete(*(names[row] for row in (0, 7, 59)))
+    found.write(tmp_path / "g.npz")
+    again = Gallery.read(tmp_path / "g.npz")
+    assert again.expired.tolist() == [0, 7, 59]
+    for options in ({"fpir": "0.2"}, {"threshold": 0.5}, {}):
+        some = [g.identify(vectors, index=index, **options) for g in (found, again, without)]
+        assert list(some[0]) == list(some[1]) == list(some[2])
+        assert some[0].fpir == some[1].fpir == some[2].fpir
+    # Whoever is enrolled with a new day is found again; without one, the old day stays.
+    found.enroll(embeddings(vectors[:8], names[:8]))
+    assert found.identify(vectors[:1], threshold=0.9)[0].subject is None
+    found.enroll(embeddings(vectors[:1], names[:1]), expires=date(2999, 1, 1))
+    assert found.identify(vectors[:1], threshold=0.9)[0].subject == names[0]
+
+
+def test_dates_in_files(tmp_path: Path) -> None:
+    vectors, names = people(6)
+    found, path = gallery(vectors, names), tmp_path / "g.npz"
+    assert (abs(np.datetime64("now") - found.enrolled) < np.timedelta64(60, "s")).all()
+    found.write(path)
+    assert (Gallery.read(path).enrolled == found.enrolled).all()
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, "expires": np.full(6, "soon")})
+    with pytest.raises(DatasetError, match="'expires'"):
+        Gallery.read(path)
+    # Of the first format, in which nobody has a date.
+    arrays["note"] = np.array(str(arrays["note"]).replace("gallery 2", "gallery 1"))
+    np.savez(path, **{name: arrays[name] for name in arrays if name not in ("enrolled", "expires")})
+    old = Gallery.read(path)
+    assert np.isnat(old.enrolled).all() and old.current() is old
+
+
+def test_one_person_under_two_names_and_a_lamb_are_named() -> None:
+    vectors, names = people(400, size=64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert not len(find_alarms(gallery(vectors, names), names))
+    twin = vectors[0] + 0.09 * people(1, size=64, seed=5)[0]
+    lamb = vectors[1:5].sum(axis=0, keepdims=True)
+    found = gallery(np.concatenate([vectors, twin, lamb]), [*names, "twin", "lamb"])
+    found.recalibrate()
+    alarms = find_alarms(found, ["lamb", "twin", "person 9"]).set_index("subject")
+    assert sorted(alarms.index) == ["lamb", "twin"] and alarms.other["twin"] == "person 0"
+    reached = found.templates[:-1] @ found.templates[-1] >= alarms.threshold["lamb"]
+    assert alarms.reached["lamb"] == reached.sum() > 1
 
 
 # --- names in two Unicode forms ---------------------------------------------------------------

@@ -58,8 +58,14 @@ def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
         again = client.post("/v1/delete", files=form(subject="Jérôme"))
         assert again.status_code == 404 and "Jérôme" not in again.text
         assert "Jérôme" not in client.get("/metrics").text
-    with serve(keep(threshold=0.9)) as client:  # another service goes on with the file
+    file = keep(threshold=0.9)
+    with serve(file) as client:  # another service goes on with the file
         assert client.post("/v1/identify", files=images(2)).json()["answers"][0]["subject"] == "b"
+        client.post("/v1/enroll", files=images(1, subject="c"))
+        file.gallery.expires[:1] = "2020-01-01"  # while it runs
+        found = client.post("/v1/identify", files=images(2)).json()
+        assert found["answers"][0]["subject"] is None
+        assert (found["people"], found["expired"]) == (1, 1)
 
 
 def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any) -> None:

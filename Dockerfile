@@ -1,5 +1,5 @@
 # The service, on CPUs. The model is mounted:
-#   docker build --tag facerec .
+#   docker build --tag facerec --build-arg TORCH_INDEX=… .    # PyTorch's index of builds for CPUs
 #   docker run --publish 127.0.0.1:8000:8000 --volume "$PWD/runs/NAME/export:/model:ro" facerec
 FROM python:3.12-slim
 
@@ -9,10 +9,13 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgl1 libglib2.0-0 \
     && rm -rf /var/lib/apt/lists/*
 
+# Without it PyTorch comes with CUDA, which takes gigabytes.
+ARG TORCH_INDEX=""
+ENV PIP_EXTRA_INDEX_URL=$TORCH_INDEX
 WORKDIR /source
 COPY . .
-# PyTorch without CUDA, of the release that constraints.txt pins.
-RUN pip install --no-cache-dir --constraint constraints.txt \
+# PyTorch of the release that constraints.txt pins.
+RUN pip install --no-cache-dir --constraint constraints.txt '.[onnx,serve]' \
     && useradd --uid 1000 --create-home facerec
 
 USER 1000

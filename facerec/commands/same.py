@@ -38,7 +38,7 @@ def same(
     Args:
         a: a photo.
         b: another photo.
-        model: a run folder, a bundle, a .safetensors or .onnx file; by default the newest run
+        model: a run, a bundle, .safetensors, .onnx or hf://OWNER/NAME; by default the newest run
             under runs/.
         threshold: cosine (−1 to 1) from which on two faces are taken for one person.
         fpr: in place of --threshold: share of pairs of different people that may be taken for one

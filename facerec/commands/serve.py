@@ -63,7 +63,7 @@ def serve(
     token. There is no other access control: put the service behind a proxy that has one.
 
     Args:
-        model: a bundle, an .onnx or .safetensors file, or the folder of a run.
+        model: a bundle, an .onnx or .safetensors file, the folder of a run, or hf://OWNER/NAME.
         host: address to listen on; 0.0.0.0 takes all.
         port: port to listen on; 0 takes a free one.
         threshold: cosine (−1 to 1) from which on two faces are one person's; by default the

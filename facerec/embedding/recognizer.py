@@ -395,7 +395,8 @@ def load(
     """Load a model to embed and compare faces with.
 
     Args:
-        path: a bundle, an ``.onnx`` or ``.safetensors`` file, or the folder of a run.
+        path: a bundle, an ``.onnx`` or ``.safetensors`` file, the folder of a run, or
+            ``hf://OWNER/NAME@REVISION`` on the Hugging Face Hub.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``; one that is not there is refused, and
             ``repr`` names the one in use.
         flip: see `FaceRecognizer`.

@@ -45,6 +45,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_a_whole_bundle(bundle: Path) -> None:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(FILES.items())}
+    (bundle / "README.md").write_bytes(b"of people, who edit it")
     assert check_sums(bundle) == sums
     assert bundle_file(bundle) == (bundle / "model.onnx", sums["model.onnx"])
     small = "variants/int8.onnx"

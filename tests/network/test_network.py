@@ -117,7 +117,8 @@ import importlib.util
 import onnxruntime
 if importlib.util.find_spec("openvino"):
     import openvino
-for package in ("insightface", "optuna", "pytorch_metric_learning", "torch.utils.tensorboard"):
+others = ("insightface", "optuna", "huggingface_hub", "pytorch_metric_learning")
+for package in (*others, "torch.utils.tensorboard"):
     if importlib.util.find_spec(package.split(".")[0]):
         __import__(package)
 print("used")

@@ -137,9 +137,9 @@ class Population:
             same.append(np.einsum("nd,nd->n", one, other))
             different += [np.einsum("nd,nd->n", one, np.roll(other, k, 0)) for k in (1, 7, 100)]
         figures = sort_scores(np.concatenate(same), np.concatenate(different))
-        truth = {"AUC": figures.auc(), "EER": figures.eer_step().rate}
+        truth = {"AUC": figures.roc.auc(), "EER": figures.roc.eer_step().rate}
         for target in TARGETS:
-            point = figures.tpr_at_fpr(target)
+            point = figures.roc.tpr_at_fpr(target)
             truth[f"TPR@FPR={target}"], truth[f"FMR {target}"] = point.tpr, point.threshold
         for rate in (0.05, 0.01):
             truth[f"FNMR {rate}"] = float(np.quantile(figures.mated, rate))
@@ -166,7 +166,7 @@ class Population:
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
         scored, _ = pairs.comparisons(scores, np.ones(scores.size, bool))
-        points = {f"TPR@FPR={target}": scored.figures.tpr_at_fpr(target) for target in TARGETS}
+        points = {f"TPR@FPR={target}": scored.figures.roc.tpr_at_fpr(target) for target in TARGETS}
         found = {
             name: (scored.tpr_interval(point), truth[name])
             for name, point in points.items()
@@ -269,7 +269,7 @@ def _independent_trial(
     scored = ScoredComparisons.of(scores, np.arange(scores.size) < mated.size)
     found = {}
     for target, threshold in family.thresholds.items():
-        point = scored.figures.tpr_at_fpr(target)
+        point = scored.figures.roc.tpr_at_fpr(target)
         if not point.resolvable:
             continue
         few = "" if point.false_accepts >= 10 else ", fewer than 10 false accepts"

@@ -314,7 +314,7 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
     if pairs.folds is not None:
         _, right = held_out(scored, pairs.folds)
         figures["accuracy",] = figure(scored.mean(right))
-    for point in map(scored.figures.tpr_at_fpr, shared.targets):
+    for point in map(scored.figures.roc.tpr_at_fpr, shared.targets):
         few = f"not resolvable with {point.non_mated:,} different pairs"
         lacking = _Figure(None, np.empty(0), count, few)
         found = figure(scored.tpr(point)) if point.resolvable else lacking

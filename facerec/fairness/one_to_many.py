@@ -298,8 +298,8 @@ def _by_group(
         shares = {}
         for name, inside in _members(grouping, of_search):
             at = among & inside
-            of_search_at = searches.subject[at], entry[at], placed, searches.gallery[at]
-            shares[name] = search_share(events[at], *of_search_at) if at.any() else None
+            probes = searches.subject[at]
+            shares[name] = search_share(events[at], probes, entry[at], placed) if at.any() else None
         for name, share in shares.items():
             yield names.row(grouping.name, figure, names.rate(share, "no search"), name, where)
             if name not in (reference, EVERYBODY):

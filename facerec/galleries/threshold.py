@@ -36,6 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredFigure
+from facerec.statistics.identification import count_equal
 from facerec.statistics.operating_points import Rate, between, just_above, parse_rate
 
 DEPTH = 64
@@ -143,9 +144,7 @@ class Calibration:
     @cached_property
     def eligible(self) -> NDArray[np.int64]:
         """Entries that each probe may meet, ``(P,)``: those of other subjects."""
-        who, counts = np.unique(self.entry_subjects, return_counts=True)
-        at = np.minimum(np.searchsorted(who, self.probe_subjects), max(who.size - 1, 0))
-        own = np.where(who[at] == self.probe_subjects, counts[at], 0) if who.size else 0
+        own = count_equal(self.probe_subjects, self.entry_subjects)
         return np.asarray(self.entry_subjects.size - own)
 
     @cached_property

@@ -294,17 +294,12 @@ def _strangers(counts: ScoreCounts) -> Array:
     last = int(np.flatnonzero(counts.totals[1])[-1])
     rows = []
     for score in CENTRES[: last + 1 : CELLS // 200]:
-        share = false_match_share(counts, score)
-        interval = share.interval()
-        rows.append((score - 1 / CELLS, share.value, interval.low, interval.high))
+        above = np.where(score <= CENTRES, 1.0, 0.0)
+        sums = counts.sums("non_mated", above)
+        share = float(counts.totals[1] @ above) / sums.total
+        interval = ClusteredFigure.of_kinds(share, [sums]).interval()
+        rows.append((score - 1 / CELLS, share, interval.low, interval.high))
     return np.array(rows)
-
-
-def false_match_share(counts: ScoreCounts, score: float) -> ClusteredFigure:
-    """Return the share of non-mated comparisons whose score is in the cell of a score or above."""
-    above = np.where(np.arange(CELLS) >= cell_of(score), 1.0, 0.0)
-    sums = counts.sums("non_mated", above)
-    return ClusteredFigure.of_kinds(float(counts.totals[1] @ above) / sums.total, [sums])
 
 
 def spline(scores: ArrayLike, knots: Array) -> Array:

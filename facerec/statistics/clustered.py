@@ -149,35 +149,6 @@ class ClusteredFigure:
             cells=sum(kind.cells for kind in kinds),
         )
 
-    @classmethod
-    def from_influences(
-        cls,
-        value: float,
-        influences: ArrayLike,
-        first: ArrayLike,
-        second: ArrayLike,
-        same: ArrayLike | None = None,
-    ) -> ClusteredFigure:
-        """Sum up influences by subject.
-
-        Args:
-            value: the figure.
-            influences: what each comparison adds to the figure's error, ``(N,)``.
-            first: subject or family on one side, ``(N,)`` integers from 0.
-            second: the one on the other side, ``(N,)``.
-            same: whether each comparison is mated, ``(N,)``; by default, whether both are equal.
-        """
-        added = np.asarray(influences, dtype=np.float64)
-        left, right = np.asarray(first), np.asarray(second)
-        mated = left == right if same is None else np.asarray(same, dtype=bool)
-        size = int(max(left.max(), right.max())) + 1
-        kinds = [
-            sum_by_subject(added[kind], left[kind], right[kind], size)
-            for kind in (mated, ~mated)
-            if kind.any()
-        ]
-        return cls.of_kinds(value, kinds)
-
     def _jackknife(self, twice: float) -> float:
         """Return the variance by leaving out one subject at a time, less what counts twice."""
         if self.effective_subjects < MIN_EFFECTIVE or not np.isfinite(self.changes).all():
@@ -266,13 +237,28 @@ class ClusteredShare(ClusteredFigure):
     @classmethod
     def _of(cls, events: float, kind: Sums, crossing: bool) -> ClusteredShare:
         rate = events / kind.total
-        base = ClusteredFigure.of_kinds(rate, [kind])
         return cls(
-            **vars(base),
+            **vars(ClusteredFigure.of_kinds(rate, [kind])),
             events=round(events),
             comparisons=round(kind.total),
             crossing=crossing,
         )
+
+    @classmethod
+    def _counted(
+        cls, events: float, touched: Array, loads: Array, cells: float | None = None
+    ) -> ClusteredShare:
+        """Take events and comparisons by subject.
+
+        With ``cells``, different subjects are compared, and each comparison counts at both.
+        """
+        total = float(loads.sum()) / (1 if cells is None else 2)
+        _check(events, total)
+        rate = events / total
+        squares = events * (1 - rate) / total**2
+        crossing = 0.0 if cells is None else squares
+        kind = Sums((touched - rate * loads) / total, loads, total, squares, crossing, cells or 0.0)
+        return cls._of(events, kind, cells is not None)
 
     @classmethod
     def from_pairs(cls, events: ArrayLike, first: ArrayLike, second: ArrayLike) -> ClusteredShare:
@@ -284,15 +270,10 @@ class ClusteredShare(ClusteredFigure):
             second: the one on the other side, ``(N,)``.
 
         Raises:
-            MetricError: no comparison, or lengths that differ.
+            MetricError: no comparison.
         """
         happened = np.asarray(events, dtype=np.float64)
         left, right = np.asarray(first), np.asarray(second)
-        if happened.ndim != 1 or not happened.shape == left.shape == right.shape:
-            raise MetricError(
-                f"events of shape {happened.shape} need one subject a side each, found shapes "
-                f"{left.shape} and {right.shape}"
-            )
         _check(happened.sum(), happened.size)
         influences = (happened - happened.mean()) / happened.size
         size = int(max(left.max(), right.max())) + 1
@@ -312,21 +293,10 @@ class ClusteredShare(ClusteredFigure):
             comparisons: comparisons of each.
 
         Raises:
-            MetricError: no comparison, or lengths that differ.
+            MetricError: no comparison, or more events than comparisons.
         """
         happened, made = (np.asarray(x, dtype=np.float64) for x in (events, comparisons))
-        if happened.ndim != 1 or happened.shape != made.shape:
-            raise MetricError(
-                f"events of shape {happened.shape} and comparisons of shape {made.shape} must be "
-                "one count per subject"
-            )
-        total, count = made.sum(), happened.sum()
-        _check(count, total)
-        rate = count / total
-        residuals = (happened - rate * made) / total
-        squares = count * (1 - count / total) / total**2
-        kind = Sums(residuals, made, total, squares, 0.0)
-        return cls._of(count, kind, crossing=False)
+        return cls._counted(happened.sum(), happened, made)
 
     @classmethod
     def from_images(
@@ -345,32 +315,28 @@ class ClusteredShare(ClusteredFigure):
                 that have no subject in common.
 
         Raises:
-            MetricError: no comparison, or shapes that differ.
+            MetricError: no comparison.
         """
         left = np.asarray(images, dtype=np.float64)
         right = left if others is None else np.asarray(others, dtype=np.float64)
-        if left.ndim != 1 or events.shape != (left.size, right.size):
-            raise MetricError(
-                f"events of shape {events.shape} do not fit {left.size} and {right.size} "
-                "subjects with images"
-            )
         entries = coo_array(events)
         rows, columns = entries.coords
         counts = entries.data.astype(np.float64)
         if others is None:
-            loads, total = left * (left.sum() - left), (left.sum() ** 2 - (left**2).sum()) / 2
+            loads = left * (left.sum() - left)
         else:
             loads = np.concatenate([left * right.sum(), right * left.sum()])
-            total, columns = left.sum() * right.sum(), columns + left.size
+            columns = columns + left.size
+        total = max(loads.sum() / 2, 1)
         touched = _add(rows, counts, loads.size) + _add(columns, counts, loads.size)
-        rate, possible = counts.sum() / max(total, 1), left[rows] * right[entries.coords[1]]
+        rate, possible = counts.sum() / total, left[rows] * right[entries.coords[1]]
         made = (left**2).sum() * (right**2).sum()
         if others is None:
             made = (made - (left**4).sum()) / 2
         # Σ (e − rate·m)² over all pairs of subjects, most of which have no event.
         squares = (counts**2).sum() - 2 * rate * (counts * possible).sum() + rate**2 * made
-        cells = float(squares) / max(total, 1) ** 2
-        return cls._crossing(float(counts.sum()), touched, loads, float(total), cells)
+        cells = float(squares) / total**2
+        return cls._counted(float(counts.sum()), touched, loads, cells)
 
     @classmethod
     def from_involved(cls, events: int, involved: ArrayLike, images: ArrayLike) -> ClusteredShare:
@@ -382,19 +348,7 @@ class ClusteredShare(ClusteredFigure):
             images: number of images of each, ``(G,)``.
         """
         left = np.asarray(images, dtype=np.float64)
-        total = (left.sum() ** 2 - (left**2).sum()) / 2
-        return cls._crossing(events, np.asarray(involved) * 1.0, left * (left.sum() - left), total)
-
-    @classmethod
-    def _crossing(
-        cls, events: float, touched: Array, loads: Array, total: float, cells: float = 0.0
-    ) -> ClusteredShare:
-        """Take events and comparisons by subject, each counted at both of its subjects."""
-        _check(events, total)
-        rate = events / total
-        squares = events * (1 - rate) / total**2
-        kind = Sums((touched - rate * loads) / total, loads, total, squares, squares, cells)
-        return cls._of(events, kind, crossing=True)
+        return cls._counted(events, np.asarray(involved) * 1.0, left * (left.sum() - left), 0.0)
 
     def by_family(self, family: NDArray[np.integer]) -> ClusteredShare:
         """Return the share with families of people who are related or alike as what is left out.
@@ -458,22 +412,6 @@ def fnmr_interval(errors: ArrayLike, subject: ArrayLike, confidence: float = 0.9
         confidence: coverage, between 0 and 1.
     """
     return ClusteredShare.from_pairs(errors, subject, subject).interval(confidence)
-
-
-def share_interval(
-    events: ArrayLike, first: ArrayLike, second: ArrayLike, confidence: float = 0.95
-) -> Interval:
-    """Return the interval of a share of comparisons, such as the FMR or the accuracy.
-
-    Arguments and errors are those of `ClusteredShare.from_pairs` and `ClusteredShare.interval`.
-
-    Examples:
-        >>> accepted = [True, False, False, True, False, False]
-        >>> interval = share_interval(accepted, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
-        >>> interval.low < 2 / 6 < interval.high
-        True
-    """
-    return ClusteredShare.from_pairs(events, first, second).interval(confidence)
 
 
 def paired_difference(

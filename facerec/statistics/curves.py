@@ -196,7 +196,7 @@ def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]
     accepts = merged.size - first
     false_accepts = non_mated.size - np.searchsorted(non_mated, distinct)
     return RocCurve(
-        _with_rejection(distinct),
+        np.concatenate([[just_above(distinct[0])], distinct]).astype(distinct.dtype),
         np.concatenate([[0], false_accepts]),
         np.concatenate([[0], accepts - false_accepts]),
         non_mated.size,
@@ -223,10 +223,6 @@ def _convex(x: NDArray[np.int64], y: NDArray[np.int64]) -> list[int]:
             kept.pop()
         kept.append(index)
     return kept
-
-
-def _with_rejection(descending: NDArray[np.floating]) -> NDArray[np.floating]:
-    return np.concatenate([[just_above(descending[0])], descending]).astype(descending.dtype)
 
 
 def _dot(first: NDArray[np.int64], second: NDArray[np.int64], bound: int) -> int:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from facerec.errors import MetricError
 from facerec.statistics.operating_points import (
-    RULE_OF_30,
+    OperatingPoint,
     Rate,
     allowed_accepts,
-    parse_rate,
+    operating_point,
     step_threshold,
 )
 
@@ -35,54 +35,10 @@ class Searches:
     gallery: int
     """Entries searched."""
 
-    def __post_init__(self) -> None:
-        mated = self.rank > 0
-        if not (self.best_other.shape == self.mate.shape == self.rank.shape == (mated.size,)):
-            raise MetricError(
-                f"searches need three arrays of one length, found shapes {self.best_other.shape}, "
-                f"{self.mate.shape} and {self.rank.shape}"
-            )
-        odd = np.isnan(self.best_other) | (np.isnan(self.mate) == mated)
-        odd |= (self.rank < 0) | (self.rank > self.gallery)
-        ahead = self.mate > self.best_other
-        odd |= mated & np.where(self.rank == 1, ~ahead & (self.best_other > -np.inf), ahead)
-        if odd.any():
-            first = int(odd.argmax())
-            raise MetricError(
-                f"search {first} has rank {self.rank[first]} among {self.gallery} entries, a mate "
-                f"at {self.mate[first]} and another subject at {self.best_other[first]}, which "
-                "cannot be; a mated search has rank 1 if its mate beats all others, a non-mated "
-                "one has rank 0 and mate NaN"
-            )
-
     @property
     def mated(self) -> NDArray[np.bool_]:
         """Whether the gallery holds the subject of each search, ``(S,)``."""
         return self.rank > 0
-
-
-@dataclass(frozen=True)
-class IdentificationPoint:
-    """TPIR at an FPIR: the threshold of the exact step rule, applied to non-mated searches."""
-
-    target: str
-    """The FPIR asked for, as it was written."""
-    tpir: float
-    """Share of mated searches whose mate is within the rank and at or above the threshold."""
-    threshold: float
-    """A candidate scores at least this; NaN, which nothing reaches, if none may."""
-    fpir_realised: float
-    """Share of non-mated searches with a candidate, never more than the target."""
-    hits: int
-    mated: int
-    false_alarms: int
-    non_mated: int
-    rank: int
-    gallery: int
-    resolvable: bool
-    """Whether the target leaves room for one false alarm at all."""
-    reliable: bool
-    """Whether it leaves room for 30 (Doddington's rule)."""
 
 
 def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -94,16 +50,18 @@ def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray
     return np.where(distinct[indices] == labels, counts[indices], 0)
 
 
-def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> IdentificationPoint:
+def tpir_at_fpir(searches: Searches, fpir: Rate) -> OperatingPoint:
     """Return max { TPIR(t) : FPIR(t) ≤ fpir }: the step rule on the maxima of non-mated searches.
+
+    Its TPR is the TPIR: the share of mated searches whose mate is first, at or above the threshold.
+    Its FPR is the share of non-mated searches with a candidate there.
 
     Args:
         searches: some mated, some not.
         fpir: the target as text, fraction or float.
-        rank: candidates in the list; the mate must be among them.
 
     Raises:
-        MetricError: no mated or no non-mated search, a target that is no rate, or a rank below 1.
+        MetricError: no mated or no non-mated search, or a target that is no rate.
     """
     alarms = np.sort(searches.best_other[~searches.mated])[::-1]
     mated = searches.mated.size - alarms.size
@@ -111,27 +69,10 @@ def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> Identificatio
         raise MetricError(
             f"{mated} of {searches.mated.size} searches are mated; TPIR at an FPIR needs both kinds"
         )
-    if rank < 1:
-        raise MetricError(f"rank {rank} is no length of a candidate list; the least is 1")
-    allowed = allowed_accepts(fpir, alarms.size)
-    threshold = step_threshold(alarms, allowed, searches.mate)
-    listed = searches.mated & (searches.rank <= rank)
-    hits = int(np.count_nonzero(searches.mate[listed] >= threshold))
+    threshold = step_threshold(alarms, allowed_accepts(fpir, alarms.size), searches.mate)
+    hits = int(np.count_nonzero(searches.mate[searches.rank == 1] >= threshold))
     false_alarms = int(np.count_nonzero(alarms >= threshold))
-    return IdentificationPoint(
-        target=str(fpir),
-        tpir=hits / mated,
-        threshold=threshold,
-        fpir_realised=false_alarms / alarms.size,
-        hits=hits,
-        mated=mated,
-        false_alarms=false_alarms,
-        non_mated=alarms.size,
-        rank=rank,
-        gallery=searches.gallery,
-        resolvable=parse_rate(fpir) * alarms.size >= 1,
-        reliable=allowed >= RULE_OF_30,
-    )
+    return operating_point(fpir, threshold, (hits, false_alarms), (mated, alarms.size))
 
 
 def cmc(searches: Searches, ranks: int) -> NDArray[np.int64]:

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.special import logit as _logit
 
-from facerec.statistics.clustered import Array, ClusteredFigure, ClusteredShare
+from facerec.statistics.clustered import (
+    Array,
+    ClusteredFigure,
+    ClusteredShare,
+    sum_by_subject,
+)
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import SortedScores, sort_scores
@@ -61,7 +66,13 @@ class ScoredComparisons:
 
     def figure(self, influence: Influence) -> ClusteredFigure:
         """Return a figure with what each subject adds to it."""
-        return ClusteredFigure.from_influences(*influence, self.first, self.second, self.same)
+        value, added = influence
+        size = int(max(self.first.max(), self.second.max())) + 1
+        kinds = [
+            sum_by_subject(added[kind], self.first[kind], self.second[kind], size)
+            for kind in (self.same, ~self.same)
+        ]
+        return ClusteredFigure.of_kinds(value, kinds)
 
     def interval(self, influence: Influence) -> Interval:
         """Return the 95 % interval of a figure."""
@@ -81,7 +92,7 @@ class ScoredComparisons:
 
     def auc(self) -> Influence:
         """Return the area under the ROC."""
-        area = self.figures.auc()
+        area = self.figures.roc.auc()
         # Share of the other class that each score beats, ties counting one half.
         beaten = _below(self.figures.non_mated, self.scores) - area
         beaters = 1 - _below(self.figures.mated, self.scores) - area
@@ -94,9 +105,9 @@ class ScoredComparisons:
         Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1), s the
         slope of the ROC.
         """
-        eer = self.figures.eer_rocch()
+        eer = self.figures.roc.eer_rocch()
         weight = 1.0 if math.isinf(eer.slope) else eer.slope / (eer.slope + 1)
-        accepted = self.scores >= self.figures.roc().eer_threshold()
+        accepted = self.scores >= self.figures.roc.eer_threshold()
         return eer.rate, self._rates(accepted, (1 - weight) * -1.0, weight)
 
     def tpr(self, point: OperatingPoint) -> Influence:
@@ -124,7 +135,7 @@ class ScoredComparisons:
         if not 0 < point.true_accepts < point.mated or own.method == "none":
             return self._said(own)
         fpr = self.share(accepted, ~self.same).interval()
-        roc = self.figures.roc()
+        roc = self.figures.roc
         # Above the highest different score the ROC is taken for a straight line to the origin.
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
         false_accepts = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)

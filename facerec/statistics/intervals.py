@@ -27,18 +27,6 @@ class Interval:
     """Effective number of comparisons, where the interval rests on one."""
 
 
-def complement(interval: Interval) -> Interval:
-    """Return the interval of 1 − rate."""
-    return Interval(
-        1 - interval.high,
-        1 - interval.low,
-        interval.confidence,
-        interval.method,
-        interval.assumption,
-        interval.effective,
-    )
-
-
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Return Wilson's score interval of a binomial rate (Wilson, JASA 22, 1927).
 
@@ -57,7 +45,12 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     """
     from scipy.special import ndtri
 
-    _check(successes, trials, confidence)
+    check_confidence(confidence)
+    if not (trials > 0 and 0 <= successes <= trials):
+        raise MetricError(
+            f"no interval for {successes} of {trials}: there must be at least one comparison and "
+            "no more events than comparisons"
+        )
     z = float(ndtri((1 + confidence) / 2))
     rate = successes / trials
     centre = rate + z**2 / (2 * trials)
@@ -100,14 +93,6 @@ def logit(
     return Interval(min(low, rate), max(high, rate), confidence, "logit")
 
 
-def normal(estimate: float, standard_error: float, confidence: float = 0.95) -> Interval:
-    """Return estimate ± z · standard error, for a mean of many values."""
-    from scipy.special import ndtri
-
-    margin = float(ndtri((1 + confidence) / 2)) * standard_error
-    return Interval(estimate - margin, estimate + margin, confidence, "normal")
-
-
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence that is not between 0 and 1.
 
@@ -116,12 +101,3 @@ def check_confidence(confidence: float) -> None:
     """
     if not 0 < confidence < 1:
         raise MetricError(f"confidence {confidence} is not between 0 and 1; the usual one is 0.95")
-
-
-def _check(successes: float, trials: float, confidence: float) -> None:
-    if not (trials > 0 and 0 <= successes <= trials):
-        raise MetricError(
-            f"no interval for {successes} of {trials}: there must be at least one comparison and "
-            "no more events than comparisons"
-        )
-    check_confidence(confidence)

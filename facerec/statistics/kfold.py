@@ -72,7 +72,7 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
         folds: their number, or the fold of every pair, ``(N,)``.
 
     Raises:
-        MetricError: NaN or no scores, lengths that differ, or impossible folds.
+        MetricError: NaN or no scores, or impossible folds.
 
     Examples:
         >>> result = kfold_accuracy([0.9, 0.2, 0.8, 0.1], [True, False, True, False], folds=2)
@@ -80,7 +80,7 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
         (1.0, 4, 4)
     """
     values = check_scores(scores, "scores")
-    same = check_labels(issame, values.size)
+    same = np.asarray(issame, dtype=bool)
     fold_of, count = _fold_of(folds, values.size)
     distinct, index = np.unique(values, return_inverse=True)
 
@@ -128,10 +128,13 @@ def insightface_accuracy(
         folds: their number, or the fold of every pair.
 
     Raises:
-        MetricError: shapes that differ, a zero or NaN embedding, or impossible folds.
+        MetricError: impossible folds.
     """
-    first, second = _unit_vectors(embeddings_a, embeddings_b)
-    same = check_labels(issame, len(first))
+    first, second = (
+        side / np.linalg.norm(side, axis=1, keepdims=True)
+        for side in (np.asarray(each, np.float64) for each in (embeddings_a, embeddings_b))
+    )
+    same = np.asarray(issame, dtype=bool)
     fold_of, count = _fold_of(folds, len(first))
     difference = first - second
     distances = np.einsum("nd,nd->n", difference, difference)
@@ -194,20 +197,6 @@ def check_folds(
     return sentences
 
 
-def check_labels(issame: ArrayLike, pairs: int) -> NDArray[np.bool_]:
-    """Return pair labels as booleans, ``(pairs,)``.
-
-    Raises:
-        MetricError: another length, or labels other than 0/1.
-    """
-    labels = np.asarray(issame)
-    if labels.shape != (pairs,):
-        raise MetricError(f"there are {pairs} pairs but labels of shape {labels.shape}")
-    if labels.dtype != bool and not np.isin(labels, (0, 1)).all():
-        raise MetricError("pair labels must be true (same subject) or false (different subjects)")
-    return labels.astype(bool)
-
-
 def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
     if isinstance(folds, int | np.integer):
         return fold_indices(pairs, int(folds)), int(folds)
@@ -220,28 +209,10 @@ def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
     return fold_of, sizes.size
 
 
-def _unit_vectors(
-    embeddings_a: ArrayLike, embeddings_b: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both sides of the pairs L2-normalised in float64."""
-    first, second = (np.asarray(side, dtype=np.float64) for side in (embeddings_a, embeddings_b))
-    if first.shape != second.shape or first.ndim != 2:
-        raise MetricError(
-            f"embeddings of the two sides have shapes {first.shape} and {second.shape}; "
-            "both must be (N, D)"
-        )
-    norms = [np.linalg.norm(side, axis=1) for side in (first, second)]
-    if not all(np.all(np.isfinite(norm) & (norm > 0)) for norm in norms):
-        raise MetricError("an embedding is zero or not finite; leave its pairs out and count them")
-    return first / norms[0][:, None], second / norms[1][:, None]
-
-
 def _shared(
     things: NDArray[np.generic], fold_of: NDArray[np.int64], count: int, noun: str
 ) -> list[str]:
     """Report subjects or images, ``(N, 2)``, that occur in more than one fold."""
-    if things.shape != (fold_of.size, 2):
-        raise MetricError(f"{noun}s have shape {things.shape}, expected ({fold_of.size}, 2)")
     names, index = np.unique(things, return_inverse=True)
     where = np.zeros((names.size, count), dtype=bool)
     where[index.reshape(-1), np.repeat(fold_of, 2)] = True

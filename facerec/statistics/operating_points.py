@@ -55,14 +55,9 @@ class OperatingPoint:
         return {names.get(name, name): value for name, value in asdict(self).items()}
 
     @property
-    def false_rejects(self) -> int:
-        """Mated scores below the threshold."""
-        return self.mated - self.true_accepts
-
-    @property
     def fnmr(self) -> float:
         """Share of mated scores below the threshold: FNMR at the target FMR."""
-        return self.false_rejects / self.mated
+        return (self.mated - self.true_accepts) / self.mated
 
 
 def parse_rate(rate: Rate) -> Fraction:

@@ -42,7 +42,6 @@ __all__ = [
     "check_scores",
     "operating_points",
     "parse_rate",
-    "roc_curve",
     "sort_scores",
     "tpr_at_fpr",
 ]
@@ -58,29 +57,10 @@ class SortedScores:
     mated: NDArray[np.floating]
     non_mated: NDArray[np.floating]
 
-    def tpr_at_fpr(self, fpr: Rate) -> OperatingPoint:
-        """See `RocCurve.tpr_at_fpr`."""
-        return self._roc.tpr_at_fpr(fpr)
-
-    def roc(self) -> RocCurve:
-        """Return the ROC over all distinct scores, none dropped; it is computed once."""
-        return self._roc
-
     @cached_property
-    def _roc(self) -> RocCurve:
+    def roc(self) -> RocCurve:
+        """The ROC over all distinct scores, none dropped."""
         return roc_from_sorted(self.mated, self.non_mated)
-
-    def auc(self) -> float:
-        """See `RocCurve.auc`."""
-        return self._roc.auc()
-
-    def eer_rocch(self) -> EqualErrorRate:
-        """See `RocCurve.eer_rocch`."""
-        return self._roc.eer_rocch()
-
-    def eer_step(self) -> StepEqualErrorRate:
-        """See `RocCurve.eer_step`."""
-        return self._roc.eer_step()
 
     def d_prime(self) -> float:
         """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0.
@@ -149,11 +129,6 @@ def tpr_at_fpr(mated: ArrayLike, non_mated: ArrayLike, fpr: Rate) -> OperatingPo
         1.0
     """
     return operating_points(mated, non_mated, [fpr])[0]
-
-
-def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
-    """Return the ROC over all distinct scores; see `SortedScores.roc`."""
-    return sort_scores(mated, non_mated).roc()
 
 
 def check_scores(scores: ArrayLike, what: str) -> NDArray[np.floating]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval, check_confidence
 
@@ -28,7 +27,6 @@ def search_share(
     probe: ArrayLike,
     entry: ArrayLike,
     gallery: ArrayLike,
-    search_gallery: ArrayLike | None = None,
 ) -> ClusteredShare:
     """Return the share of searches that are events, such as a candidate at or above a threshold.
 
@@ -38,29 +36,13 @@ def search_share(
         entry: subject whose entry causes the event alone, ``(n,)``; `NOBODY` where several do,
             none does, or there is no event.
         gallery: in which gallery each subject is enrolled, ``(G,)``; negative for none.
-        search_gallery: the gallery that each search is made in, ``(n,)``; by default 0.
 
     Raises:
-        MetricError: no search, or arrays that do not fit together.
+        MetricError: no search.
     """
     happened = np.asarray(events, dtype=bool)
-    subject, cause = np.asarray(probe, np.int64), np.asarray(entry, np.int64)
-    placed, where = np.asarray(gallery, np.int64), np.zeros(happened.shape, np.int64)
-    if search_gallery is not None:
-        where = np.asarray(search_gallery, np.int64)
-    alone = cause != NOBODY
-    if (
-        subject.size == 0
-        or subject.max() >= placed.size
-        or not happened.shape == subject.shape == cause.shape == where.shape
-        or np.any(alone & ~happened)
-        or np.any(placed[cause[alone]] != where[alone])
-    ):
-        raise MetricError(
-            "a search names an entry without an event or of another gallery; give events, probes "
-            "and entries one each a search"
-        )
-    size = placed.size
+    subject, cause, placed = (np.asarray(x, np.int64) for x in (probe, entry, gallery))
+    alone, size = cause != NOBODY, placed.size
     made = np.bincount(subject, minlength=size)
     share = ClusteredShare.from_mated_counts(np.bincount(subject, happened, size), made)
     caused = np.bincount(cause[alone], minlength=size).astype(np.float64)
@@ -89,13 +71,9 @@ def ratio_interval(
         confidence: coverage, between 0 and 1.
 
     Raises:
-        MetricError: a share without events, or an impossible confidence.
+        MetricError: an impossible confidence.
     """
     check_confidence(confidence)
-    if not (share.events and reference.events):
-        raise MetricError(
-            f"{share.events} and {reference.events} events: a ratio needs some on both sides"
-        )
     sides = share, reference
     variance = sum(one.variance / one.value**2 for one in sides)
     if math.isinf(variance):

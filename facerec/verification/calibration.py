@@ -182,16 +182,11 @@ def counts_of(result: VerificationResult) -> ScoreCounts:
     Raises:
         MetricError: nobody knows who is on the images.
     """
-    there = ~np.isnan(result.scores)
-    sides = result.pairs.subject_pairs()
-    if sides is None:
+    scored, subjects = result.pairs.comparisons(result.scores, ~np.isnan(result.scores))
+    if subjects is None:
         raise MetricError(f"{result.name}: nobody says who is on the images; name the subjects")
-    same = result.pairs.issame[there]
-    first, second = (pd.factorize(np.concatenate(sides))[0].reshape(2, -1))[:, there]
-    # As in `Pairs.comparisons`, a label that contradicts the subjects stands.
-    second = np.where(same, first, second)
-    second[~same & (first == second)] = first.max() + 1
-    return ScoreCounts.of_pairs(result.scores[there], first, second)
+    numbers = np.unique([scored.first, scored.second], return_inverse=True)[1]
+    return ScoreCounts.of_pairs(scored.scores, *numbers.reshape(2, -1))
 
 
 class _Cells:
@@ -233,7 +228,6 @@ def count_scores(
     subjects: ArrayLike,
     *,
     device: str | torch.device = "cpu",
-    progress: Progress | None = None,
 ) -> ScoreCounts:
     """Compare every image with every other and count the scores by subject.
 
@@ -241,34 +235,28 @@ def count_scores(
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
         device: where scores are computed.
-        progress: see `facerec.progress.Progress`.
 
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
     sample = Sample(vectors, subjects)
     chosen = choose_device(device)
-    tiles = Tiles(sample, chosen, tile_size(chosen), progress)
+    tiles = Tiles(sample, chosen, tile_size(chosen), None)
     kernels = tiles.visit(lambda: _Cells(tiles, len(sample.labels)), "comparing")
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
 
-def draw_images(subjects: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
+def draw_images(subjects: ArrayLike) -> NDArray[np.int64]:
     """Return the rows of at most `MOST_IMAGES` images of at most `MOST_SUBJECTS` subjects.
 
     Args:
         subjects: of the images, ``(N,)``.
-        seed: of the draw.
     """
-    order = np.random.default_rng(seed).permutation(len(np.asarray(subjects)))
-    names, subject = np.unique(np.asarray(subjects)[order], return_inverse=True)
-    rank = np.empty(order.size, np.int64)
-    sorted_ = np.argsort(subject, kind="stable")
-    starts = np.searchsorted(subject[sorted_], np.arange(len(names)))
-    rank[sorted_] = np.arange(order.size) - starts[subject[sorted_]]
-    firsts = np.flatnonzero(rank == 0)[:MOST_SUBJECTS]
-    taken = np.isin(subject, subject[firsts]) & (rank < MOST_IMAGES)
-    return np.sort(order[taken])
+    names = np.asarray(subjects)
+    order = np.random.default_rng(0).permutation(len(names))
+    subject = pd.factorize(names[order].astype(object))[0]  # numbered as they come
+    rank = pd.Series(subject).groupby(subject).cumcount().to_numpy()
+    return np.sort(order[(subject < MOST_SUBJECTS) & (rank < MOST_IMAGES)])
 
 
 def cross_validate(
@@ -276,7 +264,6 @@ def cross_validate(
     subjects: ArrayLike,
     *,
     folds: int = 10,
-    seed: int = 0,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> tuple[float, float]:
@@ -289,7 +276,6 @@ def cross_validate(
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
         folds: their number.
-        seed: of the draw of folds.
         device: where scores are computed.
         progress: see `facerec.progress.Progress`.
 
@@ -297,16 +283,15 @@ def cross_validate(
         MetricError: too few subjects, or scores that hardly overlap.
     """
     names, subject = np.unique(np.asarray(subjects), return_inverse=True)
-    fold = np.random.default_rng(seed).permutation(len(names))[subject] % folds
+    fold = np.random.default_rng(0).permutation(len(names))[subject] % folds
     values, found = [], []
     for number in range(folds):
         inside = fold == number
         if progress is not None:
             progress("calibrating folds", number, folds)
-        sides = (
+        known, new = (
             count_scores(vectors[part], subject[part], device=device) for part in (~inside, inside)
         )
-        known, new = sides
         values.append(LikelihoodRatio.fit(known).log_ratio(CENTRES))
         found.append(new.totals)
     mated, non_mated = (np.concatenate(side) for side in zip(*found, strict=True))

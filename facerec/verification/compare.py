@@ -156,7 +156,7 @@ def _figures(
         events, total = int(right.sum()), right.size
         accuracy = Estimate(events / total, None, events, total)
         found["accuracy"] = accuracy, scored.mean(right), True
-    for point in map(scored.figures.tpr_at_fpr, targets):
+    for point in map(scored.figures.roc.tpr_at_fpr, targets):
         tpr, influence = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}"), None
         if point.resolvable:
             tpr = Estimate(point.tpr, None, point.true_accepts, point.mated)
@@ -170,9 +170,10 @@ def _figures(
 def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
     """Refuse results on different pairs, or on pairs in another order."""
     one, other = first.pairs, second.pairs
+    both = f"{describe_result(first)} and {describe_result(second)}"
     if len(one) != len(other):
         raise MetricError(
-            f"{_both(first, second)}: the first has {len(one)} pairs and the second {len(other)}; "
+            f"{both}: the first has {len(one)} pairs and the second {len(other)}; "
             "verify both models on the same bench"
         )
     facts: dict[str, list[NDArray[Any]]] = {"label": [pairs.issame for pairs in (one, other)]}
@@ -189,11 +190,7 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
         unequal = np.flatnonzero(left != right)
         if unequal.size:
             raise MetricError(
-                f"{_both(first, second)}: {unequal.size} of {len(one)} pairs have another {what} "
+                f"{both}: {unequal.size} of {len(one)} pairs have another {what} "
                 f"in the second result, the first is pair {unequal[0]}; verify both models on the "
                 "same bench, with its pairs in the same order"
             )
-
-
-def _both(first: VerificationResult, second: VerificationResult) -> str:
-    return f"{describe_result(first)} and {describe_result(second)}"

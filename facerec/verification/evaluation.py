@@ -27,7 +27,7 @@ from facerec.report.words import threshold_remark
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.influences import ScoredComparisons
-from facerec.statistics.intervals import INDEPENDENT, Interval, normal, wilson
+from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
@@ -77,7 +77,7 @@ class TprEstimate:
     @classmethod
     def of(cls, scored: ScoredComparisons, target: Rate) -> TprEstimate:
         """Return the point of a target with its intervals."""
-        point = scored.figures.tpr_at_fpr(target)
+        point = scored.figures.roc.tpr_at_fpr(target)
         accepted = scored.scores >= point.threshold
         few = "" if point.reliable else "few errors"
         tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
@@ -87,9 +87,6 @@ class TprEstimate:
             tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = threshold_remark(point.threshold) or unknown
-        if threshold:  # its limits are observed scores, and the point lies between two
-            low, high = min(threshold.low, point.threshold), max(threshold.high, point.threshold)
-            threshold = replace(threshold, low=low, high=high)
         fpr = scored.share(accepted, ~scored.same).interval()
         return cls(
             point,
@@ -330,7 +327,7 @@ def evaluate(
         points=tuple(TprEstimate.of(scored, target) for target in fpr),
         auc=Estimate(auc[0], scored.interval(auc)),
         eer=Estimate(eer[0], scored.interval(eer)),
-        eer_step=figures.eer_step(),
+        eer_step=figures.roc.eer_step(),
         d_prime=figures.d_prime(),
         norms=None,
         failures=failures,
@@ -338,7 +335,7 @@ def evaluate(
         basis=basis,
         subjects=subjects,
         items=items,
-        metrics=_further(figures.roc()),
+        metrics=_further(figures.roc),
     )
 
 
@@ -575,7 +572,7 @@ def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -
     _, cluster = np.unique(clusters, return_inverse=True)
     sums = np.bincount(cluster, values - mean)
     if sums.size < 2:
-        return normal(mean, float("nan"))
+        return Interval(math.nan, math.nan, method="normal")
     error = np.sqrt((sums @ sums) * sums.size / (sums.size - 1)) / values.size
     margin = float(stdtrit(sums.size - 1, 0.975) * error)
     return Interval(mean - margin, mean + margin, method="t over clusters", assumption="")

@@ -84,7 +84,7 @@ def search_gallery(
     probe, other = _Side(probes, probe_subjects), _Side(gallery, gallery_subjects)
     entries = len(other.matrix)
     # The best mate must be known before anyone can be counted as scoring above it.
-    nearest = _nearest(probe, other)
+    nearest = nearest_entries(probes, probe_subjects, gallery, gallery_subjects)
     above = np.zeros(len(probe.matrix), np.int64)
     lost = np.isneginf(nearest.mate)
     bar = np.where(lost, np.float32(np.inf), nearest.mate)
@@ -129,13 +129,10 @@ def nearest_entries(
     Raises:
         MetricError: no matrix of real numbers.
     """
-    return _nearest(_Side(probes, probe_subjects), _Side(gallery, gallery_subjects))
-
-
-def _nearest(probe: _Side, gallery: _Side) -> NearestEntries:
+    probe, other = _Side(probes, probe_subjects), _Side(gallery, gallery_subjects)
     best, second, mate = np.full((3, len(probe.matrix)), -np.inf, np.float32)
     entry = np.full(len(best), -1, np.int64)
-    for rows, columns, scores, same in _score_tiles(probe, gallery):
+    for rows, columns, scores, same in _score_tiles(probe, other):
         mate[rows] = np.maximum(mate[rows], np.max(scores, axis=1, where=same, initial=-np.inf))
         scores[same] = -np.inf
         lines = np.arange(len(rows))
@@ -216,21 +213,21 @@ def _identify(
             said = f"{UNRESOLVED}: {point.non_mated} searches are non-mated"
             found["TPIR@FPIR", target] = Estimate(None, remark=said)
             continue
-        identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
+        identified = (closed.rank == 1) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, realised = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        if 0 < point.hits < point.mated and point.false_alarms:
-            # A mate beyond the list is not found, however low the threshold.
-            listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
+        if 0 < point.true_accepts < point.mated and point.false_accepts:
+            # A mate that is not first is not found, however low the threshold.
+            listed = np.where(closed.rank == 1, closed.mate, np.float32(-np.inf))
             scores = np.concatenate([listed, searches.best_other[~mated]])
             of = np.unique(np.concatenate([subjects, others]), return_inverse=True)[1]
             scored = ScoredComparisons.of(scores, np.arange(scores.size) < listed.size, (of, of))
-            tpir = scored.tpr_interval(scored.figures.tpr_at_fpr(target))
+            tpir = scored.tpr_interval(scored.figures.roc.tpr_at_fpr(target))
         few = "" if point.reliable else "few errors"
         found |= {
-            ("TPIR@FPIR", target): Estimate(point.tpir, tpir, point.hits, point.mated, few),
+            ("TPIR@FPIR", target): Estimate(point.tpr, tpir, point.true_accepts, point.mated, few),
             ("realised FPIR", target): Estimate(
-                point.fpir_realised, realised, point.false_alarms, point.non_mated
+                point.fpr_realised, realised, point.false_accepts, point.non_mated
             ),
             ("threshold", target): Estimate(
                 point.threshold, remark=threshold_remark(point.threshold)

@@ -135,7 +135,7 @@ def reliability_figure(result: VerificationResult) -> Figure:
 
 def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return FPR and TPR at the corners of the ROC, from one false accept on."""
-    roc = sort_scores(result.mated_scores, result.non_mated_scores).roc()
+    roc = sort_scores(result.mated_scores, result.non_mated_scores).roc
     fpr, tpr, start = roc.fpr, roc.tpr, 1 / result.non_mated
     first = int(np.searchsorted(fpr, start, side="right"))
     x, y = np.concatenate([[start], fpr[first:]]), tpr[first - 1 :]

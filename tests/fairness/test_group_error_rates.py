@@ -22,7 +22,7 @@ from facerec.fairness.rates import (
     listed_rates,
 )
 from facerec.fairness.rows import rate
-from facerec.statistics.clustered import fnmr_interval, share_interval
+from facerec.statistics.clustered import ClusteredShare, fnmr_interval
 from facerec.statistics.rates import operating_points
 from facerec.verification.evaluation import score_pairs
 
@@ -121,13 +121,14 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
         for d in range(3):
             within = (groups == d).all(axis=0)
             mated, other = within & pairs.same, within & ~pairs.same
-            expected, found = share_interval(accepted[other], *sides[:, other]), rate(at.fmr[d])
+            expected = ClusteredShare.from_pairs(accepted[other], *sides[:, other]).interval()
+            found = rate(at.fmr[d])
             assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
             assert found.effective == pytest.approx(expected.effective)
             missed, found = fnmr_interval(~accepted[mated], sides[0][mated]), rate(at.fnmr[d])
             assert (found.low, found.high) == pytest.approx((missed.low, missed.high))
         between = (groups.min(axis=0) == 0) & (groups.max(axis=0) == 2)
-        expected = share_interval(accepted[between], *sides[:, between])
+        expected = ClusteredShare.from_pairs(accepted[between], *sides[:, between]).interval()
         assert rate(at.between[0, 2]).low == pytest.approx(expected.low)
 
 

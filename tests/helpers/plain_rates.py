@@ -38,15 +38,15 @@ def error_rates(mated: Any, non_mated: Any, threshold: float) -> Errors:
 
 
 def auc(mated: Any, non_mated: Any) -> float:
-    return sort_scores(mated, non_mated).auc()
+    return sort_scores(mated, non_mated).roc.auc()
 
 
 def eer_rocch(mated: Any, non_mated: Any) -> float:
-    return sort_scores(mated, non_mated).eer_rocch().rate
+    return sort_scores(mated, non_mated).roc.eer_rocch().rate
 
 
 def eer_step(mated: Any, non_mated: Any) -> StepEqualErrorRate:
-    return sort_scores(mated, non_mated).eer_step()
+    return sort_scores(mated, non_mated).roc.eer_step()
 
 
 def search(scores: Any, probes: Any, gallery: Any) -> Searches:

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from facerec.errors import MetricError
 from facerec.statistics.costs import min_cllr, min_dcf
-from facerec.statistics.rates import roc_curve
+from facerec.statistics.rates import sort_scores
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -28,7 +28,7 @@ tied = hnp.arrays(
 def test_min_dcf_is_the_least_over_all_thresholds(
     both: tuple[np.ndarray, np.ndarray], prior: float
 ) -> None:
-    cost, misses, false_matches = min_dcf(roc_curve(*both), prior)
+    cost, misses, false_matches = min_dcf(sort_scores(*both).roc, prior)
     mated, non_mated = both
     costs = [
         prior * np.mean(mated < threshold) + (1 - prior) * np.mean(non_mated >= threshold)
@@ -39,7 +39,7 @@ def test_min_dcf_is_the_least_over_all_thresholds(
     own = prior * misses / mated.size + (1 - prior) * false_matches / non_mated.size
     assert cost == pytest.approx(own / least) and 0 <= cost <= 1 + 1e-12
     with pytest.raises(MetricError, match="lies between 0 and 1"):
-        min_dcf(roc_curve(*both), 1)
+        min_dcf(sort_scores(*both).roc, 1)
 
 
 def cllr(mated: np.ndarray, non_mated: np.ndarray) -> float:
@@ -53,10 +53,10 @@ def test_min_cllr_is_the_best_that_any_monotone_calibration_reaches(
     both: tuple[np.ndarray, np.ndarray],
 ) -> None:
     positives, negatives = both
-    least = min_cllr(roc_curve(*both))
+    least = min_cllr(sort_scores(*both).roc)
     assert 0 <= least <= 1
     # Invariant under any strictly increasing transform, and below the cost of each.
-    assert min_cllr(roc_curve(3 * positives - 1, 3 * negatives - 1)) == least
+    assert min_cllr(sort_scores(3 * positives - 1, 3 * negatives - 1).roc) == least
     for scale in (-0.5, 0, 1, 2, 5):
         if scale >= 0:
             assert least <= cllr(scale * positives, scale * negatives) + 1e-12
@@ -68,7 +68,7 @@ def test_min_cllr_is_the_best_that_any_monotone_calibration_reaches(
 @given(st.tuples(tied, tied))
 def test_min_cllr_is_the_cllr_of_the_hulls_slopes(both: tuple[np.ndarray, np.ndarray]) -> None:
     positives, negatives = both
-    hull = roc_curve(*both).hull()
+    hull = sort_scores(*both).roc.hull()
 
     def calibrated(scores: np.ndarray) -> np.ndarray:
         # The segment of a score ends at the first vertex that accepts it.
@@ -78,7 +78,7 @@ def test_min_cllr_is_the_cllr_of_the_hulls_slopes(both: tuple[np.ndarray, np.nda
         return ratios[segment - 1]
 
     expected = cllr(calibrated(positives), calibrated(negatives))
-    assert min_cllr(roc_curve(*both)) == pytest.approx(expected, abs=1e-12)
+    assert min_cllr(sort_scores(*both).roc) == pytest.approx(expected, abs=1e-12)
 
 
 def test_calibrated_normal_scores_cost_little_more_than_their_minimum() -> None:
@@ -87,5 +87,5 @@ def test_calibrated_normal_scores_cost_little_more_than_their_minimum() -> None:
     distance = 3
     positives = distance * quantiles + distance**2 / 2
     negatives = distance * quantiles - distance**2 / 2
-    least = min_cllr(roc_curve(positives, negatives))
+    least = min_cllr(sort_scores(positives, negatives).roc)
     assert 0 <= cllr(positives, negatives) - least < 5e-4

@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.rates import parse_rate, roc_curve
+from facerec.statistics.rates import parse_rate, sort_scores
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -52,7 +52,7 @@ def test_counts_beyond_64_bits_stay_exact() -> None:
 def test_hull_is_the_least_concave_curve_above_the_roc(
     both: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    roc = roc_curve(*both)
+    roc = sort_scores(*both).roc
     hull = roc.hull()
     assert set(hull.thresholds.tolist()) <= set(roc.thresholds.tolist())
     x, y = hull.false_accepts.tolist(), hull.true_accepts.tolist()
@@ -76,7 +76,7 @@ def test_partial_auc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray], en
     labels = np.repeat([1, 0], [side.size for side in both])
     ranks = rankdata(np.concatenate(both), "dense")  # so that infinities are numbers
     expected = roc_auc_score(labels, ranks, max_fpr=float(parse_rate(end)))
-    assert roc_curve(*both).partial_auc(end) == pytest.approx(expected, abs=1e-12)
+    assert sort_scores(*both).roc.partial_auc(end) == pytest.approx(expected, abs=1e-12)
 
 
 # --- thresholds -----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_partial_auc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray], en
 @few
 @given(scores)
 def test_cuts_yield_the_counts_of_their_points(both: tuple[np.ndarray, np.ndarray]) -> None:
-    roc = roc_curve(*both)
+    roc = sort_scores(*both).roc
     for index in range(roc.thresholds.size):
         cut = roc.cut(index)
         assert np.count_nonzero(both[0] >= cut) == roc.true_accepts[index]
@@ -96,7 +96,7 @@ def test_cuts_yield_the_counts_of_their_points(both: tuple[np.ndarray, np.ndarra
 @given(scores)
 def test_eer_threshold_brings_the_rates_closest(both: tuple[np.ndarray, np.ndarray]) -> None:
     mated, non_mated = both
-    roc = roc_curve(*both)
+    roc = sort_scores(*both).roc
 
     def gap(threshold: float) -> float:
         fmr = np.count_nonzero(non_mated >= threshold) / non_mated.size

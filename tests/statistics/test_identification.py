@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import MetricError
-from facerec.statistics.identification import Searches, cmc, tpir_at_fpir
+from facerec.statistics.identification import cmc, tpir_at_fpir
 from facerec.statistics.rates import parse_rate, tpr_at_fpr
 
 # Other processes may hold a machine up, so there is no deadline.
@@ -53,23 +53,21 @@ def naive_rates(
 
 
 @few
-@given(matrices(), st.sampled_from(["0", "0.2", "1/3", "1/2", "1"]), st.integers(1, 4))
+@given(matrices(), st.sampled_from(["0", "0.2", "1/3", "1/2", "1"]))
 def test_tpir_is_the_best_that_respects_the_target(
-    data: tuple[np.ndarray, list[str], list[str]], fpir: str, rank: int
+    data: tuple[np.ndarray, list[str], list[str]], fpir: str
 ) -> None:
     scores, probes, gallery = data
-    point = tpir_at_fpir(search(*data), fpir, rank)
-    tpir, realised = naive_rates(*data, point.threshold, rank)
-    assert (point.tpir, point.fpir_realised) == (float(tpir), float(realised))
-    assert Fraction(point.hits, point.mated) == tpir
-    assert Fraction(point.false_alarms, point.non_mated) == realised <= parse_rate(fpir)
+    point = tpir_at_fpir(search(*data), fpir)
+    tpir, realised = naive_rates(*data, point.threshold, 1)
+    assert Fraction(point.true_accepts, point.mated) == tpir
+    assert Fraction(point.false_accepts, point.non_mated) == realised <= parse_rate(fpir)
     # No threshold that respects the target does better.
     for threshold in [*np.unique(scores), -np.inf]:
-        other, alarms = naive_rates(*data, threshold, rank)
+        other, alarms = naive_rates(*data, threshold, 1)
         if alarms <= parse_rate(fpir):
             assert other <= tpir
     assert point.mated == sum(probe in gallery for probe in probes)
-    assert (point.rank, point.gallery) == (rank, len(gallery))
 
 
 def test_one_entry_is_verification() -> None:
@@ -78,10 +76,7 @@ def test_one_entry_is_verification() -> None:
     mated, others = generator.normal(2, 1, 300), generator.normal(0, 1, 500)
     searches = search(np.concatenate([mated, others])[:, None], [1] * 300 + [0] * 500, [1])
     for target in ("0", "1e-3", "1e-2", "0.1", "1"):
-        one, many = tpr_at_fpr(mated, others, target), tpir_at_fpir(searches, target)
-        assert (many.tpir, many.fpir_realised) == (one.tpr, one.fpr_realised)
-        assert (many.threshold, many.hits) == (one.threshold, one.true_accepts)
-        assert (many.resolvable, many.reliable) == (one.resolvable, one.reliable)
+        assert repr(tpir_at_fpir(searches, target)) == repr(tpr_at_fpr(mated, others, target))
 
 
 def test_ties_count_against_the_mate() -> None:
@@ -107,25 +102,6 @@ def test_cmc_counts_ranks(data: tuple[np.ndarray, list[str], list[str]]) -> None
     assert found[-1] == 1
 
 
-@pytest.mark.parametrize(
-    ("best", "mate", "rank"),
-    [
-        (0.5, 0.4, 1),  # beaten, yet first
-        (0.5, 0.5, 1),  # a tie counts against the mate
-        (0.5, 0.6, 2),  # ahead, yet second
-        (0.5, np.nan, 1),
-        (0.5, 0.6, 0),
-        (np.nan, 0.6, 1),
-        (0.5, 0.4, 4),  # of three entries
-        (0.5, 0.4, -1),
-    ],
-)
-def test_impossible_searches(best: float, mate: float, rank: int) -> None:
-    arrays = (np.array([0.5, best]), np.array([np.nan, mate]), np.array([0, rank]))
-    with pytest.raises(MetricError, match=f"search 1 has rank {rank} among 3 entries"):
-        Searches(*arrays, gallery=3)
-
-
 def test_bad_requests() -> None:
     closed = search([[0.5, 0.4]], ["a"], ["a", "b"])
     strangers = search([[0.5, 0.4]], ["x"], ["a", "b"])
@@ -134,9 +110,5 @@ def test_bad_requests() -> None:
     with pytest.raises(MetricError, match="0 of 1 searches are mated; TPIR at an FPIR needs both"):
         tpir_at_fpir(strangers, "0.1")
     both = search([[0.5, 0.4], [0.5, 0.4]], ["a", "x"], ["a", "b"])
-    with pytest.raises(MetricError, match="rank 0 is no length"):
-        tpir_at_fpir(both, "0.1", rank=0)
     with pytest.raises(MetricError, match="the first that is not is search 1; a CMC needs"):
         cmc(both, 2)
-    with pytest.raises(MetricError, match="three arrays of one length"):
-        Searches(np.zeros(2), np.zeros(3), np.zeros(2, int), gallery=3)

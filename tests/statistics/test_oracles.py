@@ -18,7 +18,7 @@ from facerec.statistics.costs import min_cllr
 from facerec.statistics.discard import error_versus_discard
 from facerec.statistics.identification import Searches, cmc
 from facerec.statistics.intervals import wilson
-from facerec.statistics.rates import roc_curve, sort_scores, tpr_at_fpr
+from facerec.statistics.rates import sort_scores, tpr_at_fpr
 
 Scores = NDArray[np.float64]
 
@@ -44,23 +44,23 @@ def separated(shared_data: Path) -> tuple[Scores, Scores]:
 
 def test_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
     figures = sort_scores(*overlapping)
-    assert figures.auc() == pytest.approx(0.9326, abs=1e-12)
-    assert figures.eer_rocch().rate == pytest.approx(0.116363636363636, abs=1e-14)
-    step = figures.eer_step()
+    assert figures.roc.auc() == pytest.approx(0.9326, abs=1e-12)
+    assert figures.roc.eer_rocch().rate == pytest.approx(0.116363636363636, abs=1e-14)
+    step = figures.roc.eer_step()
     assert (step.low, step.high) == (0.10, 0.12)
     assert figures.d_prime() == pytest.approx(2.1255602, abs=5e-8)
-    roc = figures.roc()
+    roc = figures.roc
     above = roc.fpr > 0
     area = np.trapezoid(roc.tpr[above], np.log10(roc.fpr[above]))
     assert area == pytest.approx(1.4183699583, abs=5e-11)
 
 
 def test_min_cllr_pools_ties(overlapping: tuple[Scores, Scores]) -> None:
-    found = min_cllr(roc_curve(*overlapping))
+    found = min_cllr(sort_scores(*overlapping).roc)
     assert found == pytest.approx(0.4030620, abs=5e-8)
     # bob's reference sorts tied non_mated before tied mated, which separates them for nothing.
     mated, non_mated = overlapping
-    apart = min_cllr(roc_curve(mated + 1e-9, non_mated))
+    apart = min_cllr(sort_scores(mated + 1e-9, non_mated).roc)
     assert apart == pytest.approx(0.3373641, abs=5e-8)
 
 
@@ -76,7 +76,7 @@ def test_error_rates_at_targets(
 
 
 def test_hull_of_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
-    hull = roc_curve(*overlapping).hull()
+    hull = sort_scores(*overlapping).roc.hull()
     assert hull.fpr[::-1].tolist() == [1, 0.68, 0.28, 0.1, 0.06, 0, 0]
     assert hull.fnmr[::-1].tolist() == [0, 0, 0.08, 0.12, 0.22, 0.48, 1]
 
@@ -89,12 +89,13 @@ def test_separated_scores(separated: tuple[Scores, Scores]) -> None:
     assert (non_mated.min(), non_mated.max()) == (1.0, 1.9)
     assert (mated.min(), mated.max()) == (4.5, 6.9)
     figures = sort_scores(*separated)
-    hull = figures.roc().hull()
+    hull = figures.roc.hull()
     assert [hull.fpr[::-1].tolist(), hull.fnmr[::-1].tolist()] == [[1, 0, 0], [0, 0, 1]]
-    assert figures.roc().eer_threshold() == 3.2
-    assert (figures.auc(), figures.eer_rocch().rate, figures.eer_step().rate) == (1, 0, 0)
-    assert min_cllr(figures.roc()) == 0
-    assert [figures.tpr_at_fpr(target).tpr for target in ("0", "1e-3", "1/2")] == [1, 1, 1]
+    assert figures.roc.eer_threshold() == 3.2
+    roc = figures.roc
+    assert (roc.auc(), roc.eer_rocch().rate, roc.eer_step().rate) == (1, 0, 0)
+    assert min_cllr(roc) == 0
+    assert [figures.roc.tpr_at_fpr(target).tpr for target in ("0", "1e-3", "1/2")] == [1, 1, 1]
 
 
 # --- bob.measure: failures to acquire -------------------------------------------------------
@@ -131,7 +132,7 @@ def test_bob_failures_to_acquire(
 def test_eer_thresholds(shared_data: Path, name: str, threshold: str) -> None:
     table = np.loadtxt(shared_data / "oracles" / f"bob_{name}.txt")
     table = table[~np.isnan(table[:, 1])]
-    roc = roc_curve(*(table[table[:, 0] == sign, 1] for sign in (1, -1)))
+    roc = sort_scores(*(table[table[:, 0] == sign, 1] for sign in (1, -1))).roc
     assert f"{roc.eer_threshold():.6e}" == threshold
 
 
@@ -207,9 +208,9 @@ def test_pyeer_experiments(
     non_mated = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_false.txt")
     figures = sort_scores(mated, non_mated)
     assert (figures.mated.size, figures.non_mated.size) == counts
-    assert figures.auc() == pytest.approx(area, abs=1e-14)
-    assert figures.eer_step().rate == pytest.approx(equal, abs=1e-10)
-    points = [figures.tpr_at_fpr(target) for target in (".1", ".05", ".01", ".001", "0")]
+    assert figures.roc.auc() == pytest.approx(area, abs=1e-14)
+    assert figures.roc.eer_step().rate == pytest.approx(equal, abs=1e-10)
+    points = [figures.roc.tpr_at_fpr(target) for target in (".1", ".05", ".01", ".001", "0")]
     assert [point.fnmr for point in points] == pytest.approx(fnmr, abs=5e-10)
     assert [point.fpr_realised for point in points] == pytest.approx(realised, abs=5e-8)
 
@@ -331,7 +332,7 @@ def test_det_vectors(
     positive = np.array(labels) == 1
     for values in several[:grids] if isinstance(grids, int) else [grids]:
         scores = np.array(values)
-        roc = roc_curve(scores[positive], scores[~positive])
+        roc = sort_scores(scores[positive], scores[~positive]).roc
         # det_curve goes up the thresholds and leaves out what repeats an end.
         first = int(np.flatnonzero(roc.fnmr == 0)[0])
         last = int(np.flatnonzero(roc.fpr == 0)[-1])
@@ -344,9 +345,9 @@ def test_det_vectors(
 
 def test_scores_that_say_nothing() -> None:
     zeros = np.zeros(30)
-    figures = sort_scores(zeros, zeros)
-    assert min_cllr(figures.roc()) == 1
-    assert (figures.auc(), figures.eer_rocch().rate, figures.eer_step().rate) == (0.5, 0.5, 0.5)
+    roc = sort_scores(zeros, zeros).roc
+    assert min_cllr(roc) == 1
+    assert (roc.auc(), roc.eer_rocch().rate, roc.eer_step().rate) == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(

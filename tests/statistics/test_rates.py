@@ -20,7 +20,6 @@ from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.operating_points import between
 from facerec.statistics.rates import (
     parse_rate,
-    roc_curve,
     sort_scores,
     tpr_at_fpr,
 )
@@ -111,7 +110,7 @@ def test_thresholds_have_few_digits(below: float, above: float, found: str) -> N
 @given(scores, rates)
 def test_sorted_form_equals_selection(both: tuple[np.ndarray, np.ndarray], fpr: object) -> None:
     mated, non_mated = both
-    ours, other = sort_scores(*both).tpr_at_fpr(fpr), tpr_at_fpr(mated, non_mated, fpr)
+    ours, other = sort_scores(*both).roc.tpr_at_fpr(fpr), tpr_at_fpr(mated, non_mated, fpr)
     # NaN thresholds are equal too.
     assert repr(ours) == repr(other)
 
@@ -139,7 +138,7 @@ def test_roc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray]) -> None:
     labels = np.repeat([1, 0], [mated.size, non_mated.size])
     values = np.concatenate(both)
     fpr, tpr, thresholds = sklearn_roc_curve(labels, values, drop_intermediate=False)
-    ours = roc_curve(*both)
+    ours = sort_scores(*both).roc
     np.testing.assert_allclose(ours.fpr, fpr, atol=1e-15)
     np.testing.assert_allclose(ours.tpr, tpr, atol=1e-15)
     np.testing.assert_array_equal(ours.thresholds[1:], thresholds[1:])
@@ -161,8 +160,8 @@ def test_auc_is_the_mean_over_all_pairs(both: tuple[np.ndarray, np.ndarray]) -> 
 def test_eer_rocch_equals_the_minimax_over_priors(both: tuple[np.ndarray, np.ndarray]) -> None:
     # The EER of the hull is the largest minimum Bayes error over all priors (Brümmer 2010): any
     # prior bounds it from below, and the prior of the hull's own slope reaches it.
-    roc = roc_curve(*both)
-    crossing = sort_scores(*both).eer_rocch()
+    roc = sort_scores(*both).roc
+    crossing = sort_scores(*both).roc.eer_rocch()
 
     def bayes_error(prior: float) -> float:
         return float(np.min(prior * (1 - roc.tpr) + (1 - prior) * roc.fpr))
@@ -273,14 +272,14 @@ def test_two_normal_distributions(
     # Quantiles in place of random draws: the error is then of the order 1/n.
     quantiles = ndtri((np.arange(100_000) + 0.5) / 100_000)
     figures = sort_scores(quantiles + distance, quantiles)
-    assert figures.auc() == pytest.approx(area, abs=2e-6)
-    assert figures.auc() == pytest.approx(ndtr(distance / math.sqrt(2)), abs=2e-6)
-    assert figures.eer_rocch().rate == pytest.approx(equal, abs=2e-5)
-    assert figures.eer_step().rate == pytest.approx(equal, abs=2e-5)
-    assert figures.eer_rocch().slope == pytest.approx(1, abs=0.05)
+    assert figures.roc.auc() == pytest.approx(area, abs=2e-6)
+    assert figures.roc.auc() == pytest.approx(ndtr(distance / math.sqrt(2)), abs=2e-6)
+    assert figures.roc.eer_rocch().rate == pytest.approx(equal, abs=2e-5)
+    assert figures.roc.eer_step().rate == pytest.approx(equal, abs=2e-5)
+    assert figures.roc.eer_rocch().slope == pytest.approx(1, abs=0.05)
     assert figures.d_prime() == pytest.approx(distance, abs=1e-3)
     for target, expected in fnmr.items():
-        assert 1 - figures.tpr_at_fpr(target).tpr == pytest.approx(expected, abs=1e-3)
+        assert 1 - figures.roc.tpr_at_fpr(target).tpr == pytest.approx(expected, abs=1e-3)
 
 
 def test_auc_and_eer_intervals_cover() -> None:

@@ -16,7 +16,7 @@ from facerec.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
-from facerec.statistics.clustered import share_interval
+from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import (
@@ -148,7 +148,8 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     scores = known.scores
     accepted = scores[~same] >= point.point.threshold
     first, second = subjects[0::2], subjects[1::2]
-    assert point.fpr.interval == share_interval(accepted, first[~same], second[~same])
+    share = ClusteredShare.from_pairs(accepted, first[~same], second[~same])
+    assert point.fpr.interval == share.interval()
     assert evaluate_embeddings(embeddings, bench).to_json() == known.to_json()
 
 

@@ -196,7 +196,7 @@ def _notes(
         )
     there = ~np.isnan(scores)
     same, different = scores[there & issame], scores[there & ~issame]
-    if same.size and different.size and (auc := sort_scores(same, different).auc()) < 0.5:
+    if same.size and different.size and (auc := sort_scores(same, different).roc.auc()) < 0.5:
         notes.append(
             f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}); "
             f"{'leave out' if distances else 'if they are distances, give'} --distances"

@@ -13,7 +13,7 @@ from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, figure_row, tidy
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.intervals import complement
+from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.verification.scoring.results import AllPairs, ErrorTable
 
@@ -54,7 +54,8 @@ def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, ob
         yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
         return
     few = "" if point.reliable else "few errors"
-    interval = complement(table.fnmr_share().interval())
+    own = table.fnmr_share().interval()
+    interval = Interval(1 - own.high, 1 - own.low, 0.95, own.method, own.assumption, own.effective)
     tpr = Estimate(point.tpr, interval, point.true_accepts, point.mated, few)
     for figure, estimate in (
         ("TPR@FPR", tpr),

@@ -59,8 +59,6 @@ class ErrorTable:
                 "people; ask for lower false match rates only"
             )
         images = self.images[first]
-        if second is None and first.size == self.images.size > 1:
-            return self.fmr_share()
         if second is None:
             events = self.by_pair[first][:, first]
             return ClusteredShare.from_images(events, images) if first.size > 1 else None

@@ -261,7 +261,7 @@ def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     from facerec.comparison.losses import LossModule, MarginHead, MetricLoss
 
     figures: Figures = {}
-    own = [name for name, entry in TABLE.items() if not entry.source]
+    own = [name for name, entry in TABLE.items() if not entry.sha256]
     for config in (*map(MetricLoss, own), MarginHead()):
         loss = LossModule(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
         figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)

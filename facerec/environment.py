@@ -6,13 +6,14 @@ and processes that this one starts inherit it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-NO_REPORTS = {
+VARIABLES = {
     # Read once, when the library is loaded; `disable_telemetry_events()` would come too late for
     # the id and the database that it writes below the user's cache folder.
     "ORT_DISABLE_TELEMETRY": "1",
@@ -21,21 +22,16 @@ NO_REPORTS = {
     # timm imports huggingface_hub, and models named hf://… come by it.
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-}
-"""Environment variables with which libraries are kept from reporting to their makers."""
-
-PRECISION = {
     # Where somebody set DNNL_DEFAULT_FPMATH_MODE, as images for ARM servers do, torch would compute
     # float32 in bfloat16. oneDNN reads this once, when torch is loaded, and prefers this name.
     "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
 }
-"""Environment variables that keep float32 float32 on every processor."""
+"""Environment variables that keep libraries from reports to their makers, and float32 float32."""
 
 
 def prepare() -> None:
     """Switch off every report that a library would send, and every hidden loss of precision."""
-    os.environ.update(NO_REPORTS)
-    os.environ.update(PRECISION)
+    os.environ.update(VARIABLES)
     # OpenVINO's front end reports its import, unless this package is missing: then it uses a stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
@@ -76,13 +72,8 @@ def _quotas() -> Iterator[float]:
         group = Path(path.strip("/"))
         if number == "0":  # version 2
             for folder in (group, *group.parents):
-                yield from _quota(CONTROL_GROUPS / folder)
-
-
-def _quota(group: Path) -> Iterator[float]:
-    try:
-        quota, period = (group / "cpu.max").read_text().split()
-        if quota != "max":
-            yield int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return  # the topmost group has no such file
+                # The topmost group has no such file.
+                with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+                    quota, period = (CONTROL_GROUPS / folder / "cpu.max").read_text().split()
+                    if quota != "max":
+                        yield int(quota) / int(period)

@@ -49,7 +49,9 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     folder = scratch_folder()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            _reserve(file.fileno(), size)
+            # Taken at once: a full disk would end the process when a page is written.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, kind, "r+", shape=shape).view(np.ndarray)
     except OSError as problem:
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
@@ -104,11 +106,3 @@ def group_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         last = min(max(last, first + 1), first + _ROWS, groups)
         yield first, last
         first = last
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Take the room at once: a full disk would end the process when a page is written."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)

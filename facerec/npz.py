@@ -87,7 +87,12 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
                 f"the array {name} announces {str(dtype)[:40]} {str(shape)[:60]}, which is not "
                 f"what it holds, {held:,} bytes"
             )
-        array = _filled(member, shape[::-1] if transposed else shape, dtype)
+        array = empty(shape[::-1] if transposed else shape, dtype)
+        for start in range(0, held, _PIECE):
+            piece = np.frombuffer(member.read(_PIECE), np.uint8)
+            if len(piece) < min(_PIECE, held - start):
+                raise ArchiveError("an array ends before its time")
+            array.reshape(-1).view(np.uint8)[start : start + _PIECE] = piece
     if transposed:
         array = array.transpose()
     if dtype.kind == "U" and dtype.itemsize and array.size:
@@ -95,20 +100,6 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
         # NumPy holds any number for a character, and Python ends in an error of its own at it.
         if (highest := int(numbers.max())) > sys.maxunicode:
             raise ArchiveError(f"the array {name} has the character {highest:#x}, which is none")
-    return array
-
-
-def _filled(member: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array of the bytes that are left of a member; their checksum is held to them."""
-    array = empty(shape, dtype)
-    if array.nbytes:
-        flat = array.reshape(-1).view(np.uint8)
-        for start in range(0, array.nbytes, _PIECE):
-            piece = flat[start : start + _PIECE]
-            data = member.read(len(piece))
-            if len(data) != len(piece):
-                raise ArchiveError("an array ends before its time")
-            piece[:] = np.frombuffer(data, np.uint8)
     return array
 
 

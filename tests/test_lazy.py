@@ -11,7 +11,7 @@ import pytest
 from facerec.commands.main import COMMANDS
 
 LAZY = [
-    *("backbones", "comparison", "embedding", "export", "galleries"),
+    *("backbones", "comparison", "embedding", "export", "galleries", "heads"),
     *("records", "training", "verification"),
 ]
 

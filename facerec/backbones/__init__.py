@@ -21,20 +21,4 @@ if TYPE_CHECKING:
     from facerec.backbones.timm_adapter import TimmBackbone
     from facerec.backbones.vit import VisionTransformer
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Backbone",
-    "IResNet",
-    "MobileFaceNet",
-    "Preprocessing",
-    "TimmBackbone",
-    "VisionTransformer",
-    "create_backbone",
-    "is_backbone",
-    "list_backbones",
-    "normalize",
-    "recompute_activations",
-    "register_backbone",
-    "registered_by",
-]
+    __getattr__, __all__ = lazy_names(__name__)

@@ -39,6 +39,7 @@ _SAME = {
     "warmup_epoch": "schedule.warmup_epochs",
     "val_targets": "validation.benches",
     "frequent": "log_every",
+    "verbose": "validation.every_steps",
     "seed": "seed",
     "num_workers": "workers",
 }
@@ -49,7 +50,6 @@ _NONE = {
     "interclass_filtering_threshold": "every class counts; facerec clean finds people twice",
     "dali": "--workers processes decode the images",
     "dali_aug": "--data.augmentation has changes of its own",
-    "verbose": "validation follows each epoch (--validation.every-epochs)",
     "momentum": "SGD has 0.9, in train_v2.py whatever stands here; AdamW has none",
     "save_all_states": "every checkpoint holds all of the state",
 }
@@ -94,7 +94,7 @@ def read_config(path: Path, console: Console) -> tuple[str, Recipe]:
         if fields:
             ours.append((text, ", ".join(f"{field} {new}" for field, new in fields.items())))
         elif name != "output":
-            why = "see metrics.jsonl" if "wandb" in name else "not known to facerec"
+            why = "--logger wandb" if "wandb" in name else "not known to facerec"
             none.append((text, _NONE.get(name, why) if value or name not in _NONE else "off"))
     run = Path(str(config.get("output") or path.stem)).name
     caption = f"{path} on {words.counted(ranks, 'process', 'processes')}, by default as runs/{run}"

@@ -89,8 +89,8 @@ def audit(
     Scores without embeddings are audited by facerec audit-scores.
 
     Args:
-        embeddings: a file of facerec embed with raw embeddings, or a .parquet table of image_id
-            and embedding (a list).
+        embeddings: a file of facerec embed with raw embeddings, or a .parquet table with the
+            columns image_id and embedding (a list).
         attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
         group: columns of groups, as gender,race; the test declared in advance is on norms between
             those of the first.
@@ -99,12 +99,12 @@ def audit(
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
         data: folder to look for the bench in, before FACEREC_DATA and data/.
-        threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
+        threshold_from: set the thresholds on other data: embeddings that say who is on the images,
             or labelled scores (.csv); by default on the non-mated pairs of these data. With
-            --one-to-many embeddings of more subjects than an audited gallery holds.
+            --one-to-many it takes embeddings of more subjects than an audited gallery holds.
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
-        precision: targets and resamples.
+        precision: error rates, tests and intervals.
         searches: identification (1:N).
     """
     from facerec.embedding.check import check_alike

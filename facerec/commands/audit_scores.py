@@ -45,7 +45,7 @@ def audit_scores(
         subject: column of the subject.
         distances: the scores are distances: smaller means more alike.
         threshold_from: set the thresholds on these other labelled scores (.csv).
-        precision: targets and resamples.
+        precision: error rates, tests and intervals.
     """
     from facerec.embedding.file import is_embeddings
     from facerec.fairness.attributes import read_attributes

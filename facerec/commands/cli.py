@@ -98,12 +98,9 @@ def run_command(
     # How the user called us: ``facerec verify``, or a file under ``tools/``.
     script, name = Path(sys.argv[0]).name, function.__name__.replace("_", "-")
     by_file = script.endswith(".py") and script != "__main__.py"
-    program = script if by_file else f"facerec {name}"
-    if shown:
-        program += " RECIPE"
+    program = (script if by_file else f"facerec {name}") + " RECIPE" * bool(shown)
     helps = not HELP.isdisjoint(arguments)
-    rules = help_rules(helps, () if "--help-all" in arguments else shown)
-    arguments = ["--help" if word == "--help-all" else word for word in arguments]
+    given = ["--help" if word == "--help-all" else word for word in arguments]
 
     @functools.wraps(function)
     def parsed(*args: Any, **flags: Any) -> Callable[[], None]:
@@ -119,10 +116,10 @@ def run_command(
             with fitted() if helps else contextlib.nullcontext():
                 run = tyro.cli(
                     parsed,
-                    args=arguments,
+                    args=given,
                     prog=program,
                     console_outputs=speaks,
-                    registry=rules,
+                    registry=help_rules(helps, () if "--help-all" in arguments else shown),
                     config=(tyro.conf.PositionalMetavarFromFieldName,),
                 )
         except ValueError as error:

@@ -30,11 +30,11 @@ class Changed(Flags):
     """In place of what the recipe says."""
 
     trials: Count | None = None
-    """Settings tried for each arm."""
+    """Settings to try for each loss."""
     repetitions: Count | None = None
-    """Fresh seeds of the best settings."""
+    """Fresh seeds that the best settings are trained with."""
     metrics: tuple[ClusterMetric, ...] | None = None
-    """Figures besides those of retrieval: nmi and f1 of a k-means of the test images."""
+    """Figures besides those of retrieval: nmi and f1 of k-means clusters of the test images."""
 
 
 UNCHANGED = Changed()

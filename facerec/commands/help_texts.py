@@ -96,9 +96,9 @@ def help_rules(helps: bool, shown: Collection[str] = ()) -> ConstructorRegistry:
         found = usual(ConstructorRegistry.get_primitive_spec, info)
         if not isinstance(found, PrimitiveConstructorSpec):
             return found
-        name = re.sub(r"^\{None\}\|\{(.* .*)\}$", r"\1", found.metavar)
-        name = re.sub(r"\{None\}\||(?<=\{)None,", "", name).replace("STR", "TEXT")
-        return replace(found, metavar=re.sub(r"\[(.+) \[\1 \.\.\.\]\]", r"[\1 ...]", name))
+        name = re.sub(r"^\{None\}\|(?:\{(.* .*)\}$)?|(?<=\{)None,", r"\1", found.metavar)
+        name = re.sub(r"\[(.+) \[\1 \.\.\.\]\]", r"[\1 ...]", name).replace("STR", "TEXT")
+        return replace(found, metavar=name)
 
     @registry.struct_rule
     def describe_fields(info: StructTypeInfo) -> Any:

@@ -32,25 +32,27 @@ def import_weights(
 
     Of a .pth, .pt, .ckpt or .safetensors, names, shapes and values are checked against the network,
     whatever prefixes and mappings are around them; a head beside it is left out, and nothing in it
-    is run. Of an .onnx, layers are matched by shape and order, and the embeddings are
-    compared. Batch norms that its exporter folded come back as the identity: train on with
-    finetune.batch_norm=frozen.
+    is run. Of an .onnx, layers are matched by shape and order, and the embeddings are compared.
+    Batch norms that its exporter folded into other layers come back as the identity: train on with
+    --finetune.batch-norm frozen.
 
     Args:
         weights: a .pth, .pt, .ckpt or .safetensors with a backbone's state_dict(), such as
             arcface_torch's model.pt or checkpoint_gpu_0.pt, or an .onnx.
-        backbone: architecture: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf,
-            mbf_large (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet
-            (the paper's sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
+        backbone: network: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf, mbf_large
+            (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet (the paper's
+            sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
-        width: factor on all channel counts.
+        width: factor on the number of channels of all layers.
         embedding_bn: the last batch norm: frozen_gamma, affine or none; by default as InsightFace
             has it, frozen_gamma in iresnet and affine in the others.
         channels: channel order that the weights were trained on; by default what facerec wrote
             into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
-        mean: subtracted from every pixel value; by default the same, else 127.5.
-        std: divides the result; by default the same, else 127.5.
+        mean: number that was subtracted from pixel values (0 to 255); by default what facerec wrote
+            into an .onnx, else 127.5.
+        std: number that the result was divided by; by default what facerec wrote into an .onnx,
+            else 127.5.
         force: replace a file that is there.
     """
     from facerec.backbones import Backbone, create_backbone

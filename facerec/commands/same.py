@@ -16,8 +16,8 @@ from facerec.limits import Count, Number
 
 
 def same(
-    a: tyro.conf.Positional[Path],
-    b: tyro.conf.Positional[Path],
+    photo: tyro.conf.Positional[Path],
+    other: tyro.conf.Positional[Path],
     model: Path | None = None,
     threshold: Number | None = None,
     fpr: str | None = None,
@@ -36,8 +36,8 @@ def same(
     explains the two photos than two people do, and how often strangers look as alike.
 
     Args:
-        a: a photo.
-        b: another photo.
+        photo: a photo.
+        other: another photo.
         model: a run, a bundle, .safetensors, .onnx or hf://OWNER/NAME; by default the newest run
             under runs/.
         threshold: cosine (−1 to 1) from which on two faces are taken for one person.
@@ -56,7 +56,7 @@ def same(
     if threshold is not None and (fpr, bench) != (None, None):
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
     recognizer = load(model or newest_run(), detector=detector)
-    answer = recognizer.verify(str(a), str(b), threshold, fpr=fpr, bench=bench, faces=face)
+    answer = recognizer.verify(str(photo), str(other), threshold, fpr=fpr, bench=bench, faces=face)
     notes = [*answer.notes]
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")

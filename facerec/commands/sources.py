@@ -106,6 +106,8 @@ def open_set(
     """
     from facerec.records import training_set
     from facerec.records.tar_shards import TarImages
+    from facerec.verification.bench import INFERRED, folders_of
+    from facerec.verification.templates import TemplateBench
 
     if kind == "images":
         folder = FolderImages(Path(path))
@@ -115,14 +117,7 @@ def open_set(
         faces = training_set.open_images(Path(path), given)
         note = {"kind": "webdataset" if isinstance(faces, TarImages) else kind, "path": str(path)}
         return Opened(faces, note, lambda: faces.label_names() if faces.num_classes else None)
-    return _bench(str(path), data)
-
-
-def _bench(name: str, data: Path | None) -> Opened:
-    from facerec.verification.bench import INFERRED, folders_of
-    from facerec.verification.templates import TemplateBench
-
-    (bench,) = open_benches([name], data=data)
+    (bench,) = open_benches([str(path)], data=data)
     images = bench.images
     if isinstance(bench, TemplateBench):
         # Persons are those of templates, which may share images.

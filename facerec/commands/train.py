@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SHOWN = (
     *("data", "path", "backbone", "name", "embedding_size", "margin", "regularizer", "weight"),
     *("optimizer", "lr", "batch_size", "epochs", "precision", "workers", "seed"),
-    *("validation", "benches", "init"),
+    *("logger", "validation", "benches", "init"),
 )
 """Fields of the recipe that most people change; others are left to --help-all."""
 

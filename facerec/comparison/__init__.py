@@ -13,21 +13,4 @@ if TYPE_CHECKING:
     from facerec.comparison.transforms import CropTransform, FaceTransform
     from facerec.comparison.trunks import Trunk
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Arm",
-    "ClassBatch",
-    "Comparison",
-    "CropTransform",
-    "FaceTransform",
-    "FeatureData",
-    "ImageData",
-    "MarginHead",
-    "MetricLoss",
-    "Protocol",
-    "Range",
-    "Trunk",
-    "own_loss",
-    "searched",
-]
+    __getattr__, __all__ = lazy_names(__name__)

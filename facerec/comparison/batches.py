@@ -56,20 +56,6 @@ def class_batches(
     )
 
 
-def two_views(batches: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each batch twice in a row: the first view of every image, then the second of each.
-
-    An image that a batch holds twice is augmented in two ways (`BatchReader`).
-
-    Args:
-        batches: int64 ``(…, B)`` positions.
-
-    Returns:
-        int64 ``(…, 2B)``.
-    """
-    return np.concatenate([batches, batches], axis=-1)
-
-
 def _hands(
     items: NDArray[np.int64], size: int, generator: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:

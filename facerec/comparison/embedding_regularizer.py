@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from facerec.heads import NormPenalty, create_regularizer
+from facerec.heads import NormPenalty, NormRegularizer
 
 
 class EmbeddingRegularizer(nn.Module):
@@ -26,7 +26,7 @@ class EmbeddingRegularizer(nn.Module):
 
     def __init__(self, penalty: NormPenalty) -> None:
         super().__init__()
-        self.regularizer = create_regularizer(penalty)
+        self.regularizer = NormRegularizer(penalty)
         self.progress = 1.0
 
     def forward(self, embeddings: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from facerec.comparison.batches import class_batches, derived_seed, two_views
+from facerec.comparison.batches import class_batches, derived_seed
 from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.losses import LossModule, create_loss
+from facerec.comparison.losses import LossModule
 from facerec.comparison.protocol import Arm, Metric, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
@@ -77,7 +77,7 @@ def create_stepper(
         seed: of the loss's own parameters.
     """
     config, device = protocol.optimizer, next(trunk.parameters()).device
-    loss = create_loss(arm.loss, num_classes, protocol.trunk.embedding_size, seed)
+    loss = LossModule(arm.loss, num_classes, protocol.trunk.embedding_size, seed)
     terms: list[Term] = [MetricTerm(loss)]
     if arm.regularizer is not None:
         terms.append(NormTerm(arm.regularizer, arm.loss.cosine_factor))
@@ -169,7 +169,7 @@ class ArmTrainer:
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(derived_seed(seed, epoch))  # dropout
             for batch in batches:
-                indices = two_views(batch) if arm.loss.views == 2 else batch
+                indices = np.tile(batch, arm.loss.views)  # the first view of all, then the second
                 pixels = reader.train(positions[indices], seed, stepper.step)
                 images = reader.normalize(pixels.to(self.device, non_blocking=True))
                 labels = torch.from_numpy(targets[indices]).to(self.device)

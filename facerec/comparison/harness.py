@@ -35,7 +35,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.losses import create_loss
+from facerec.comparison.losses import LossModule
 from facerec.comparison.own_losses import check_first_step
 from facerec.comparison.protocol import (
     UNTRAINED,
@@ -319,7 +319,7 @@ class Harness:
         for arm in self.comparison.arms:
             protocol = self.comparison.protocol_of(arm)
             batch, size = protocol.batch, protocol.trunk.embedding_size
-            loss = create_loss(arm.loss, batch.classes, size, seed=0)
+            loss = LossModule(arm.loss, batch.classes, size, seed=0)
             if arm.loss.entry.sha256:
                 check_first_step(loss, batch.per_class)
 

@@ -27,7 +27,7 @@ from facerec.errors import FacerecError, RecipeError, TrainingError, message_lin
 from facerec.heads import classifier, margins
 from facerec.limits import LARGEST, MOST, Checked, shown
 
-__all__ = ["HEADS", "Loss", "LossModule", "MarginHead", "MetricLoss", "create_loss", "searched"]
+__all__ = ["HEADS", "Loss", "LossModule", "MarginHead", "MetricLoss", "searched"]
 
 
 class _Row:
@@ -113,7 +113,7 @@ class MetricLoss(_Row):
         return 1 / (1 / (2 * value)) if name == "softmax_scale" else value
 
     def build(self, shape: Shape) -> Formula:
-        """Make the loss without the guarantees that `create_loss` adds."""
+        """Make the loss without the guarantees that `LossModule` adds."""
         return self.entry.make(shape, **self.settings)
 
 
@@ -228,12 +228,22 @@ class _Head(nn.Module):
 
 
 class LossModule(nn.Module):
-    """A loss with its own parameters, which are float32."""
+    """A loss with its own parameters, which are float32.
 
-    def __init__(self, config: Loss, shape: Shape) -> None:
+    Args:
+        config: which loss.
+        num_classes: C, the classes of the training fold.
+        embedding_size: D.
+        seed: a number >= 0 that fixes the loss's own parameters and the draws of its miner.
+
+    Raises:
+        MissingExtraError: the loss needs pytorch-metric-learning.
+    """
+
+    def __init__(self, config: Loss, num_classes: int, embedding_size: int, seed: int) -> None:
         super().__init__()
-        self.config, self.shape = config, shape
-        self.formula = config.build(shape)
+        self.config, self.shape = config, Shape(num_classes, embedding_size, seed)
+        self.formula = config.build(self.shape)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch, a float32 scalar.
@@ -267,18 +277,3 @@ class LossModule(nn.Module):
                 "gradient is needed"
             )
         return loss
-
-
-def create_loss(config: Loss, num_classes: int, embedding_size: int, seed: int) -> LossModule:
-    """Make the module of a loss.
-
-    Args:
-        config: which loss.
-        num_classes: C, the classes of the training fold.
-        embedding_size: D.
-        seed: a number >= 0 that fixes the loss's own parameters and the draws of its miner.
-
-    Raises:
-        MissingExtraError: the loss needs pytorch-metric-learning.
-    """
-    return LossModule(config, Shape(num_classes, embedding_size, seed))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from facerec.comparison.figures import arm_figure
 from facerec.comparison.summary import HEADLINE, Summary, too_few_seeds
@@ -65,24 +64,10 @@ def write_comparison(summary: Summary, folder: Path) -> Path:
 
 def report_files(summary: Summary) -> dict[str, bytes]:
     """Return the files of a report, path → contents; the page comes last."""
-    drawings = Drawings()
+    comparison, drawings = summary.comparison, Drawings()
     page = _page(summary, drawings)
-    return {
-        "results.json": json_bytes(documents.plain(_document(summary), infinities=False)),
-        "table.csv": to_csv(records(summary.figures.reset_index())),
-        "runs.csv": to_csv(records(summary.runs)),
-        "trials.csv": to_csv(records(summary.trials)),
-        "table.tex": to_latex(summary).encode(),
-        **drawings.files,
-        "report.html": page.render().encode(),
-    }
-
-
-def _document(summary: Summary) -> dict[str, Any]:
-    """Return all figures as JSON types; what is unknown is null, with a reason beside it."""
-    comparison = summary.comparison
     names = ("name", "question", "confidence", "repetitions", "declared")
-    return {
+    document = {
         "schema": SCHEMA,
         **{name: getattr(comparison, name) for name in names},
         **_counts(summary),
@@ -93,6 +78,16 @@ def _document(summary: Summary) -> dict[str, Any]:
         "gain": summary.gain,
         "protocol": to_dict(comparison.protocol),
         "manifest": summary.results.manifest,
+    }
+    return {
+        # What is unknown is null, with a reason beside it.
+        "results.json": json_bytes(documents.plain(document, infinities=False)),
+        "table.csv": to_csv(records(summary.figures.reset_index())),
+        "runs.csv": to_csv(records(summary.runs)),
+        "trials.csv": to_csv(records(summary.trials)),
+        "table.tex": to_latex(summary).encode(),
+        **drawings.files,
+        "report.html": page.render().encode(),
     }
 
 

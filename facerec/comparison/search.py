@@ -162,8 +162,14 @@ class Search:
         open_ = (states.RUNNING, states.WAITING)
         first = next((trial for trial in trials if trial.state in open_), None)
         number = len(trials) if first is None else first.number
-        # A sampler of its own for each trial, or a resumed search would propose others.
-        study.sampler = self._sampler(number)
+        # A sampler of its own for each trial, or a resumed search would propose others; the same
+        # in all arms, so that none is luckier by it.
+        study.sampler = optuna.samplers.TPESampler(
+            seed=derived_seed(self.comparison.seed, 2, number),
+            n_startup_trials=min(10, max(1, self.comparison.trials // 3)),
+            multivariate=True,
+            constant_liar=True,
+        )
         if first is not None and first.state == states.RUNNING:  # of a worker that was killed
             return optuna.Trial(study, first._trial_id)
         return study.ask()
@@ -224,14 +230,6 @@ class Search:
             {r.field: float(np.clip(setting[r.field], r.low, r.high)) for r in arm.ranges}
             for setting in (defaults, *([] if second is None else [completed(second)]))
         ]
-
-    def _sampler(self, number: int) -> Any:
-        """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
-        seed = derived_seed(self.comparison.seed, 2, number)
-        startup = min(10, max(1, self.comparison.trials // 3))
-        return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True
-        )
 
     # ---------------------------------------------------------------- the storage
 

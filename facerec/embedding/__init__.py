@@ -10,18 +10,4 @@ if TYPE_CHECKING:
     from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
     from facerec.embedding.torch_model import TorchModel, load_state_dict_file, save_model
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "EmbeddingModel",
-    "Embeddings",
-    "OnnxModel",
-    "TorchModel",
-    "embed_images",
-    "extract",
-    "load_model",
-    "load_state_dict_file",
-    "read_embeddings",
-    "save_model",
-    "write_embeddings",
-]
+    __getattr__, __all__ = lazy_names(__name__)

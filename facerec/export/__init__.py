@@ -10,16 +10,4 @@ if TYPE_CHECKING:
     from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
     from facerec.export.quantize import quantize_int8
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Bar",
-    "ConsumerRow",
-    "ParityRow",
-    "check_consumers",
-    "check_parity",
-    "export_graph",
-    "graph_preprocessing",
-    "quantize_int8",
-    "sample_faces",
-]
+    __getattr__, __all__ = lazy_names(__name__)

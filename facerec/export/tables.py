@@ -19,7 +19,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table:
     """Return how far files are from torch, of each its name and a check as JSON types."""
     cells = [(name, row["check"], str(row["batch"]), *_figures(row)) for name, row in rows]
     headings = "file", "check", "batch", "max |Δ|", "min cosine"
-    caption = "onnxruntime against torch, embeddings of length 1"
+    caption = "How far onnxruntime's embeddings, of length 1, are from torch's"
     return Table(caption, headings, cells, words=("check",))
 
 
@@ -34,8 +34,8 @@ def consumers_table(rows: Sequence[Row]) -> Table:
         )
         for row in rows
     ]
-    headings = "consumer", "version", "outcome", "max |Δ|", "min cosine"
-    caption = "consumers, fed the same BGR images"
+    headings = "program", "version", "outcome", "max |Δ|", "min cosine"
+    caption = "What programs that load this folder make of the same images"
     remarks = [f"{row['consumer']}: {row['note']}" for row in rows if row["note"]]
     return Table(caption, headings, cells, words=headings[:3], remarks=remarks)
 

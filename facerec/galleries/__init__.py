@@ -12,21 +12,4 @@ if TYPE_CHECKING:
     from facerec.galleries.space import Space
     from facerec.galleries.threshold import Calibration, Fpir
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Answer",
-    "Calibration",
-    "Cleaning",
-    "Enrolment",
-    "Fpir",
-    "Gallery",
-    "Identification",
-    "Match",
-    "Overlap",
-    "Side",
-    "Space",
-    "clean_set",
-    "find_alarms",
-    "find_overlap",
-]
+    __getattr__, __all__ = lazy_names(__name__)

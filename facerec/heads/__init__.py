@@ -1,55 +1,35 @@
 """Heads: embedding and label to loss."""
 
-from facerec.heads.classifier import MarginClassifier
-from facerec.heads.margins import (
-    AdaFace,
-    ArcFace,
-    CombinedMargin,
-    CosFace,
-    MagFace,
-    Margin,
-    OwnMargin,
-    Softmax,
-    SphereFace,
-    SphereFace2017,
-    SphereFaceR,
-)
-from facerec.heads.norm_regularizer import (
-    SEC,
-    FixedNorm,
-    L2Norm,
-    NormMoments,
-    NormPenalty,
-    NormRegularizer,
-    RingLoss,
-    combination_warnings,
-    create_regularizer,
-    global_moments,
-)
-from facerec.heads.output import LossOutput
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "SEC",
-    "AdaFace",
-    "ArcFace",
-    "CombinedMargin",
-    "CosFace",
-    "FixedNorm",
-    "L2Norm",
-    "LossOutput",
-    "MagFace",
-    "Margin",
-    "MarginClassifier",
-    "NormMoments",
-    "NormPenalty",
-    "NormRegularizer",
-    "OwnMargin",
-    "RingLoss",
-    "Softmax",
-    "SphereFace",
-    "SphereFace2017",
-    "SphereFaceR",
-    "combination_warnings",
-    "create_regularizer",
-    "global_moments",
-]
+from facerec.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from facerec.heads.classifier import MarginClassifier
+    from facerec.heads.margins import (
+        AdaFace,
+        ArcFace,
+        CombinedMargin,
+        CosFace,
+        MagFace,
+        Margin,
+        OwnMargin,
+        Softmax,
+        SphereFace,
+        SphereFace2017,
+        SphereFaceR,
+    )
+    from facerec.heads.norm_regularizer import (
+        SEC,
+        FixedNorm,
+        L2Norm,
+        NormMoments,
+        NormPenalty,
+        NormRegularizer,
+        RingLoss,
+        combination_warnings,
+        global_moments,
+    )
+    from facerec.heads.output import LossOutput
+else:
+    __getattr__, __all__ = lazy_names(__name__)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from torch.autograd.function import once_differentiable
 from facerec.devices import has_fast_bf16
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
+
+if TYPE_CHECKING:
+    from facerec.heads.triton_softmax import TritonTiles
 
 Precision = Literal["fp32", "bf16"]
 """Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
@@ -234,48 +237,8 @@ class Slopes(NamedTuple):
     """The loss grows by so much with that product."""
 
 
-class ClassTiles(Protocol):
-    """The arithmetic on the classes of one tile; both passes call it tile after tile.
-
-    It is made for a pass from ``query`` (N, D), whose inner products with unit centres are the
-    logits before ``transform``; ``column`` (N,), the class of each sample, counted as the centres
-    are that this rank visits, or −1; and the settings. ClassTiles begin at multiples of
-    ``settings.chunk``, and nothing in them may make the host wait.
-    """
-
-    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
-        """Add the classes ``start``, ``start + 1``, … to ``sums``; the forward pass.
-
-        Args:
-            start: the number of the first class.
-            centers: theirs, as they are, ``(n, D)``; to be read alone.
-            lengths: takes their lengths, at least `SMALLEST_NORM`, ``(n,)``.
-            sums: changed in place, but for ``highest``, which may be another tensor afterwards.
-        """
-
-    def spread(
-        self,
-        start: int,
-        centers: Tensor,
-        lengths: Tensor,
-        slopes: Slopes,
-        to_query: Tensor | None,
-        to_centers: Tensor | None,
-    ) -> None:
-        """Hand the slopes of these classes on to queries and centres; the backward pass.
-
-        Args:
-            start: as in `add`.
-            centers: as in `add`.
-            lengths: as `add` left them.
-            slopes: of the loss.
-            to_query: ``(N, D)``; this tile's share of the gradient of the queries is added to it.
-            to_centers: ``(n, D)``; filled with the gradient of the centres, which is complete.
-        """
-
-
-def create_tiles(query: Tensor, column: Tensor, settings: TileSettings) -> ClassTiles:
-    """Return whoever computes the tiles of one pass; see `ClassTiles` for the arguments."""
+def create_tiles(query: Tensor, column: Tensor, settings: TileSettings) -> TorchTiles | TritonTiles:
+    """Return whoever computes the tiles of one pass; see `TorchTiles` for the arguments."""
     if settings.kernel == "triton":
         from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
 
@@ -411,7 +374,13 @@ class _Visited:
 
 
 class TorchTiles:
-    """`ClassTiles` by operations of torch; a tile is ``(classes, N)``."""
+    """The arithmetic on the classes of one tile by operations of torch; a tile is ``(classes, N)``.
+
+    Both passes call it tile after tile. It is made for a pass from ``query`` (N, D), whose inner
+    products with unit centres are the logits before ``transform``; ``column`` (N,), the class of
+    each sample, counted as the centres are that this rank visits, or −1; and the settings. Tiles
+    begin at multiples of ``settings.chunk``, and nothing in them may make the host wait.
+    """
 
     def __init__(self, query: Tensor, column: Tensor, settings: TileSettings) -> None:
         self.query, self.settings = query, settings
@@ -422,7 +391,14 @@ class TorchTiles:
         self.index = column.remainder(settings.chunk) * len(query) + self.first
 
     def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
-        """Add these classes to ``sums``."""
+        """Add the classes ``start``, ``start + 1``, … to ``sums``; the forward pass.
+
+        Args:
+            start: the number of the first class.
+            centers: theirs, as they are, ``(n, D)``; to be read alone.
+            lengths: takes their lengths, at least `SMALLEST_NORM`, ``(n,)``.
+            sums: changed in place, but for ``highest``, which may be another tensor afterwards.
+        """
         torch.linalg.vector_norm(centers, dim=1, out=lengths)
         sums.norms += lengths.sum()
         lengths.clamp_(min=SMALLEST_NORM)
@@ -448,7 +424,16 @@ class TorchTiles:
         to_query: Tensor | None,
         to_centers: Tensor | None,
     ) -> None:
-        """Hand the slopes of these classes on to queries and centres."""
+        """Hand the slopes of these classes on to queries and centres; the backward pass.
+
+        Args:
+            start: as in `add`.
+            centers: as in `add`.
+            lengths: as `add` left them.
+            slopes: of the loss.
+            to_query: ``(N, D)``; this tile's share of the gradient of the queries is added to it.
+            to_centers: ``(n, D)``; filled with the gradient of the centres, which is complete.
+        """
         tile = self._multiply(centers, lengths)
         farther = self._farther(tile, start)
         by_product = self._slopes(tile, slopes.shift, slopes.factor)

@@ -131,6 +131,11 @@ class NormRegularizer(nn.Module):
         radius: parameter, float32 (Ring loss only). Its gradient is complete on every rank;
             leave it out of DistributedDataParallel.
         initialized: buffer, bool: whether μ or the radius has seen a batch.
+
+    Examples:
+        >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0]])  # norms 5 and 1, mean 3
+        >>> NormRegularizer(SEC(weight=0.5))(embeddings).loss
+        tensor(2.)
     """
 
     center: Tensor
@@ -197,9 +202,8 @@ class NormRegularizer(nn.Module):
             divisor = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.is_relative else 1.0
             distance = deviation.abs() if config.p == 1 else deviation.square()
             slope = deviation.detach().sign() if config.p == 1 else 2 * deviation.detach()
-            totals = (
-                self._total(torch.stack([distance.detach().sum(), -slope.sum()])) / count / divisor
-            )
+            sums = torch.stack([distance.detach().sum(), -slope.sum()])
+            totals = all_gather(sums[None], self.group).sum(0) / count / divisor
 
             weight = config.weight * (progress if config.schedule == "linear" else 1.0)
             if config.scale_free:
@@ -227,9 +231,6 @@ class NormRegularizer(nn.Module):
         stored.copy_(center)
         self.initialized.fill_(True)
         return center
-
-    def _total(self, values: Tensor) -> Tensor:
-        return all_gather(values[None], self.group).sum(0)
 
 
 @dataclass(frozen=True)
@@ -276,24 +277,6 @@ def _norms(embeddings: Tensor) -> Tensor:
     # In float16 the square of a norm above 256 is infinite.
     lifted = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
     return torch.linalg.vector_norm(lifted, dim=1)
-
-
-def create_regularizer(
-    config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
-) -> NormRegularizer:
-    """Make the module for a norm penalty.
-
-    Args:
-        config: which penalty.
-        group: ranks that share the global batch; the default group if None.
-        scale: factor s of the head on its cosines, for the scale-free form; 1 for a loss without.
-
-    Examples:
-        >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0]])  # norms 5 and 1, mean 3
-        >>> create_regularizer(SEC(weight=0.5))(embeddings).loss
-        tensor(2.)
-    """
-    return NormRegularizer(config, group, scale=scale)
 
 
 def combination_warnings(

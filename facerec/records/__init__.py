@@ -16,28 +16,4 @@ if TYPE_CHECKING:
     from facerec.records.tar_shards import TarImages
     from facerec.records.training_set import Data, Part, open_dataset
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Augmentation",
-    "Batch",
-    "BatchLoader",
-    "BatchRequest",
-    "Data",
-    "FaceDataset",
-    "LabelledImages",
-    "Pack",
-    "Part",
-    "RecordFile",
-    "RecordImages",
-    "SubjectFolders",
-    "TarImages",
-    "decode_image",
-    "export_folder",
-    "image_size",
-    "make_records",
-    "open_dataset",
-    "read_pack",
-    "write_image_records",
-    "write_pack",
-]
+    __getattr__, __all__ = lazy_names(__name__)

@@ -189,25 +189,13 @@ def _low_resolution(image: np.ndarray, generator: np.random.Generator) -> np.nda
 
 def _photometric(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Change brightness, contrast about the mean grey, and saturation about grey."""
-    factors = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
-    for change, factor in zip((_brightness, _contrast, _saturation), factors, strict=True):
-        image = change(image, factor)
-    return image
-
-
-def _brightness(image: np.ndarray, factor: float) -> np.ndarray:
-    # Through zero, `addWeighted` rounds and clips to 0…255 in one pass.
-    return cv2.addWeighted(image, factor, image, 0.0, 0.0)
-
-
-def _contrast(image: np.ndarray, factor: float) -> np.ndarray:
+    brightness, contrast, saturation = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
+    # `addWeighted` rounds and clips to 0…255 in one pass.
+    image = cv2.addWeighted(image, brightness, image, 0.0, 0.0)
     mean = float(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean())
-    return cv2.addWeighted(image, factor, image, 0.0, (1.0 - factor) * mean)
-
-
-def _saturation(image: np.ndarray, factor: float) -> np.ndarray:
+    image = cv2.addWeighted(image, contrast, image, 0.0, (1.0 - contrast) * mean)
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    return cv2.addWeighted(image, factor, grey, 1.0 - factor, 0.0)
+    return cv2.addWeighted(image, saturation, grey, 1.0 - saturation, 0.0)
 
 
 def sample_generator(seed: int, epoch: int, index: int, stream: int = 0) -> np.random.Generator:

@@ -419,7 +419,6 @@ class BatchLoader:
         *,
         workers: int = 0,
         pin_memory: bool = False,
-        prefetch: int = 2,
         start_method: Literal["fork", "spawn", "forkserver"] | None = None,
     ) -> None:
         """Prepare; workers start with the first iteration.
@@ -429,7 +428,6 @@ class BatchLoader:
             requests: what each iteration goes through, such as a batch sampler.
             workers: processes that read and decode; 0 does it in this process.
             pin_memory: return batches in page-locked memory.
-            prefetch: batches that each worker prepares ahead.
             start_method: of the workers; by default forked on Linux, elsewhere the system's.
         """
         import torch
@@ -441,7 +439,6 @@ class BatchLoader:
             collate_fn=_unchanged,
             num_workers=workers,
             pin_memory=pin_memory,
-            prefetch_factor=prefetch if workers else None,
             persistent_workers=workers > 0,
             multiprocessing_context=start_method or _START_METHOD if workers else None,
             worker_init_fn=_start_worker,

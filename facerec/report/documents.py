@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -44,15 +44,15 @@ def files_listed(path: Path, **marks: str) -> set[str]:
         return set()
 
 
-def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: bool = True) -> Any:
+def plain(value: Any, *, infinities: bool = True) -> Any:
     """Return anything as JSON types; what is not a number becomes null.
 
-    Of a dataclass what ``named`` returns is written, by default `by_name`; an infinity is written
-    as its name, or without ``infinities`` as null too.
+    Of a dataclass its fields are written by their names; an infinity is written as its name, or
+    without ``infinities`` as null too.
     """
-    convert = functools.partial(plain, named=named, infinities=infinities)
+    convert = functools.partial(plain, infinities=infinities)
     if is_dataclass(value) and not isinstance(value, type):
-        value = (named or by_name)(value)
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): convert(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -62,8 +62,3 @@ def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: 
     if isinstance(value, float) and not math.isfinite(value):
         return str(value) if infinities and not math.isnan(value) else None
     return value
-
-
-def by_name(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by their names."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}

@@ -7,9 +7,9 @@ that are data URIs; nothing that a name smuggles in could run or restyle it. All
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.resources import files
 from typing import ClassVar, Literal, TypeAlias
 
@@ -137,14 +137,10 @@ class Page:
         return environment.get_template("page.html.j2").render(
             page=self,
             style=Markup(style),
-            style_hash=_hash(style),
+            style_hash=f"sha256-{base64.b64encode(sha256(style.encode()).digest()).decode()}",
         )
 
 
 def printed(value: object) -> object:
     """Return what a template shows; no name in it turns round the figures that follow it."""
     return printable(value) if isinstance(value, str) else value
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

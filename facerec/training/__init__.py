@@ -21,23 +21,4 @@ if TYPE_CHECKING:
     )
     from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Checkpoints",
-    "Cosine",
-    "DataParallel",
-    "Distillation",
-    "Finetune",
-    "Head",
-    "Init",
-    "MultiStep",
-    "Optimizer",
-    "Polynomial",
-    "RMSprop",
-    "Recipe",
-    "Validation",
-]
+    __getattr__, __all__ = lazy_names(__name__)

@@ -197,17 +197,13 @@ class CheckpointWriter:
                     shutil.rmtree(old.rename(_hidden(old)))
 
     def _gather(self, final: Path, value: Any) -> list[Any]:
-        """Return the values of all ranks; the thread cannot use those of `Processes`."""
-        if self.processes.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.processes.world_size
+        """Return the values of all ranks; the thread has a group of its own for it."""
         try:
-            dist.all_gather_object(values, value, group=self._group)
+            return self.processes.gather_objects(value, self._group)
         except RuntimeError as error:
             raise CheckpointError(
                 f"{final}: not saved, another process of this run is gone ({_words(error)})"
             ) from error
-        return values
 
 
 def load_checkpoint(

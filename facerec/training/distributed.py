@@ -63,12 +63,11 @@ class Processes:
             raise outcome
         return outcome
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
         """Return the values of all ranks, in rank order, on every rank."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value, group)
         return values
 
     def any(self, flag: bool) -> bool:

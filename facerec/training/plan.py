@@ -84,15 +84,15 @@ def plan_step(
     classes = 0 if recipe.margin is None else shard_bounds(num_classes, ranks, 0)[1]
     rate = recipe.head.sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
-    weights = _weights(recipe.backbone)
-    refuse_single_images(micro_batch, weights.batch_norm, recipe.finetune)
-    learned = 0 if recipe.finetune.freeze_steps is None else weights.learned
+    weights, learned, batch_norm = _weights(recipe.backbone)
+    refuse_single_images(micro_batch, batch_norm, recipe.finetune)
+    learned = 0 if recipe.finetune.freeze_steps is None else learned
     state = optimizer_state(recipe.optimizer)
     centers, size = recipe.head.centers_per_class, recipe.backbone.embedding_size
     # What micro-batches before the last, or all of a step that may be called off, have to keep.
     kept = recipe.precision == "fp16" or recipe.accumulation > 1
     parts = {
-        "backbone: weights": weights.bytes * (1 if recipe.ema is None else 2),
+        "backbone: weights": weights * (1 if recipe.ema is None else 2),
         "backbone: gradients": 4 * learned,
         "backbone: optimizer state": state * learned,
         "activations": _activations(recipe, micro_batch, precision),
@@ -158,25 +158,19 @@ def head_flop(batch_size: int, visited: int, embedding_size: int) -> int:
 # ---------------------------------------------------------------- memory
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """What is known of a backbone without its content."""
-
-    bytes: int
-    """Of parameters and buffers."""
-    learned: int
-    """Numbers that have a gradient."""
-    batch_norm: bool
-    """Whether a batch norm of single vectors ends it."""
-
-
 @functools.cache
-def _weights(config: Backbone) -> _Weights:
+def _weights(config: Backbone) -> tuple[int, int, bool]:
+    """Return what is known of a backbone without its content.
+
+    Returns:
+        The bytes of parameters and buffers, how many numbers have a gradient, and whether a batch
+        norm of single vectors ends it.
+    """
     with torch.device("meta"):
         backbone = create_backbone(config)
     learned = sum(p.numel() for p in backbone.parameters() if p.requires_grad)
     size = sum(t.nbytes for t in (*backbone.parameters(), *backbone.buffers()))
-    return _Weights(size, learned, getattr(backbone, "embedding_norm", None) is not None)
+    return size, learned, getattr(backbone, "embedding_norm", None) is not None
 
 
 def _activations(recipe: Recipe, batch: int, precision: str) -> int:
@@ -187,7 +181,7 @@ def _activations(recipe: Recipe, batch: int, precision: str) -> int:
     reduced = precision != "fp32"
     inputs, inside = _kept(recipe.backbone, batch, reduced)
     # Autocast keeps copies of the weights for backward, too.
-    outside = inside[-1] + (_weights(recipe.backbone).bytes // 2 if reduced else 0)
+    outside = inside[-1] + (_weights(recipe.backbone)[0] // 2 if reduced else 0)
     blocks = [size for number, size in inside.items() if number >= 0]
     if recipe.recompute and blocks:
         return embeddings + outside + inputs + max(blocks)

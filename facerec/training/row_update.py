@@ -146,14 +146,10 @@ class RowUpdate:
             self.step(rows, _pieces(_values(gradient)))
 
 
-def chunk_rows(row_bytes: int, device: torch.device) -> int:
-    """Return how many rows of a kept gradient are updated together."""
-    return max(1, _CHUNK_BYTES.get(device.type, _OTHER_CHUNK_BYTES) // row_bytes)
-
-
 def _pieces(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Cut a gradient (rows, D) into pieces whose rows stay in a CPU's cache."""
-    size = chunk_rows(gradient.shape[1] * gradient.element_size(), gradient.device)
+    size = _CHUNK_BYTES.get(gradient.device.type, _OTHER_CHUNK_BYTES)
+    size = max(1, size // (gradient.shape[1] * gradient.element_size()))
     for start in range(0, len(gradient), size):
         block = slice(start, min(start + size, len(gradient)))
         yield block, gradient[block]

@@ -87,7 +87,14 @@ def find_folder(
     if begun:
         return begun[-1]
     if resume:
-        return _resumable(candidates, runs / name)
+        learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
+        begun = [path for path in candidates if (path / "recipe.json").is_file()]
+        if learned or begun:
+            return (learned or begun)[-1]
+        raise CheckpointError(
+            f"{runs / name}: no checkpoint to resume from; start the run without --resume, under "
+            "another --name if that folder is there"
+        )
     if exact and (runs / name).exists():
         raise _taken(runs / name)
     return None
@@ -145,17 +152,6 @@ def _launches(folder: Path) -> set[str]:
         return set(json.loads((folder / LAUNCH_FILE).read_text(encoding="utf-8"))["torchrun"])
     except (OSError, ValueError, TypeError, KeyError):
         return set()
-
-
-def _resumable(candidates: list[Path], first: Path) -> Path:
-    learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
-    begun = [path for path in candidates if (path / "recipe.json").is_file()]
-    if learned or begun:
-        return (learned or begun)[-1]
-    raise CheckpointError(
-        f"{first}: no checkpoint to resume from; start the run without --resume, under another "
-        "--name if that folder is there"
-    )
 
 
 def _of_name(runs: Path, name: str) -> dict[int, Path]:

@@ -19,7 +19,6 @@ from facerec.heads.norm_regularizer import (
     NormPenalty,
     NormRegularizer,
     combination_warnings,
-    create_regularizer,
     global_moments,
 )
 from facerec.heads.output import LossOutput
@@ -187,7 +186,7 @@ class NormTerm(Term):
     module: NormRegularizer
 
     def __init__(self, penalty: NormPenalty, scale: float = 1.0) -> None:
-        self.module = create_regularizer(penalty, scale=scale)
+        self.module = NormRegularizer(penalty, scale=scale)
         self._progress = 0.0
         self._mean_norm: Tensor | None = None
 

@@ -23,21 +23,4 @@ if TYPE_CHECKING:
         select_embeddings,
     )
 else:
-    __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "AccuracyEstimate",
-    "Bench",
-    "Failure",
-    "NormSummary",
-    "Pairs",
-    "TprEstimate",
-    "VerificationResult",
-    "evaluate",
-    "evaluate_bench",
-    "evaluate_embeddings",
-    "find_pack",
-    "pack_bench",
-    "score_pairs",
-    "select_embeddings",
-]
+    __getattr__, __all__ = lazy_names(__name__)

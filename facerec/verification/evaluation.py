@@ -83,8 +83,8 @@ class TprEstimate:
         tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
         threshold = scored.threshold_interval(point) if point.resolvable else None
         if not point.resolvable:
-            finest = f"finest FPR {1 / point.non_mated:.2e}"
-            tpr = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}, {finest}")
+            why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
+            tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = threshold_remark(point.threshold) or unknown
         fpr = scored.share(accepted, ~scored.same).interval()

@@ -9,6 +9,7 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import figures_table
+from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
 from facerec.verification.figures import comparison_figures, result_figures
@@ -20,6 +21,11 @@ THRESHOLD_ADVICE = (
     "A threshold for use is set on other data than it is tested on: take it from one set, with the "
     "model, flip mode and kind of images of the deployment, and report the rates that it gives on "
     "another."
+)
+
+_READING = (
+    f"few errors: the target leaves room for fewer than {RULE_OF_30} false accepts; n_eff: "
+    "independent pairs that would say as much"
 )
 
 
@@ -46,7 +52,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
     console.print()
     _say(console, f"{describe_result(result)}: {pairs_of(result)}", "bold")
     console.print(figures_table("", result_figures(result)).terminal())
-    remarks = [*remarks_of(result), f"intervals: {result.basis}", THRESHOLD_ADVICE]
+    remarks = [*remarks_of(result), f"intervals: {result.basis}", _READING, THRESHOLD_ADVICE]
     _print_remarks(remarks, result.notes, console)
     for failure in result.failures[:LISTED_FAILURES]:
         _say(console, f"pair {failure.pair}: {failure.reason}", "yellow")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.comparison.batches import class_batches, two_views
+from facerec.comparison.batches import class_batches
 from facerec.errors import DatasetError
 
 
@@ -63,8 +63,3 @@ def test_seed_and_epoch_change_the_order() -> None:
     assert (first != class_batches(labels, 4, 2, 0, 1, 12)).any()
     # A longer epoch begins as a shorter one does.
     np.testing.assert_array_equal(class_batches(labels, 4, 2, 0, 0, 30)[: len(first)], first)
-
-
-def test_two_views() -> None:
-    assert two_views(np.array([4, 1])).tolist() == [4, 1, 4, 1]
-    assert two_views(np.array([[4, 1], [2, 3]])).tolist() == [[4, 1, 4, 1], [2, 3, 2, 3]]

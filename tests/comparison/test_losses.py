@@ -19,7 +19,6 @@ from facerec.comparison.losses import (
     LossModule,
     MarginHead,
     MetricLoss,
-    create_loss,
     searched,
 )
 from facerec.comparison.own_losses import own_loss
@@ -473,7 +472,7 @@ NAIVE: dict[str, Callable[[Any, Naive], float]] = {
 )
 def test_equals_a_naive_loop(config: Any, seed: int) -> None:
     embeddings, labels = batch(seed)
-    loss = create_loss(config, CLASSES, SIZE, seed).double()
+    loss = LossModule(config, CLASSES, SIZE, seed).double()
     seen = labels
     if is_simclr(config):
         seen = torch.arange(len(labels) // 2).repeat(2)
@@ -506,7 +505,7 @@ def test_any_precision_gives_finite_float32(
 ) -> None:
     embeddings, labels = batch(2, dtype)
     embeddings.requires_grad_()
-    loss = create_loss(config, CLASSES, SIZE, 0)
+    loss = LossModule(config, CLASSES, SIZE, 0)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         found = loss(embeddings, labels)
     found.backward()
@@ -517,7 +516,7 @@ def test_any_precision_gives_finite_float32(
         assert parameter.dtype == torch.float32
         assert parameter.grad is not None and parameter.grad.isfinite().all()
     # Lifted before anything is computed: the same as lifting first.
-    again = create_loss(config, CLASSES, SIZE, 0)(embeddings.detach().float(), labels)
+    again = LossModule(config, CLASSES, SIZE, 0)(embeddings.detach().float(), labels)
     # (Not to the last bit: small batched products may depend on the alignment of memory.)
     torch.testing.assert_close(found.detach(), again.detach(), rtol=1e-6, atol=0)
 
@@ -527,7 +526,7 @@ def test_any_precision_gives_finite_float32(
 def test_gradient_where_little_or_nothing_is_to_be_learned(config: Any, labels: list[int]) -> None:
     embeddings = torch.randn(6, SIZE, generator=torch.Generator().manual_seed(0))
     embeddings.requires_grad_()
-    loss = create_loss(config, 6, SIZE, 0)
+    loss = LossModule(config, 6, SIZE, 0)
     found = loss(embeddings, torch.tensor(labels))
     found.backward()
     assert found.isfinite() and found > -1e-6
@@ -541,7 +540,7 @@ def test_gradient_where_little_or_nothing_is_to_be_learned(config: Any, labels: 
 def test_which_losses_see_norms(config: Any) -> None:
     embeddings, labels = batch(7)
     lengths = torch.rand(len(labels), 1, generator=torch.Generator().manual_seed(0)).double() + 0.5
-    losses = [create_loss(config, CLASSES, SIZE, 0).double() for _ in range(2)]
+    losses = [LossModule(config, CLASSES, SIZE, 0).double() for _ in range(2)]
     plain = embeddings.clone().requires_grad_()
     first, second = losses[0](plain, labels), losses[1](embeddings * lengths, labels)
     first.backward()
@@ -560,7 +559,7 @@ def test_which_losses_see_norms(config: Any) -> None:
 def test_seed_alone_fixes_the_module(config: Any) -> None:
     before = torch.get_rng_state()
     embeddings, labels = batch(1)
-    first, again, other = (create_loss(config, CLASSES, SIZE, seed) for seed in (3, 3, 4))
+    first, again, other = (LossModule(config, CLASSES, SIZE, seed) for seed in (3, 3, 4))
     values = [loss(embeddings, labels) for loss in (first, again, other)]
     torch.testing.assert_close(torch.get_rng_state(), before)
     assert values[0] == values[1]
@@ -574,11 +573,11 @@ def test_seed_alone_fixes_the_module(config: Any) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=name)
 def test_resumes_from_its_state(config: Any) -> None:
     embeddings, labels = batch(1)
-    whole, stopped = (create_loss(config, CLASSES, SIZE, 3) for _ in range(2))
+    whole, stopped = (LossModule(config, CLASSES, SIZE, 3) for _ in range(2))
     for _ in range(2):
         whole(embeddings, labels)
         stopped(embeddings, labels)
-    resumed = create_loss(config, CLASSES, SIZE, 3)
+    resumed = LossModule(config, CLASSES, SIZE, 3)
     resumed.load_state_dict(stopped.state_dict())
     assert whole(embeddings, labels) == resumed(embeddings, labels)
 
@@ -613,7 +612,7 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
     for setting_ in [*ends, {f"loss.{field}": value for field, value in optimum.items()}]:
         chosen = arm.at(setting_).loss
         assert recipe.check(Loss, chosen, "here") == chosen
-        assert create_loss(chosen, CLASSES, SIZE, 0)(embeddings, labels).isfinite()
+        assert LossModule(chosen, CLASSES, SIZE, 0)(embeddings, labels).isfinite()
 
 
 @pytest.mark.parametrize(
@@ -646,7 +645,7 @@ def test_a_loss_of_ones_own_is_like_any_other() -> None:
     arm = Arm("own", own)
     naive = Naive(embeddings, labels, [])
     tuned = arm.at({"loss.scale": 3.0}).loss
-    found = create_loss(tuned, CLASSES, SIZE, 0)(embeddings, labels)
+    found = LossModule(tuned, CLASSES, SIZE, 0)(embeddings, labels)
     assert float(found) == pytest.approx(3 * mean([naive.cos[a][b] for a, b in naive.negatives]))
     assert [(r.field, r.low, r.high, r.scale) for r in arm.ranges] == [
         ("loss.scale", 0.5, 8.0, "log")
@@ -663,7 +662,7 @@ def test_a_loss_of_ones_own_may_learn() -> None:
 
     arm = Arm("own", linear)  # type: ignore[arg-type]
     assert [each.field for each in arm.ranges] == ["loss_lr"]
-    loss = create_loss(arm.loss, CLASSES, SIZE, 0)
+    loss = LossModule(arm.loss, CLASSES, SIZE, 0)
     assert len(list(loss.parameters())) == 1
     loss(*batch(dtype=torch.float32)).backward()
 
@@ -684,7 +683,7 @@ def detached(embeddings: Tensor, labels: Tensor) -> Tensor:
 def test_what_is_wrong_with_a_loss_of_ones_own_is_said(formula: Any) -> None:
     embeddings, labels = batch()
     with pytest.raises(TrainingError, match=f"the loss {formula.__name__} (fails|returns)"):
-        create_loss(own_loss(formula), CLASSES, SIZE, 0)(embeddings.requires_grad_(), labels)
+        LossModule(own_loss(formula), CLASSES, SIZE, 0)(embeddings.requires_grad_(), labels)
 
 
 def pml_arm(**given: float) -> Any:
@@ -698,14 +697,14 @@ def test_objects_and_classes_of_the_library_are_losses_as_they_are() -> None:
         (pml_arm(), pml_losses.MultiSimilarityLoss()),
         (Arm("own", pml_losses.NCALoss), pml_losses.NCALoss()),
     ):
-        found = create_loss(arm.loss, CLASSES, SIZE, 0)(embeddings, labels)
+        found = LossModule(arm.loss, CLASSES, SIZE, 0)(embeddings, labels)
         assert float(found) == float(same(embeddings, labels))
     # Equal settings are one loss, which a penalty may be added to; others are another.
     assert pml_arm(alpha=1).loss == pml_arm(alpha=1).loss != pml_arm(alpha=3).loss
     # Weights of classes are drawn from the seed, and leave the global generator alone.
     state = torch.get_rng_state()
     arm = Arm("own", pml_losses.ArcFaceLoss)
-    weights = [create_loss(arm.loss, 7, 5, seed).formula.W for seed in (0, 0, 1)]
+    weights = [LossModule(arm.loss, 7, 5, seed).formula.W for seed in (0, 0, 1)]
     assert weights[0].shape == (5, 7) and torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2]) and torch.equal(state, torch.get_rng_state())
     assert [each.field for each in arm.ranges] == ["loss_lr"]
@@ -728,7 +727,7 @@ def test_nt_xent_keeps_its_gradient_at_low_temperature() -> None:
     embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.05], [0.05, 1.0]])
     labels = torch.tensor([0, 0, 1, 1])
     ours, gradient = value_and_gradient(
-        create_loss(MetricLoss("NTXent", temperature=0.0091), 2, 2, 0), embeddings, labels
+        LossModule(MetricLoss("NTXent", temperature=0.0091), 2, 2, 0), embeddings, labels
     )
     theirs, lost = value_and_gradient(pml_losses.NTXentLoss(0.0091), embeddings, labels)
     assert float(ours) > float(theirs) and gradient.abs().max() > 10

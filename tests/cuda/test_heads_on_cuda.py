@@ -14,8 +14,8 @@ from facerec.heads import (
     ArcFace,
     Margin,
     MarginClassifier,
+    NormRegularizer,
     OwnMargin,
-    create_regularizer,
 )
 from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.heads.norm_regularizer import NormPenalty
@@ -100,7 +100,7 @@ def test_a_penalty(device: torch.device, penalty: NormPenalty) -> None:
     embeddings, _, _ = inputs()
     found = []
     for where in (torch.device("cpu"), device):
-        regularizer = create_regularizer(penalty).to(where)
+        regularizer = NormRegularizer(penalty).to(where)
         results: list[Tensor] = []
         for _ in range(3):  # moving averages and learned radii change
             x = embeddings.to(where).requires_grad_()

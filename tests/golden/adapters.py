@@ -258,11 +258,12 @@ def over_seeds(arm: NDArray[np.float64], base: NDArray[np.float64]) -> Figures:
 def comparison_losses(embeddings: Tensor, labels: Tensor) -> Figures:
     """Return value and gradient of every loss that a comparison may hold, at its defaults."""
     from facerec.comparison.loss_table import TABLE
-    from facerec.comparison.losses import MarginHead, MetricLoss, create_loss
+    from facerec.comparison.losses import LossModule, MarginHead, MetricLoss
 
     figures: Figures = {}
-    for config in (*map(MetricLoss, TABLE), MarginHead()):
-        loss = create_loss(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
+    own = [name for name, entry in TABLE.items() if not entry.sha256]
+    for config in (*map(MetricLoss, own), MarginHead()):
+        loss = LossModule(config, int(labels.max()) + 1, embeddings.shape[1], seed=0)
         figures |= value_and_gradient(config.kind, loss.double(), embeddings, labels)
     return figures
 
@@ -305,7 +306,7 @@ def margin_losses(embeddings: Tensor, centers: Tensor, labels: Tensor) -> Figure
 
 def norm_penalties(first: Tensor, second: Tensor) -> Figures:
     """Return every norm penalty of a second batch after a first, which a moving mean remembers."""
-    from facerec.heads import SEC, FixedNorm, L2Norm, RingLoss, create_regularizer
+    from facerec.heads import SEC, FixedNorm, L2Norm, NormRegularizer, RingLoss
 
     figures: Figures = {}
     for name, config in {
@@ -317,7 +318,7 @@ def norm_penalties(first: Tensor, second: Tensor) -> Figures:
         "fixed norm": FixedNorm(weight=0.5, radius=20.0),
         "ring loss": RingLoss(weight=0.5),
     }.items():
-        penalty = create_regularizer(config, scale=32.0).double()
+        penalty = NormRegularizer(config, scale=32.0).double()
         penalty(first)
         figures |= value_and_gradient(name, lambda raw, at=penalty: at(raw).loss, second)
     return figures

@@ -19,12 +19,12 @@ from facerec.heads import (
     L2Norm,
     MagFace,
     MarginClassifier,
+    NormRegularizer,
     RingLoss,
     Softmax,
     SphereFace,
     SphereFace2017,
     SphereFaceR,
-    create_regularizer,
 )
 
 pytestmark = pytest.mark.integration
@@ -76,7 +76,7 @@ def steps(group, margin, penalty, classes, dtype, number=1, count=2):
     head = MarginClassifier(classes, 4, margin, seed=1, centers_per_class=number, group=group).to(
         dtype
     )
-    regularizer = create_regularizer(penalty, group)
+    regularizer = NormRegularizer(penalty, group)
     modules = (backbone, head, regularizer)
     optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.05)
     x, labels = batch(12, 6, classes)

@@ -15,9 +15,9 @@ from facerec.heads import (
     ArcFace,
     FixedNorm,
     L2Norm,
+    NormRegularizer,
     RingLoss,
     combination_warnings,
-    create_regularizer,
 )
 from facerec.heads.norm_regularizer import global_moments
 
@@ -47,7 +47,7 @@ def test_value_and_gradient_equal_a_loop(p, form):
         divisor = mean**p if form else 1.0
         weight = 0.3 * (16.0 if "scale_free" in form else 1.0)
         expected = sum(abs(n - center) ** p for n in norms) / len(norms) / divisor
-        output = create_regularizer(config, scale=16.0)(x)
+        output = NormRegularizer(config, scale=16.0)(x)
         assert output.figures["penalty"].item() == pytest.approx(expected, rel=1e-7)
         assert output.loss.item() == pytest.approx(weight * expected, rel=1e-7)
         assert output.figures["center"].item() == pytest.approx(center, rel=1e-7)
@@ -65,7 +65,7 @@ def test_one_scale_free_weight_presses_alike_on_all_scales(p):
     def share(size, scale, **form):
         """SEC against a target cosine that is pulled with the head's scale."""
         x = embeddings(size=5, scale=size)
-        penalty = create_regularizer(SEC(0.3, p=p, **form), scale=scale)(x).loss
+        penalty = NormRegularizer(SEC(0.3, p=p, **form), scale=scale)(x).loss
         pull = -scale * nn.functional.normalize(x)[:, 0].mean()
         radial, tangential = (torch.autograd.grad(loss, x)[0] for loss in (penalty, pull))
         return (radial.norm() / tangential.norm()).item()
@@ -78,7 +78,7 @@ def test_one_scale_free_weight_presses_alike_on_all_scales(p):
 
 
 def test_moving_average_takes_in_the_current_batch():
-    module = create_regularizer(SEC(1.0, rho=0.1))
+    module = NormRegularizer(SEC(1.0, rho=0.1))
     center = None
     for seed in range(5):
         x = embeddings(seed=seed, dtype=torch.float32)
@@ -93,7 +93,7 @@ def test_moving_average_takes_in_the_current_batch():
 
 
 def test_eval_mode_and_update_false_leave_the_state():
-    module = create_regularizer(SEC(1.0, rho=0.5))
+    module = NormRegularizer(SEC(1.0, rho=0.5))
     module(embeddings(seed=1))
     before = copy.deepcopy(module.state_dict())
     shown = module(embeddings(seed=2), update=False)
@@ -116,7 +116,7 @@ def test_eval_mode_and_update_false_leave_the_state():
     ids=str,
 )
 def test_micro_batches_equal_the_big_batch(config):
-    whole, parts = create_regularizer(config), create_regularizer(config)
+    whole, parts = NormRegularizer(config), NormRegularizer(config)
     x = embeddings(rows=12)
     for module in (whole, parts):
         module(embeddings(seed=5))  # a first step, so that averages and the radius have started
@@ -135,11 +135,11 @@ def test_micro_batches_equal_the_big_batch(config):
 
 def test_linear_schedule():
     x = embeddings()
-    module = create_regularizer(SEC(2.0, schedule="linear"))
+    module = NormRegularizer(SEC(2.0, schedule="linear"))
     full = module(x).loss
     assert module(x, progress=0.0).loss == 0
     assert module(x, progress=0.25).loss.item() == pytest.approx(full.item() / 4)
-    assert create_regularizer(SEC(2.0))(x, progress=0.25).loss == full
+    assert NormRegularizer(SEC(2.0))(x, progress=0.25).loss == full
 
 
 def test_warnings_name_the_doubtful_combinations():

@@ -76,6 +76,7 @@ def test_verify(client: Any) -> None:
         "same": expected.same,
         "source": "FPR 1e-3 on lfw",
         "fpr": "1e-3",
+        "evidence": None,  # the model has no calibration
         "notes": [],
         "contract": client.service.contract,
     }

@@ -48,7 +48,8 @@ def all_pairs_figures(
 
 def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, object]]:
     if not point.resolvable:
-        said = f"{UNRESOLVED}: N={point.non_mated:,}, finest FPR {1 / point.non_mated:.2e}"
+        why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
+        said = f"{UNRESOLVED}: {why}"
         estimate = Estimate(None, remark=said)
         yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
         return

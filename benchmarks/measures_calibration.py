@@ -97,7 +97,7 @@ def _best_two(probes: NDArray[np.float32], gallery: NDArray[np.float32]) -> NDAr
     return -np.sort(-(probes @ gallery.T), axis=1)[:, :2]
 
 
-def calibration_coverage(repetitions: int = 250, people: int = 60) -> Iterator[Row]:
+def calibration_coverage(repetitions: int = 100, people: int = 60) -> Iterator[Row]:
     """Count how often the interval of a likelihood ratio holds the true one.
 
     Args:
@@ -139,7 +139,7 @@ def calibration_coverage(repetitions: int = 250, people: int = 60) -> Iterator[R
     )
 
 
-def calibration_groups(repetitions: int = 400, people: int = 40) -> Iterator[Row]:
+def calibration_groups(repetitions: int = 150, people: int = 40) -> Iterator[Row]:
     """Count how often two groups of equal people are said to differ.
 
     Args:

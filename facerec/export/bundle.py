@@ -161,8 +161,15 @@ def _write_all(
         own = _verify(int8, "int8", benches, flip, progress)
         comparisons = [compare(*both) for both in zip(results, own, strict=True)]
         costs = list(map(_accuracy, benches, comparisons))
-        reasons = filter(None, (_excess(cost, options.max_loss) for cost in costs))
-        left_out = [{"name": "int8", "reason": reason} for reason in reasons][:1]
+        left_out = [
+            {
+                "name": "int8",
+                "reason": f"its accuracy on {cost['bench']} changes by {change:+.2f} points, more "
+                f"than the {options.max_loss:g} of --max-loss",
+            }
+            for cost in costs
+            if -(change := 100 * (cost["int8"] - cost["float32"])) > options.max_loss
+        ][:1]
         if not left_out:
             found = [row for result in own for row in result_thresholds(result)]
             int8 = parse_onnx(_restate(int8.content, found), int8.where)
@@ -259,17 +266,6 @@ def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
         "basis": comparison.basis,
         "notes": list(comparison.notes),
     }
-
-
-def _excess(cost: Mapping[str, Any], limit: float) -> str | None:
-    """Return why int8 loses too much on a bench, or None."""
-    change = 100 * (cost["int8"] - cost["float32"])
-    return (
-        f"its accuracy on {cost['bench']} changes by {change:+.2f} points, more than the {limit:g} "
-        "of --max-loss"
-        if -change > limit
-        else None
-    )
 
 
 def _note(

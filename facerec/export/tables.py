@@ -69,13 +69,10 @@ def rate_words(row: Row, rate: Literal["tpr", "fpr"]) -> str:
     """Return a rate at a threshold with its interval and counts."""
     value, counts = ("tpr", "true_accepts") if rate == "tpr" else ("fpr_realised", "false_accepts")
     limits = words.percent_limits(Interval(*row[f"{rate}_interval"]))
-    return f"{_percent(row[value])} {limits} ({'/'.join(map(str, row[counts]))})"
+    said = UNRESOLVED if row[value] is None else words.percent(row[value])
+    return f"{said} {limits} ({'/'.join(map(str, row[counts]))})"
 
 
 def _figures(row: Row) -> Iterator[str]:
     for name, form in (("max_abs", ".1e"), ("min_cosine", ".7f")):
         yield "" if row[name] is None else words.number(row[name], form)
-
-
-def _percent(share: float | None) -> str:
-    return UNRESOLVED if share is None else words.percent(share)

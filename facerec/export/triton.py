@@ -24,18 +24,18 @@ def model_id(name: str) -> str:
     return plain[:128] or "facerec-model"
 
 
-def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
+def triton_config(name: str, file: OnnxFile) -> str:
     """Return ``config.pbtxt`` for a file, from its own names, types and shapes.
 
     The fields are those of ``protobuf/model_config.proto`` in ``triton-inference-server/common``.
     Triton adds the batch itself where ``max_batch_size`` is above 0, so dims leave it out.
 
-    The name is also that of its folder; Triton puts ``max_batch`` images into one batch at most.
+    The name is also that of its folder; Triton puts `MAX_BATCH` images into one batch at most.
     """
     lines = [
         f"name: {json.dumps(name)}",
         'backend: "onnxruntime"',
-        f"max_batch_size: {max_batch}",
+        f"max_batch_size: {MAX_BATCH}",
         *(f"input [ {{ {_tensor(tensor)} }} ]" for tensor in file.inputs),
         *(f"output [ {{ {_tensor(tensor)} }} ]" for tensor in file.outputs),
         "dynamic_batching { }",

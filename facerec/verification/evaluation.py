@@ -490,11 +490,9 @@ def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
 def _further(scores: SortedScores) -> dict[str, Estimate]:
     """Return the figures that have no interval."""
     roc, step = scores.roc, scores.roc.eer_step()
-    ends = (
-        f"{words.percent(step.low)} to {words.percent(step.high)}" if step.low < step.high else ""
-    )
+    ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
     figures = {
-        "EER by the step rule": Estimate(step.rate, remark=ends),
+        "EER by the step rule": Estimate(step.rate, remark=ends if step.low < step.high else ""),
         "d′": Estimate(scores.d_prime()),
     }
     for prior in PRIORS:

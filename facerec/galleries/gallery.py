@@ -448,10 +448,8 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: an FPIR and a threshold, or an FPIR without a calibration.
+            MetricError: an FPIR without a calibration.
         """
-        if fpir is not None and threshold is not None:
-            raise MetricError("an FPIR and a threshold are two ways to say one thing; give one")
         if isinstance(probes, Embeddings):
             self.space.check(Space.of(probes), where)
             vectors, failures = probes.vectors, probes.failures

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from helpers.examples import examples
-from hypothesis import given, settings
+from helpers.drawn_scores import few
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
@@ -22,8 +22,6 @@ from facerec.statistics.clustered import (
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import wilson
 from facerec.statistics.rates import sort_scores
-
-few = settings(max_examples=examples(40), deadline=None)
 
 
 def draw_pairs(

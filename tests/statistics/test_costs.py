@@ -4,21 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers.examples import examples
-from hypothesis import given, settings
+from helpers.drawn_scores import few, tied
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize_scalar
 
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.rates import sort_scores
-
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
-
-tied = hnp.arrays(
-    np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 2)
-)
 
 
 @few

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.examples import examples
-from hypothesis import given, settings
+from helpers.drawn_scores import few, scores, tied
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.rates import parse_rate, sort_scores
-
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
-
-tied = hnp.arrays(
-    np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 8)
-)
-wild = hnp.arrays(
-    np.float32,
-    st.integers(1, 25),
-    elements=st.floats(width=32, allow_nan=False, allow_infinity=True),
-)
-scores = st.one_of(st.tuples(tied, tied), st.tuples(wild, wild))
-rates = st.sampled_from(["0", "0.01", "0.05", "1/3", "0.29", "1/2", "0.9", "1"])
 
 
 def test_counts_beyond_64_bits_stay_exact() -> None:

@@ -5,15 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers.examples import examples
-from hypothesis import given, settings
+from helpers.drawn_scores import few
+from hypothesis import given
 from hypothesis import strategies as st
 
 from facerec.errors import MetricError
 from facerec.statistics.discard import error_versus_discard
-
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
 
 comparisons = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)
 

@@ -4,17 +4,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers.examples import examples
+from helpers.drawn_scores import few
 from helpers.plain_rates import search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from facerec.errors import MetricError
 from facerec.statistics.identification import cmc, tpir_at_fpir
 from facerec.statistics.rates import parse_rate, tpr_at_fpr
-
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
 
 ENROLLED, STRANGERS = "abcd", "xyz"
 

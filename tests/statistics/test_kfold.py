@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.examples import examples
-from hypothesis import given, settings
+from helpers.drawn_scores import few
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
@@ -16,9 +16,6 @@ from facerec.statistics.kfold import (
     insightface_accuracy,
     kfold_accuracy,
 )
-
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
 
 
 def naive_kfold(

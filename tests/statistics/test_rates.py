@@ -5,11 +5,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers.examples import examples
+from helpers.drawn_scores import few, scores, tied
 from helpers.plain_rates import auc, eer_rocch, eer_step
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy.special import ndtr, ndtri
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
@@ -24,19 +23,6 @@ from facerec.statistics.rates import (
     tpr_at_fpr,
 )
 
-# Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=examples(40), deadline=None)
-
-# Few distinct values, so that ties are the rule.
-tied = hnp.arrays(
-    np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 8)
-)
-wild = hnp.arrays(
-    np.float32,
-    st.integers(1, 25),
-    elements=st.floats(width=32, allow_nan=False, allow_infinity=True),
-)
-scores = st.one_of(st.tuples(tied, tied), st.tuples(wild, wild))
 rates = st.one_of(
     st.sampled_from(["0", "1e-3", "0.05", "1/3", "0.29", "1/2", "0.9", "1"]),
     st.fractions(0, 1, max_denominator=60),

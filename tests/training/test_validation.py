@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,15 +184,7 @@ def test_the_best_weights_are_kept(
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard, also where a shell in the background has tests started with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (15, SystemExit)]
 )

@@ -73,7 +73,7 @@ def test_same_and_an_export_take_it_from_beside_the_model(
     for person in range(30):
         pattern = generator.random((7, 7, 3))
         for image in range(2):
-            noisy = np.clip(pattern + 0.6 * generator.standard_normal(pattern.shape), 0, 1)
+            noisy = np.clip(pattern + 0.25 * generator.standard_normal(pattern.shape), 0, 1)
             path = Path("people", f"p{person}", f"{image}.png")
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), cv2.resize((255 * noisy).astype(np.uint8), (112, 112)))

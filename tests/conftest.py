@@ -14,6 +14,7 @@ from pathlib import Path
 import helpers.examples  # noqa: F401  (its profiles)
 import pytest
 import torch
+from helpers.gloo_pool import GlooPool
 from hypothesis import settings
 
 # Before all libraries, which it keeps from reporting to their makers.
@@ -57,6 +58,14 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
+    """Three processes joined by gloo."""
+    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,7 @@ def test_help_is_of_sentences_that_fit(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, options = read_help(capsys, monkeypatch, command, "--help-all")
+    assert text.startswith(f"usage: facerec {command} ")
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert len(options) >= 3
     for option, words in options.items():

@@ -51,14 +51,6 @@ def test_unknown_commands_get_the_list(
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_that_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    assert call(monkeypatch, name, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: facerec {name} ")
-
-
 def test_every_command_but_the_demo_has_a_door() -> None:
     names = {path: path.stem for path in TOOLS.glob("*.py")}
     assert {name.replace("_", "-") for name in names.values()} == COMMANDS.keys() - {"demo"}

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.toy_files import write_files
 from scipy.io import savemat
 
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
@@ -24,9 +25,7 @@ def jpeg(number: int, height: int = 20, width: int = 30) -> bytes:
 
 def write(root: Path, names: Sequence[str]) -> None:
     """Write image number i, whose pixels are all i, under each name."""
-    for number, name in enumerate(names):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(jpeg(number))
+    write_files(root, {name: jpeg(number) for number, name in enumerate(names)})
 
 
 def opened(path: Path) -> ImageSet:

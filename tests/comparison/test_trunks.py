@@ -177,7 +177,6 @@ def test_last_layers() -> None:
     torch.testing.assert_close(
         layer(x), centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
     )
-    assert layer(x).norm(dim=1).sub(4).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("config", [*ALL, Trunk("features", 16)], ids=lambda c: c.name)

@@ -234,58 +234,36 @@ def test_contradictions_are_counted_and_never_resolved(tmp_path: Path) -> None:
     assert [images for _, images, _ in counts(found, sex)] == [50]
 
 
-def test_two_small_groups_are_pooled(tmp_path: Path) -> None:
-    lines = [*people("a", 30, "A"), *people("b", 6, "B"), *people("c", 4, "C")]
-    grouping = joined(tmp_path, lines).groupings[0]
-    assert grouping.names == ("A", POOLED)
-    assert grouping.pooled == (("B",), ("C",)) and grouping.suppressed == ()
-    assert np.bincount(grouping.codes).tolist() == [60, 20]
+A30, B20, C9 = ("a", 30, "A"), ("b", 20, "B"), ("c", 9, "C")
 
 
-def test_subjects_of_one_small_group_leave_the_audit(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 30, "A"),
-        *people("b", 20, "B"),
-        *people("c", 9, "C"),
-        *people("d", 40, "D"),
-    ]
-    found = joined(tmp_path, lines)
-    grouping = found.groupings[0]
-    assert grouping.names == ("A", "B", "D")
-    assert grouping.suppressed == (("C",),) and grouping.pooled == ()
-    # Nothing that is counted over all images holds them.
-    assert np.bincount(grouping.codes[grouping.codes >= 0]).tolist() == [60, 40, 80]
-    left = found.subjects[found.subjects >= 0]
-    assert len(left) == 180 and len(np.unique(left)) == 90
-
-
-def test_a_small_group_leaves_other_attributes_too(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 30, "A", "f"),
-        *people("b", 20, "A", "m"),
-        *people("c", 9, "C", "m"),
-        *people("d", 5, "", "m"),
-        *people("e", 12, "A", "x"),
-        *people("g", 2, "", "y"),
-    ]
-    found = joined(tmp_path, lines, ("race", "sex"))
-    race, sex = found.groupings
-    assert (race.names, race.suppressed) == (("A",), (("C",),))
-    assert (sex.names, sex.suppressed) == (("f", "m", "x"), (("y",),))
-    assert [one for one, *_ in counts(found, sex)] == [30, 25, 12]
-    assert found.subjects.max() == 66
-
-
-def test_a_group_that_becomes_small_goes_too(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 30, "A", "f"),
-        *people("b", 8, "A", "m"),
-        *people("c", 6, "C", "m"),
-    ]
-    found = joined(tmp_path, lines, ("race", "sex"))
-    assert [grouping.names for grouping in found.groupings] == [("A",), ("f",)]
-    assert [grouping.suppressed for grouping in found.groupings] == [(("C",),), (("m",),)]
-    assert found.subjects.max() == 29
+@pytest.mark.parametrize(
+    ("members", "race", "sex"),
+    [
+        # Two small groups are pooled.
+        ([A30, ("b", 6, "B"), ("c", 4, "C")], {"A": 30, POOLED: 10}, {"f": 40}),
+        # The subjects of one alone leave the audit, and nothing counted over all holds them.
+        ([A30, B20, C9, ("d", 40, "D")], {"A": 30, "B": 20, "D": 40, "C": 0}, {"f": 90}),
+        # They leave other attributes too.
+        (
+            [A30, ("b", 20, "A", "m"), ("c", 9, "C", "m"), ("d", 5, "", "m"), ("e", 12, "A", "x")],
+            {"A": 62, "C": 0},
+            {"f": 30, "m": 25, "x": 12},
+        ),
+        # A group that becomes small by it goes too.
+        ([A30, ("b", 8, "A", "m"), ("c", 6, "C", "m")], {"A": 30, "C": 0}, {"f": 30, "m": 0}),
+    ],
+)
+def test_small_groups_are_pooled_or_leave_the_audit(
+    tmp_path: Path, members: list[tuple], race: dict[str, int], sex: dict[str, int]
+) -> None:
+    found = joined(tmp_path, [line for each in members for line in people(*each)], ("race", "sex"))
+    for grouping, sizes in zip(found.groupings, (race, sex), strict=True):
+        assert grouping.names == tuple(name for name, size in sizes.items() if size)
+        assert grouping.suppressed == tuple((name,) for name, size in sizes.items() if not size)
+        assert grouping.pooled == ((("B",), ("C",)) if POOLED in sizes else ())
+        assert [one for one, *_ in counts(found, grouping)] == [*filter(None, sizes.values())]
+    assert found.subjects.max() + 1 == sum(sex.values())
 
 
 def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Path) -> None:

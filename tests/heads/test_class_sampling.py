@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.gloo_pool import GlooPool
 from helpers.margin_list import MARGINS
 from torch import nn
 
 from facerec.heads import AdaFace, ArcFace, CosFace, MarginClassifier, SphereFaceR
 from facerec.heads.class_sampling import position_among, sample_classes
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory):
-    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
 
 
 def test_a_draw_has_the_classes_of_the_batch_and_others():

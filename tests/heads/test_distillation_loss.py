@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from helpers.gloo_pool import GlooPool
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -80,13 +79,6 @@ def test_the_gradient_of_the_relation_is_that_of_the_matrix_of_cosines():
 
 
 # ---------------------------------------------------------------- over ranks
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory):
-    pool = GlooPool(3, tmp_path_factory.mktemp("distillation"))
-    yield pool
-    pool.close()
 
 
 def steps(group, kind, size):

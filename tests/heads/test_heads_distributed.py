@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.gloo_pool import GlooPool
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,13 +50,6 @@ PENALTIES = [
     RingLoss(0.5),
     RingLoss(0.5, p=1),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory):
-    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
 
 
 def batch(rows, size, classes):

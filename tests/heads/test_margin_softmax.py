@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.examples import examples
-from helpers.gloo_pool import GlooPool
 from helpers.margin_list import MARGINS as EVERY
 from helpers.thin import thinned
 from hypothesis import given, settings
@@ -255,13 +254,6 @@ def test_products_in_bf16(monkeypatch, margin, rows):
 
 
 # ---------------------------------------------------------------- ranks
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory):
-    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
 
 
 def some_rows(group, margin, share, options, dtype):

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.toy_files import picture, write_files
 
 from facerec.errors import DatasetError, ImageError
 from facerec.records.augment import Augmentation
@@ -28,15 +28,9 @@ CLASSES, PER_CLASS = 6, 5
 ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
 
 
-def jpeg(seed: int, size: int = 112) -> bytes:
-    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
-    image = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_CUBIC)
-    return cv2.imencode(".jpg", image)[1].tobytes()
-
-
 def items(bad: tuple[int, ...] = ()) -> list[tuple[int, str, bytes]]:
     rows = [
-        (label, f"id{label}/{n}.jpg", jpeg(label * PER_CLASS + n))
+        (label, f"id{label}/{n}.jpg", picture(label * PER_CLASS + n))
         for label in range(CLASSES)
         for n in range(PER_CLASS)
     ]
@@ -53,10 +47,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("folder")
-    for _, name, data in items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
+    return write_files(root, {name: data for _, name, data in items()})
 
 
 class Batches:
@@ -201,9 +192,8 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
     if kind == "records":
         write_image_records(tmp_path / "set" / "train", images)
         (tmp_path / "set" / "classes.txt").write_text("".join(f"{name}\n" for name in ACCENTED))
-    for _, name, data in images if kind == "folder" else ():
-        (tmp_path / "set" / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / "set" / name).write_bytes(data)
+    if kind == "folder":
+        write_files(tmp_path / "set", {name: data for _, name, data in images})
     if kind == "tar":
         (tmp_path / "set").mkdir()
         with tarfile.open(tmp_path / "set" / "s.tar", "w") as archive:
@@ -259,7 +249,7 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
 def write(folder: Path, counts: list[int], first: int = 0, bad: tuple[int, ...] = ()) -> Path:
     """Write people with so many images each; the pixels are numbered from ``first``."""
     labels = np.repeat(np.arange(len(counts)), counts).tolist()
-    images = [jpeg(first + i)[: -200 if i in bad else None] for i in range(len(labels))]
+    images = [picture(first + i)[: -200 if i in bad else None] for i in range(len(labels))]
     folder.mkdir()
     items = [(c, f"{c}/{i}.jpg", images[i]) for i, c in enumerate(labels)]
     write_image_records(folder / "train", items)
@@ -267,11 +257,8 @@ def write(folder: Path, counts: list[int], first: int = 0, bad: tuple[int, ...] 
 
 
 def write_folder(folder: Path, people: dict[str, int], first: int = 0) -> Path:
-    for name, count in people.items():
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            (folder / name / f"{i}.jpg").write_bytes(jpeg(first := first + 1))
-    return folder
+    names = [f"{name}/{i}.jpg" for name, count in people.items() for i in range(count)]
+    return write_files(folder, {name: picture(i) for i, name in enumerate(names, first + 1)})
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_files import write_files
 
 from facerec.errors import DatasetError
 from facerec.records.images import FolderImages
@@ -25,9 +26,7 @@ def tree(root: Path) -> None:
     }
     files |= {"__MACOSX/ann/1.jpg": b"x", "ann/._1.jpg": b"x", "ann/Thumbs.db": b"x"}
     files |= {"list.csv": b"x", "README": b"x", "eva/.DS_Store": b"x"}
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
+    write_files(root, files)
     (root / "fritz" / "empty").mkdir(parents=True)
 
 

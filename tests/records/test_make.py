@@ -7,9 +7,9 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
+from helpers.toy_files import picture, write_files
 
 from facerec.commands.make_records import main
 from facerec.errors import DatasetError
@@ -22,19 +22,6 @@ from facerec.records.recordio import RecordFile, read_index
 from facerec.records.training_set import Data, open_dataset
 
 
-def encode(seed: int, height: int = 112, width: int = 112, suffix: str = ".jpg") -> bytes:
-    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
-    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-    return cv2.imencode(suffix, image)[1].tobytes()
-
-
-def write_folder(root: Path, files: dict[str, bytes]) -> Path:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
-
-
 def read_folder(root: Path) -> dict[str, bytes]:
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
@@ -44,15 +31,15 @@ def read_folder(root: Path) -> dict[str, bytes]:
 
 
 FACES = {
-    **{f"person {c}/{n}.jpg": encode(10 * c + n) for c in range(12) for n in range(c % 4 + 1)},
-    "Zoë/ärger 1.png": encode(500, suffix=".png"),
-    **{f"many/{n:03d}.jpg": encode(1000 + n) for n in range(140)},
+    **{f"person {c}/{n}.jpg": picture(10 * c + n) for c in range(12) for n in range(c % 4 + 1)},
+    "Zoë/ärger 1.png": picture(500, suffix=".png"),
+    **{f"many/{n:03d}.jpg": picture(1000 + n) for n in range(140)},
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("faces"), FACES)
+    return write_files(tmp_path_factory.mktemp("faces"), FACES)
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +79,19 @@ def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
 
 
 BAD = {
-    "a/1.jpg": encode(0),
-    "a/2.jpg": encode(1)[:-50],
+    "a/1.jpg": picture(0),
+    "a/2.jpg": picture(1)[:-50],
     "b/1.jpg": b"no image",
-    "c/1.jpg": encode(2, 96, 96),
-    "c/2.jpg": encode(3),
+    "c/1.jpg": picture(2, 96, 96),
+    "c/2.jpg": picture(3),
 }
 
 
 def test_other_formats_are_stored_as_png_of_the_same_pixels(tmp_path: Path) -> None:
     """Readers of others know JPEG and PNG alone."""
-    files = {f"{name}/0{name}": encode(7, suffix=name) for name in (".webp", ".bmp", ".tiff")}
-    files = {f"a{name}": data for name, data in files.items()} | {"b/0.webp": encode(8)}
-    folder = write_folder(tmp_path / "in", files)
+    files = {f"{name}/0{name}": picture(7, suffix=name) for name in (".webp", ".bmp", ".tiff")}
+    files = {f"a{name}": data for name, data in files.items()} | {"b/0.webp": picture(8)}
+    folder = write_files(tmp_path / "in", files)
     summary = make_records(folder, tmp_path / "out")
     assert summary.images == 4 and not summary.notes
     dataset = RecordImages(tmp_path / "out")
@@ -123,7 +110,7 @@ def test_other_formats_are_stored_as_png_of_the_same_pixels(tmp_path: Path) -> N
 
 
 def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "in", BAD)
+    folder = write_files(tmp_path / "in", BAD)
     summary = make_records(folder, tmp_path / "out", on_error="skip")
     causes = ["lacks its end marker", "neither a JPEG nor a PNG", "96×96"]
     for item, cause in zip(summary.skipped, causes, strict=True):
@@ -139,7 +126,7 @@ def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
 
 def pack(folder: Path, names: list[tuple[int, str]]) -> Path:
     folder.mkdir()
-    rows = [(label, name, encode(i)) for i, (label, name) in enumerate(names)]
+    rows = [(label, name, picture(i)) for i, (label, name) in enumerate(names)]
     write_image_records(folder / "train", rows)
     return folder
 
@@ -159,7 +146,7 @@ def test_names_from_the_list(
     names: list[tuple[int, str]], files: list[str], tmp_path: Path
 ) -> None:
     export_folder(pack(tmp_path / "pack", names), tmp_path / "out")
-    found = {name: encode(i) for i, name in enumerate(files)}
+    found = {name: picture(i) for i, name in enumerate(files)}
     assert read_folder(tmp_path / "out") == found
 
 
@@ -187,7 +174,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_the_commands_go_round(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "in", {"a/1.jpg": encode(0), "b/1.jpg": encode(1)})
+    folder = write_files(tmp_path / "in", {"a/1.jpg": picture(0), "b/1.jpg": picture(1)})
     records, back = tmp_path / "out", tmp_path / "back"
     status, output, errors = run(folder, "--out", records)
     assert status == 0, errors
@@ -208,8 +195,8 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
     there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set is there when its records are: never without its names, nor beside those of another."""
-    old = write_folder(tmp_path / "old", {"x/1.jpg": encode(5), "y/1.jpg": encode(6)})
-    new = write_folder(tmp_path / "new", {f"{c}/1.jpg": encode(ord(c)) for c in "abc"})
+    old = write_files(tmp_path / "old", {"x/1.jpg": picture(5), "y/1.jpg": picture(6)})
+    new = write_files(tmp_path / "new", {f"{c}/1.jpg": picture(ord(c)) for c in "abc"})
     make_records(new, tmp_path / "whole")
     whole = read_folder(tmp_path / "whole")
     move, done, limit = Path.replace, 0, 0
@@ -251,7 +238,7 @@ def test_refusals(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_folder(Path("in"), {"a/1.jpg": b"text", "a/2.jpg": encode(0)})
+    write_files(Path("in"), {"a/1.jpg": b"text", "a/2.jpg": picture(0)})
     status, _, errors = run(*arguments)
     assert status == 2 and words in errors.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -262,7 +249,7 @@ def test_refusals(
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:
-    rows = [(i // 2, f"{i // 2}/{i}.jpg", encode(i)) for i in range(6)]
+    rows = [(i // 2, f"{i // 2}/{i}.jpg", picture(i)) for i in range(6)]
     write_image_records(tmp_path / "train", rows)
     return tmp_path / "train.rec"
 
@@ -327,11 +314,11 @@ def row(kind, image, label, proposed, accept=True, other=""):
 @pytest.fixture
 def three(tmp_path):
     files = {
-        f"{name}/{shot}.jpg": encode(10 * who + shot)
+        f"{name}/{shot}.jpg": picture(10 * who + shot)
         for who, name in enumerate(("anna", "bert", "cleo"))
         for shot in range(3)
     }
-    return write_folder(tmp_path / "faces", files)
+    return write_files(tmp_path / "faces", files)
 
 
 def test_a_table_comes_back_as_it_was(tmp_path):

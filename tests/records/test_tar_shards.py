@@ -8,9 +8,8 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
+from helpers.toy_files import picture
 
 from facerec.commands.sources import open_set
 from facerec.errors import DatasetError
@@ -19,12 +18,6 @@ from facerec.records.tar_shards import INDEX, TarImages
 from facerec.records.training_set import Data, Part, open_dataset
 
 Members = Sequence[tuple[str, bytes]]
-
-
-def jpeg(seed: int) -> bytes:
-    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
-    image = cv2.resize(coarse, (112, 112), interpolation=cv2.INTER_CUBIC)
-    return cv2.imencode(".jpg", image)[1].tobytes()
 
 
 def write(path: Path, members: Members, form: int = tarfile.USTAR_FORMAT) -> Path:
@@ -38,7 +31,7 @@ def write(path: Path, members: Members, form: int = tarfile.USTAR_FORMAT) -> Pat
 
 
 def sample(key: str, seed: int, label: object, field: str = "cls") -> list[tuple[str, bytes]]:
-    return [(f"{key}.{field}", str(label).encode()), (f"{key}.jpg", jpeg(seed))]
+    return [(f"{key}.{field}", str(label).encode()), (f"{key}.jpg", picture(seed))]
 
 
 def shards(folder: Path) -> Path:
@@ -53,7 +46,12 @@ def contents(dataset: LabelledImages) -> list[tuple[str, bytes, int]]:
     return [(dataset.name(i), *dataset.sample(i)) for i in range(len(dataset))]
 
 
-WANTED = [("a/0.0", jpeg(0), 2), ("a/1", jpeg(1), 0), ("b/2", jpeg(2), 2), ("b/3", jpeg(3), 1)]
+WANTED = [
+    ("a/0.0", picture(0), 2),
+    ("a/1", picture(1), 0),
+    ("b/2", picture(2), 2),
+    ("b/3", picture(3), 1),
+]
 
 
 def test_samples_by_position(tmp_path: Path) -> None:
@@ -136,7 +134,7 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     ("members", "tokens"),
     [
         ([("a.cls", b"0")], ("no samples", "1 .cls passed over", "no other photo: 0")),
-        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", "two of image", ".png")),
+        ([*sample("a", 0, 0), ("a.png", picture(0))], ("sample a", "two of image", ".png")),
         (
             [*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")],
             ("sample a", "two of image", ".jpg"),
@@ -180,7 +178,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_plain_tar_is_refused(tmp_path: Path, change: object, token: str) -> None:
-    whole = write(tmp_path / "w.tar", [("a.cls", b"0"), ("a.jpg", jpeg(0))]).read_bytes()
+    whole = write(tmp_path / "w.tar", [("a.cls", b"0"), ("a.jpg", picture(0))]).read_bytes()
     (tmp_path / "t.tar").write_bytes(change(whole))  # type: ignore[operator]
     with pytest.raises(DatasetError, match=token):
         TarImages(tmp_path / "t.tar")
@@ -188,23 +186,23 @@ def test_what_is_no_plain_tar_is_refused(tmp_path: Path, change: object, token: 
 
 def test_images_without_labels(tmp_path: Path) -> None:
     folder = tmp_path / "some"
-    write(folder / "t.tar", [*sample("a", 0, "anna"), ("b.jpg", jpeg(1))])
+    write(folder / "t.tar", [*sample("a", 0, "anna"), ("b.jpg", picture(1))])
     skipping = open_dataset(Data(folder, on_error="skip"), 0)
     assert skipping.labels.tolist() == [0, -1] and skipping.notes and not skipping.has_unlabelled
     with pytest.raises(DatasetError, match="sample b"):
         skipping.sample(1)
     assert skipping[0][1] == 0
     images = TarImages(folder)
-    assert images.labels.tolist() == [0, -1] and images.encoded(1) == jpeg(1)
+    assert images.labels.tolist() == [0, -1] and images.encoded(1) == picture(1)
     with pytest.raises(DatasetError, match=r"t\.tar, sample b: it has no label.*1 of 2"):
         open_dataset(Data(folder), 0)
-    bare = write(tmp_path / "none" / "t.tar", [("b.jpg", jpeg(1))]).parent
+    bare = write(tmp_path / "none" / "t.tar", [("b.jpg", picture(1))]).parent
     with pytest.raises(DatasetError, match="1 of 1"):
         open_dataset(Data(bare, on_error="skip"), 0)
     joined = open_dataset(
         Data(folder / "t.tar", on_error="skip", also=(Part(bare, labelled=False),)), 0
     )
-    assert joined.labels.tolist() == [0, -1, -1] and joined.sample(2) == (jpeg(1), -1)
+    assert joined.labels.tolist() == [0, -1, -1] and joined.sample(2) == (picture(1), -1)
     for path, subjects in ((folder, ["anna", ""]), (bare, None)):
         source = open_set("records", path)
         known = source.subjects()

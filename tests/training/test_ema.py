@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.lives import noisy_recipe
-from helpers.tiny_training import write_training_set
 from helpers.training_runs import assert_same, trained
 from safetensors import safe_open
 
 from facerec.embedding import load_model
 from facerec.training.ema import WeightAverage
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.999])

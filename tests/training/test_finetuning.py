@@ -9,18 +9,12 @@ import pytest
 import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, weights
-from helpers.tiny_training import write_training_set as write
 from helpers.training_runs import assert_same, trained
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
 from facerec.training import SGD, Adam, AdamW, Finetune, RMSprop
 from facerec.training.finetuning import rate_factors
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("records"))
 
 
 def small(name: str) -> nn.Module:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.lives import noisy_recipe
-from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.tiny_training import make_trainer, tiny_recipe, weights
 from helpers.training_runs import (
     assert_close,
     assert_same,
@@ -32,11 +32,6 @@ from facerec.training import Finetune, Head, Init, Recipe
 from facerec.training.initialization import resolved
 
 NARROW = Backbone(name="iresnet18", embedding_size=16, width=0.125)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
+from helpers.tiny_training import make_trainer, tiny_recipe
 
 from facerec.backbones import Backbone
 from facerec.errors import FacerecError
@@ -18,12 +18,6 @@ from facerec.training import (
     Head,
     Init,
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
-
 
 TEACHER = Distillation(Path("gone.onnx"))
 

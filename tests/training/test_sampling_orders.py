@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
+from helpers.tiny_training import make_trainer, tiny_recipe
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,11 +141,6 @@ def test_people_are_visited_equally_often(counts: list[int], seed: int) -> None:
 
 
 # In training
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"), people=7, images=8)
 
 
 def test_the_trainer_follows_the_recipe(data: Path) -> None:

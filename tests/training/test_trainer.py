@@ -20,7 +20,6 @@ from helpers.tiny_training import (
     narrow_recipe,
     tiny_recipe,
     weights,
-    write_training_set,
 )
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
@@ -40,11 +39,6 @@ from facerec.heads import (
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, checkpoint
 from facerec.training.monitor import Figures
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
 
 
 def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:

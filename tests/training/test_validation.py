@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.gloo_pool import GlooPool
-from helpers.tiny_training import narrow_recipe, tiny_recipe, write_training_set
+from helpers.tiny_training import narrow_recipe, tiny_recipe
 from helpers.toy_packs import make_pack
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -53,11 +52,6 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
-
-
 def recipe_with_packs(packs: Path, data: Path, **validation: object) -> Recipe:
     wanted = Validation(benches=("toy", "few"), data=packs)
     return narrow_recipe(data, validation=replace(wanted, **validation))  # type: ignore[arg-type]
@@ -85,13 +79,6 @@ def score_as_rank(
     results = PackValidator(recipe, processes, batch_size=7)(backbone)
     scores = {name: result.scores for name, result in results.items()}
     return figures(results), scores, backbone.training
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
-    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
 
 
 @pytest.mark.parametrize("flip", [True, False])
@@ -197,15 +184,7 @@ def test_the_best_weights_are_kept(
     assert not torch.equal(last["fc.weight"], kept["fc.weight"])
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard, also where a shell in the background has tests started with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (15, SystemExit)]
 )

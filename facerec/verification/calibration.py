@@ -186,18 +186,15 @@ def judge(
     metrics = {**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)}
     if groups is not None:
         sides = groups[result.pairs.first], groups[result.pairs.second]
-        inside = {
-            name: counts_of(result, (sides[0] == name) & (sides[1] == name))
-            for name in np.unique(groups[groups != ""]).tolist()
-        }
-        rows = _compare_groups(
-            calibration.ratio,
-            {
-                name: counts
-                for name, counts in inside.items()
-                if len(counts.images) >= SMALLEST_GROUP and min(map(np.sum, counts.totals))
-            },
-        )
+        counted: dict[str, ScoreCounts] = {}
+        for name in np.unique(groups[groups != ""]).tolist():
+            inside = (sides[0] == name) & (sides[1] == name) & ~np.isnan(result.scores)
+            same = result.pairs.issame[inside]
+            if same.any() and not same.all():
+                counts = counts_of(result, inside)
+                if len(counts.images) >= SMALLEST_GROUP:
+                    counted[name] = counts
+        rows = _compare_groups(calibration.ratio, counted)
         for row in rows:
             for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
                 low, high = row[f"{name}_interval"]

@@ -47,7 +47,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Path("who.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image_id", "subject_id", "kind"])
-        rows.writerows((i, s, "ab"[int(s[1:]) % 2]) for i, s in zip(IDS, SUBJECTS, strict=True))
+        # One person alone is a group that has no pairs of two.
+        kinds = np.append("c", np.tile(["b", "a"], 30)[:59])[WHO]
+        rows.writerows(zip(IDS, SUBJECTS, kinds, strict=True))
     return tmp_path
 
 
@@ -57,7 +59,7 @@ def test_ratios_and_groups_are_told(place: Path, capsys: pytest.CaptureFixture[s
     found = ScoreCalibration.read(place / "c.json")
     assert found.source == "toy.npz" and found.ratio.subjects == 60 and found.flip
     assert found.ratio.mated == 180 and found.ratio.non_mated == 180 * 179 // 2 - 180
-    assert [row["subjects"] for row in found.groups] == [30, 30]
+    assert [row["subjects"] for row in found.groups] == [29, 30]
     # Both groups are made alike, and one test compares them.
     assert found.groups[0]["p_holm"] == pytest.approx(found.groups[1]["p_holm"]) != 0
     assert "no difference between groups" in printed and f"{found.cllr:.4f}" in printed

@@ -134,6 +134,8 @@ def _embed(
 
 def _print(found: ScoreCalibration, console: Console) -> None:
     """Print what scores say, how true it is of other people, and whether groups differ."""
+    from facerec.verification.calibration import differing
+
     console.print(found.basis, style="bold")
     low, high, rows = found.ratio.low, found.ratio.high, []
     for score in np.linspace(low, high, 6):
@@ -158,13 +160,7 @@ def _print(found: ScoreCalibration, console: Console) -> None:
         by_group.append((each["group"], people, cost, high_by, words.p_value(each["p_holm"])))
     columns = "group", "people", "Cllr, bits", "ratios too high by", "p"
     console.print(Table("between people of one group", columns, by_group).terminal())
-    differ = [each["group"] for each in found.groups if (each["p_holm"] or 1) < 0.05]
-    console.print(
-        f"the ratios do not hold alike in all groups: {', '.join(differ)}"
-        if differ
-        else "no difference between groups is detected",
-        style="bold",
-    )
+    console.print(differing(found.groups), style="bold")
 
 
 main = partial(run_command, calibrate)

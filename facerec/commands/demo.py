@@ -224,6 +224,7 @@ def _verdict(results: _Results, findings: _Findings) -> str:
 
 def _table(results: _Results) -> Table:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
+    from facerec.verification.evaluation import XNORM
     from facerec.verification.report import format_rate
 
     rows: list[list[Cell | str]] = []
@@ -231,14 +232,13 @@ def _table(results: _Results) -> Table:
         for pack, result in packs.items():
             fold = result.accuracy and result.accuracy.kfold
             share, *details = re.split(r" (?=[\[(])", format_rate(result.point("1e-2")))
-            norms = result.norms
             rows.append(
                 [
                     *(arm, pack),
                     f"{100 * fold.mean:.2f} % ± {100 * fold.sem:.2f}" if fold else NOTHING,
                     Cell(share, "\n".join(details)),
-                    f"{norms.mean.value:.2f}" if norms else NOTHING,
-                    f"{norms.cv:.4f}" if norms else NOTHING,
+                    f"{result.metrics[XNORM].value:.2f}",
+                    f"{result.metrics['norm CV'].value:.4f}",
                 ]
             )
     headings = "arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖"

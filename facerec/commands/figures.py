@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import facerec
 from facerec.commands.cli import Console, command_line, exact_rates
+from facerec.commands.sources import read_members
 from facerec.defaults import FPR_TARGETS
 from facerec.errors import MetricError
 from facerec.files import write_json
@@ -30,6 +31,10 @@ class Figures(Flags):
     calibration: Path | None = None
     """A file of facerec calibrate, to be judged: the cost of its likelihood ratios on these pairs,
     beside the least possible, and whether it carries over to these people."""
+    subjects: Path | None = None
+    """With it, a .csv file with the columns image_id and subject_id, and that of --group."""
+    group: str | None = None
+    """A column of that file: the calibration is judged between people of each group too."""
     out: Path | None = None
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
@@ -46,6 +51,10 @@ class Figures(Flags):
 
         if self.calibration is not None:
             ScoreCalibration.read(self.calibration)
+        if len({self.calibration is None, self.subjects is None, self.group is None}) > 1 and (
+            self.subjects or self.group
+        ):
+            raise MetricError("groups take --calibration, --subjects and --group; give all three")
         if self.out is not None:
             check_report_folder(self.out)
             if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
@@ -78,7 +87,10 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     if figures.calibration is not None:
         known = ScoreCalibration.read(figures.calibration)
         for name, result in first.results.items():
-            first.results[name] = judge(result, known, figures.calibration)
+            groups = None
+            if figures.subjects is not None and result.items is not None:
+                _, groups, _ = read_members(figures.subjects, result.items, figures.group)
+            first.results[name] = judge(result, known, figures.calibration, groups)
     others = {} if second is None else second.results
     comparisons = {name: compare(first.results[name], other) for name, other in others.items()}
     searches = [*first.searches, *(second.searches if second else ())]

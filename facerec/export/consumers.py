@@ -116,16 +116,11 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
     return rows
 
 
-def _with_engine(
-    open_engine: Callable[[OnnxFile], Engine],
-) -> Callable[[OnnxFile, Images], Vectors]:
-    def embed(file: OnnxFile, images: Images) -> Vectors:
-        stated = guess_preprocessing(file).preprocessing
-        x = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
-        engine = open_engine(file)
-        return np.concatenate([engine.run(x[:1]), engine.run(x[1:])])
-
-    return embed
+def _with_engine(engine: type[Engine], file: OnnxFile, images: Images) -> Vectors:
+    stated = guess_preprocessing(file).preprocessing
+    x = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
+    opened = engine(file)
+    return np.concatenate([opened.run(x[:1]), opened.run(x[1:])])
 
 
 def _insightface(file: OnnxFile, images: Images) -> Vectors:
@@ -163,8 +158,8 @@ def _opencv(file: OnnxFile, images: Images) -> Vectors:
 
 
 _CONSUMERS = (
-    _Consumer("onnxruntime", "onnxruntime", _with_engine(OnnxruntimeEngine), True),
+    _Consumer("onnxruntime", "onnxruntime", partial(_with_engine, OnnxruntimeEngine), True),
     _Consumer("insightface", "insightface", _insightface, True),
     _Consumer("OpenCV", "cv2", _opencv, False),
-    _Consumer("OpenVINO", "openvino", _with_engine(OpenVinoEngine), False),
+    _Consumer("OpenVINO", "openvino", partial(_with_engine, OpenVinoEngine), False),
 )

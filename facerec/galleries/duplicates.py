@@ -27,9 +27,8 @@ _IDENTICAL = 1 - 2.0**-13
 class _ClosePairs:
     """Collects the pairs of images with a score at or above a threshold."""
 
-    def __init__(self, tiles: Tiles, threshold: float) -> None:
+    def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self._tiles = tiles
         self.pairs: list[Ints] = [np.empty((0, 2), np.int64)]
         self.scores: list[Floats] = [np.empty(0)]
 
@@ -73,7 +72,7 @@ def duplicates(
     sample = Sample(members.unit, members.label)
     tiles = Tiles(sample, device, 1024, progress)
     kernels = tiles.visit(
-        lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
+        lambda: _ClosePairs(threshold), "looking for duplicates", near_only=not across
     )
     close = np.concatenate([block for kernel in kernels for block in kernel.pairs])
     scores = np.concatenate([block for kernel in kernels for block in kernel.scores])

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from facerec.errors import MetricError
 from facerec.statistics.curves import RocCurve
 
 
@@ -20,12 +19,7 @@ def min_dcf(roc: RocCurve, prior: float) -> tuple[float, int, int]:
     Args:
         roc: of all scores.
         prior: π, the probability that a comparison is mated, between 0 and 1.
-
-    Raises:
-        MetricError: the prior is not between 0 and 1.
     """
-    if not 0 < prior < 1:
-        raise MetricError(f"no detection cost for prior {prior}: it lies between 0 and 1")
     costs = prior * roc.fnmr + (1 - prior) * roc.fpr
     best = int(np.argmin(costs))
     misses, false_matches = roc.mated - int(roc.true_accepts[best]), int(roc.false_accepts[best])

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
 from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.statistics.rates import check_scores
 
@@ -61,15 +60,10 @@ def error_versus_discard(errors: ArrayLike, quality: ArrayLike) -> DiscardCurve:
             leave together.
 
     Raises:
-        MetricError: no comparison, lengths that differ, or a quality that is NaN.
+        MetricError: no comparison, or a quality that is NaN.
     """
     values = check_scores(quality, "qualities of comparisons")
-    wrong = np.asarray(errors)
-    if wrong.shape != values.shape or wrong.dtype != bool:
-        raise MetricError(
-            f"there are {values.size} qualities of comparisons but errors of shape {wrong.shape} "
-            f"and type {wrong.dtype}; give one true or false each"
-        )
+    wrong = np.asarray(errors, dtype=bool)
     order = np.argsort(values, kind="stable")
     cuts, discarded = np.unique(values[order], return_index=True)
     remaining = np.append(np.cumsum(wrong[order][::-1])[::-1], 0)

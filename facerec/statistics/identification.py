@@ -61,14 +61,10 @@ def tpir_at_fpir(searches: Searches, fpir: Rate) -> OperatingPoint:
         fpir: the target as text, fraction or float.
 
     Raises:
-        MetricError: no mated or no non-mated search, or a target that is no rate.
+        MetricError: a target that is no rate.
     """
     alarms = np.sort(searches.best_other[~searches.mated])[::-1]
     mated = searches.mated.size - alarms.size
-    if not (mated and alarms.size):
-        raise MetricError(
-            f"{mated} of {searches.mated.size} searches are mated; TPIR at an FPIR needs both kinds"
-        )
     threshold = step_threshold(alarms, allowed_accepts(fpir, alarms.size), searches.mate)
     hits = int(np.count_nonzero(searches.mate[searches.rank == 1] >= threshold))
     false_alarms = int(np.count_nonzero(alarms >= threshold))

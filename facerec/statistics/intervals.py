@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from facerec.errors import MetricError
-
 INDEPENDENT = "assuming independent comparisons"
 
 
@@ -35,9 +33,6 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
         trials: comparisons, or their effective number.
         confidence: coverage, between 0 and 1.
 
-    Raises:
-        MetricError: no trial, more successes than trials, or an impossible confidence.
-
     Examples:
         >>> interval = wilson(3, 3000)
         >>> f"[{interval.low:.1e}, {interval.high:.1e}]"
@@ -45,12 +40,6 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     """
     from scipy.special import ndtri
 
-    check_confidence(confidence)
-    if not (trials > 0 and 0 <= successes <= trials):
-        raise MetricError(
-            f"no interval for {successes} of {trials}: there must be at least one comparison and "
-            "no more events than comparisons"
-        )
     z = float(ndtri((1 + confidence) / 2))
     rate = successes / trials
     centre = rate + z**2 / (2 * trials)
@@ -75,15 +64,9 @@ def logit(
         standard_error: of the rate.
         confidence: coverage, between 0 and 1.
         freedom: degrees of freedom of Student's t, whose quantile is taken.
-
-    Raises:
-        MetricError: a rate of 0 or 1, or an impossible confidence.
     """
     from scipy.special import expit, ndtri, stdtrit
 
-    check_confidence(confidence)
-    if not 0 < rate < 1:
-        raise MetricError(f"a rate of {rate} has no logit; take an interval of its own for 0 and 1")
     tail = (1 + confidence) / 2
     quantile = float(ndtri(tail) if math.isinf(freedom) else stdtrit(freedom, tail))
     centre = math.log(rate / (1 - rate))
@@ -91,13 +74,3 @@ def logit(
     low, high = (float(expit(centre + sign * margin)) for sign in (-1, 1))
     # Rounding must not move the rate out of an interval without width.
     return Interval(min(low, rate), max(high, rate), confidence, "logit")
-
-
-def check_confidence(confidence: float) -> None:
-    """Refuse a confidence that is not between 0 and 1.
-
-    Raises:
-        MetricError: it is not.
-    """
-    if not 0 < confidence < 1:
-        raise MetricError(f"confidence {confidence} is not between 0 and 1; the usual one is 0.95")

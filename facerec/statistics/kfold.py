@@ -44,17 +44,10 @@ class KFoldAccuracy:
 def fold_indices(pairs: int, folds: int = 10) -> NDArray[np.int64]:
     """Return the fold of every pair, ``(pairs,)``: the first ``pairs % folds`` get one more.
 
-    Raises:
-        MetricError: fewer than two folds, or more folds than pairs.
-
     Examples:
         >>> fold_indices(7, folds=3).tolist()
         [0, 0, 0, 1, 1, 2, 2]
     """
-    if folds < 2:
-        raise MetricError(f"{folds} folds: choosing a threshold on the others needs two or more")
-    if pairs < folds:
-        raise MetricError(f"{pairs} pairs cannot fill {folds} folds; use fewer folds or more pairs")
     size, longer = divmod(pairs, folds)
     return np.repeat(np.arange(folds), [size + (fold < longer) for fold in range(folds)])
 

@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
-from facerec.statistics.curves import (
-    EqualErrorRate,
-    RocCurve,
-    StepEqualErrorRate,
-    roc_from_sorted,
-)
+from facerec.statistics.curves import RocCurve, roc_from_sorted
 from facerec.statistics.operating_points import (
     RULE_OF_30,
     OperatingPoint,
@@ -33,12 +28,10 @@ from facerec.statistics.operating_points import (
 
 __all__ = [
     "RULE_OF_30",
-    "EqualErrorRate",
     "OperatingPoint",
     "Rate",
     "RocCurve",
     "SortedScores",
-    "StepEqualErrorRate",
     "check_scores",
     "operating_points",
     "parse_rate",

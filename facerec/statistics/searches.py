@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.intervals import Interval
 
 NOBODY = -1
 """In place of an entry: none of them alone causes the event."""
@@ -69,11 +69,7 @@ def ratio_interval(
         share: the numerator, with events.
         reference: the denominator, with events; of the same numbering of subjects.
         confidence: coverage, between 0 and 1.
-
-    Raises:
-        MetricError: an impossible confidence.
     """
-    check_confidence(confidence)
     sides = share, reference
     variance = sum(one.variance / one.value**2 for one in sides)
     if math.isinf(variance):

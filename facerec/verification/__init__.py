@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from facerec.verification.evaluation import (
         AccuracyEstimate,
         Failure,
-        NormSummary,
         TprEstimate,
         VerificationResult,
         evaluate,

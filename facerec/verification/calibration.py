@@ -29,9 +29,10 @@ from facerec.statistics.calibration import (
     cost_of,
 )
 from facerec.statistics.calibration_checks import shift, shift_p_value
-from facerec.statistics.clustered import MIN_EFFECTIVE
+from facerec.statistics.clustered import DEPENDENT, JACKKNIFE, MIN_EFFECTIVE
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
+from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 from facerec.verification.evaluation import VerificationResult
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size, total
@@ -82,6 +83,18 @@ def calibrate(
             "interval of a likelihood ratio; calibrate on more people"
         )
     costs = cross_validate(vectors, names, device=device, progress=progress)
+    if costs[0] >= 1:  # bits; what it costs to say nothing
+        raise MetricError(
+            "mated and non-mated scores do not separate, so that no score says anything; check "
+            "the model, and who is on the images"
+        )
+    counted = {}
+    of_group = np.full(len(names), "") if groups is None else groups[rows]
+    for name in np.unique(of_group[of_group != ""]).tolist():
+        inside = of_group == name
+        people, images = np.unique(names[inside], return_counts=True)
+        if len(people) >= SMALLEST_GROUP and images.max() > 1:
+            counted[name] = count_scores(vectors[inside], names[inside], device=device)
     model = embeddings.note.get("model") or {}
     return ScoreCalibration(
         model={name: model.get(name) for name in ("name", "sha256", "preprocessing")},
@@ -90,24 +103,14 @@ def calibrate(
         ratio=found,
         cllr=costs[0],
         least_cllr=costs[1],
-        groups=() if groups is None else _by_group(found, vectors, names, groups[rows], device),
+        groups=_compare_groups(found, counted),
     )
 
 
-def _by_group(
-    ratio: LikelihoodRatio,
-    vectors: NDArray[np.floating],
-    subjects: NDArray[np.str_],
-    groups: NDArray[np.str_],
-    device: str | torch.device,
+def _compare_groups(
+    ratio: LikelihoodRatio, counted: Mapping[str, ScoreCounts]
 ) -> tuple[Mapping[str, Any], ...]:
     """Return how well the ratios hold between people of one group, and whether groups differ."""
-    counted: dict[str, ScoreCounts] = {}
-    for name in np.unique(groups[groups != ""]).tolist():
-        inside = groups == name
-        people, images = np.unique(subjects[inside], return_counts=True)
-        if len(people) >= SMALLEST_GROUP and images.max() > 1:
-            counted[name] = count_scores(vectors[inside], subjects[inside], device=device)
     values, rows, p_values = ratio.log_ratio(CENTRES), [], []
     shifts = {name: shift(values, counts) for name, counts in counted.items()}
     for name, counts in counted.items():
@@ -138,11 +141,22 @@ def _by_group(
         )
     # Of two groups it is one test, made twice.
     adjusted: Sequence[float | None] = holm(p_values) if len(rows) > 2 else p_values or [None]
-    return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=True))
+    return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=False))
+
+
+def differing(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Say between which groups ratios do not hold alike."""
+    differ = [each["group"] for each in groups if (each["p_holm"] or 1) < 0.05]
+    if differ:
+        return f"the ratios do not hold alike in all groups: {', '.join(differ)}"
+    return "no difference between groups is detected"
 
 
 def judge(
-    result: VerificationResult, calibration: ScoreCalibration, where: Path
+    result: VerificationResult,
+    calibration: ScoreCalibration,
+    where: Path,
+    groups: NDArray[np.str_] | None = None,
 ) -> VerificationResult:
     """Return a result with the cost of a calibration's ratios on its pairs, and what it tells.
 
@@ -150,6 +164,7 @@ def judge(
         result: of a bench whose subjects are known.
         calibration: made elsewhere, of the same model.
         where: the calibration comes from.
+        groups: of the items, ``(m,)``, empty where none is recorded: also judge pairs within each.
 
     Raises:
         ModelError: the calibration is of another model, preprocessing or flip.
@@ -167,22 +182,47 @@ def judge(
         verdict = "its ratios do not hold for these people: calibrate on people like them"
     elif cost <= TOLERATED * least:
         verdict = "its ratios hold for these people"
-    judged = f"costs {cost / least:.2f} times the least possible; {verdict}"
+    judged = [note, f"it costs {cost / least:.2f} times the least possible; {verdict}"]
+    metrics = {**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)}
+    if groups is not None:
+        sides = groups[result.pairs.first], groups[result.pairs.second]
+        inside = {
+            name: counts_of(result, (sides[0] == name) & (sides[1] == name))
+            for name in np.unique(groups[groups != ""]).tolist()
+        }
+        rows = _compare_groups(
+            calibration.ratio,
+            {
+                name: counts
+                for name, counts in inside.items()
+                if len(counts.images) >= SMALLEST_GROUP and min(map(np.sum, counts.totals))
+            },
+        )
+        for row in rows:
+            for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
+                low, high = row[f"{name}_interval"]
+                limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
+                metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits)
+        judged.append(differing(rows))
     return replace(
         result,
-        metrics={**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)},
+        metrics=metrics,
         calibration=calibration,
-        notes=(*result.notes, f"{where.name}: {note}", f"{where.name} {judged}"),
+        notes=(*result.notes, *(f"{where.name}: {each}" for each in judged)),
     )
 
 
-def counts_of(result: VerificationResult) -> ScoreCounts:
-    """Return the pairs of a result that have a score, counted by subject and score.
+def counts_of(result: VerificationResult, chosen: NDArray[np.bool_] | bool = True) -> ScoreCounts:
+    """Return pairs of a result that have a score, counted by subject and score.
+
+    Args:
+        result: of a bench whose subjects are known.
+        chosen: which pairs, ``(n,)``.
 
     Raises:
         MetricError: nobody knows who is on the images.
     """
-    scored, subjects = result.pairs.comparisons(result.scores, ~np.isnan(result.scores))
+    scored, subjects = result.pairs.comparisons(result.scores, chosen & ~np.isnan(result.scores))
     if subjects is None:
         raise MetricError(f"{result.name}: nobody says who is on the images; name the subjects")
     numbers = np.unique([scored.first, scored.second], return_inverse=True)[1]

@@ -20,12 +20,11 @@ from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import MetricError
 from facerec.large_arrays import take
 from facerec.progress import Progress
+from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, records
-from facerec.report.words import threshold_remark
 from facerec.statistics.costs import min_cllr, min_dcf
-from facerec.statistics.curves import RocCurve
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
 from facerec.statistics.kfold import (
@@ -37,7 +36,7 @@ from facerec.statistics.kfold import (
 from facerec.statistics.rates import (
     OperatingPoint,
     Rate,
-    StepEqualErrorRate,
+    SortedScores,
     parse_rate,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
@@ -47,6 +46,8 @@ PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
 AREAS = ("1e-1", "1e-2")
 """FPRs up to which partial areas go."""
+
+XNORM = "norm, insightface’s “XNorm”"
 
 MANY_LOST = 0.01
 """Share of pairs without a score beyond which a result says that it is over acquired pairs."""
@@ -86,7 +87,7 @@ class TprEstimate:
             why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
             tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
         unknown = "" if threshold else "too few subjects for an interval"
-        unknown = threshold_remark(point.threshold) or unknown
+        unknown = words.threshold_remark(point.threshold) or unknown
         fpr = scored.share(accepted, ~scored.same).interval()
         return cls(
             point,
@@ -104,21 +105,6 @@ class TprEstimate:
             "fpr_interval": self.fpr.interval,
             "threshold_interval": self.threshold.interval,
         }
-
-
-@dataclass(frozen=True)
-class NormSummary:
-    """Raw embedding norms over the images of all pairs; the mean is insightface's "XNorm"."""
-
-    mean: Estimate
-    """Images that occur in several pairs count once in its interval."""
-    std: float
-    """Standard deviation with ddof 0."""
-
-    @property
-    def cv(self) -> float:
-        """Coefficient of variation, standard deviation over mean."""
-        return self.std / self.mean.value if self.mean.value else math.nan
 
 
 @dataclass(frozen=True)
@@ -150,10 +136,6 @@ class VerificationResult:
     auc: Estimate
     eer: Estimate
     """On the convex hull of the ROC."""
-    eer_step: StepEqualErrorRate
-    """Of the step functions, as FVC2000 reports it."""
-    d_prime: float
-    norms: NormSummary | None
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
     """What a reader must know to judge the figures, one sentence each."""
@@ -172,7 +154,8 @@ class VerificationResult:
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
-    """Least costs and partial areas by name, which have no intervals; the cost of a calibration."""
+    """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
+    images of all pairs; the cost of a calibration."""
     calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
     """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
 
@@ -327,15 +310,12 @@ def evaluate(
         points=tuple(TprEstimate.of(scored, target) for target in fpr),
         auc=Estimate(auc[0], scored.interval(auc)),
         eer=Estimate(eer[0], scored.interval(eer)),
-        eer_step=figures.roc.eer_step(),
-        d_prime=figures.d_prime(),
-        norms=None,
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, items, accuracy)),
         basis=basis,
         subjects=subjects,
         items=items,
-        metrics=_further(figures.roc),
+        metrics=_further(figures),
     )
 
 
@@ -399,7 +379,7 @@ def evaluate_embeddings(
     return replace(
         result,
         compatible=compatible,
-        norms=_summarise_norms(embeddings.norms, pairs),
+        metrics={**result.metrics, **_norms(embeddings.norms, pairs)},
         flip=embeddings.flip,
         align=embeddings.note.get("align"),
         source=bench.source or None,
@@ -492,20 +472,31 @@ def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
     return "; ".join(dict.fromkeys(reasons)) or "its embeddings exceed the range of numbers"
 
 
-def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
+def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
+    """Return mean, standard deviation (ddof 0) and coefficient of variation of raw norms."""
     # Images count as often as pairs name them, as in insightface's "XNorm".
     items = np.concatenate([pairs.first, pairs.second])
     items = items[norms[items] > 0]
     values = norms[items].astype(np.float64)
     clusters = items if pairs.subjects is None else pairs.subjects[items]
-    return NormSummary(
-        Estimate(float(values.mean()), mean_interval(values, clusters), total=values.size),
-        float(values.std()),
+    mean, std = float(values.mean()), float(values.std())
+    return {
+        XNORM: Estimate(mean, mean_interval(values, clusters), total=values.size),
+        "norm SD": Estimate(std),
+        "norm CV": Estimate(std / mean),
+    }
+
+
+def _further(scores: SortedScores) -> dict[str, Estimate]:
+    """Return the figures that have no interval."""
+    roc, step = scores.roc, scores.roc.eer_step()
+    ends = (
+        f"{words.percent(step.low)} to {words.percent(step.high)}" if step.low < step.high else ""
     )
-
-
-def _further(roc: RocCurve) -> dict[str, Estimate]:
-    figures = {}
+    figures = {
+        "EER by the step rule": Estimate(step.rate, remark=ends),
+        "d′": Estimate(scores.d_prime()),
+    }
     for prior in PRIORS:
         cost, misses, matches = min_dcf(roc, float(prior))
         counts = f"{misses}/{roc.mated} false non-matches, {matches}/{roc.non_mated} false matches"

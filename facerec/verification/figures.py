@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, tidy
 
@@ -53,18 +52,8 @@ def _rows(result: VerificationResult) -> Iterator[Row]:
         yield from _point(point)
     yield figure_row("AUC", result.auc)
     yield figure_row("EER on the ROC hull", result.eer)
-    step = result.eer_step
-    ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
-    equal = Estimate(step.rate, remark=ends if step.low < step.high else "")
-    yield figure_row("EER by the step rule", equal)
-    yield figure_row("d′", Estimate(result.d_prime))
-    for name, cost in result.metrics.items():
-        yield figure_row(name, cost)
-    if (norms := result.norms) is not None:
-        mean = norms.mean
-        yield figure_row("norm, insightface’s “XNorm”", mean)
-        yield figure_row("norm SD", Estimate(norms.std))
-        yield figure_row("norm CV", Estimate(norms.cv))
+    for name, figure in result.metrics.items():
+        yield figure_row(name, figure)
     failed, total = len(result.failures), len(result.pairs)
     yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
 

@@ -26,7 +26,7 @@ from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.clustered import JACKKNIFE, paired_difference
-from facerec.statistics.influences import ScoredComparisons
+from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import held_out, score_pairs
 
@@ -172,8 +172,7 @@ def _rank(
     if folds is not None:
         folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
     same = sides[0].same
-    whole = np.array([_separation(one.scores[same], one.scores[~same]) for one in sides])
-    added = [_influences(one.scores, same, value) for one, value in zip(sides, whole, strict=True)]
+    whole, added = zip(*(_separation(one.scores, same) for one in sides), strict=True)
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / (len(candidates) - 1)
@@ -181,7 +180,7 @@ def _rank(
     ties: list[int] = []
     worse: list[int] = []
     for index in order:
-        lag, behind = float(whole[best] - whole[index]), Estimate(0.0)
+        lag, behind = whole[best] - whole[index], Estimate(0.0)
         if index != best:
             gap = sides[0].figure((lag, added[best] - added[index]))
             interval = paired_difference([lag], gap.changes, confidence, gap.noise)
@@ -191,7 +190,7 @@ def _rank(
         way = f"{flags(candidates[index])}{'' if index else ' (assumed)'}"
         rows += [
             figure_row("accuracy", _accuracy(sides[index], folds), way=way),
-            figure_row("d′", Estimate(float(whole[index])), way=way),
+            figure_row("d′", Estimate(whole[index]), way=way),
             figure_row("d′ behind the best", behind, way=way),
         ]
     said = f"best: {flags(candidates[best])}"
@@ -212,21 +211,16 @@ def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Est
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)
 
 
-def _separation(same: NDArray[np.floating], different: NDArray[np.floating]) -> float:
-    spread = math.sqrt((same.var() + different.var()) / 2)
-    return float((same.mean() - different.mean()) / spread) if spread > 0 else 0.0
-
-
-def _influences(
-    scores: NDArray[np.floating], same: NDArray[np.bool_], value: float
-) -> NDArray[np.float64]:
-    """Return what each comparison adds to the error of a d′ of this value, ``(N,)``."""
-    kinds = scores[same], scores[~same]
-    spread = math.sqrt((kinds[0].var() + kinds[1].var()) / 2)
-    found = np.zeros(scores.size)
-    if spread > 0:
-        for kind, sign in ((same, 1), (~same, -1)):
-            rest = scores[kind] - scores[kind].mean()
-            of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
-            found[kind] = (sign * rest / spread - of_spread) / rest.size
-    return found
+def _separation(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> Influence:
+    """Return d′, and what each comparison adds to its error, ``(N,)``."""
+    mated, others = scores[same], scores[~same]
+    spread = math.sqrt((mated.var() + others.var()) / 2)
+    added = np.zeros(scores.size)
+    if not spread > 0:
+        return 0.0, added
+    value = float((mated.mean() - others.mean()) / spread)
+    for kind, sign in ((same, 1), (~same, -1)):
+        rest = scores[kind] - scores[kind].mean()
+        of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
+        added[kind] = (sign * rest / spread - of_spread) / rest.size
+    return value, added

@@ -73,7 +73,7 @@ def test_same_and_an_export_take_it_from_beside_the_model(
     for person in range(30):
         pattern = generator.random((7, 7, 3))
         for image in range(2):
-            noisy = np.clip(pattern + 0.6 * generator.standard_normal(pattern.shape), 0, 1)
+            noisy = np.clip(pattern + 0.25 * generator.standard_normal(pattern.shape), 0, 1)
             path = Path("people", f"p{person}", f"{image}.png")
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), cv2.resize((255 * noisy).astype(np.uint8), (112, 112)))
@@ -105,12 +105,16 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
             lines.append(f"{IDS[first]},{IDS[second]},{sames}\n")
     Path("pairs.csv").write_text("".join(lines))
     words = ["--pairs", "pairs.csv", "--format", "flat", "--embeddings", "toy.npz"]
-    verify([*words, "--calibration", "c.json", "--json", "r.json", "--out", "report"])
+    groups = ["--subjects", "who.csv", "--group", "kind"]
+    verify([*words, "--calibration", "c.json", *groups, "--json", "r.json", "--out", "report"])
     (result,) = json.loads(Path("r.json").read_text())["results"]
     figures = {row["figure"]: row for row in result["figures"]}
     cost = figures["Cllr by c.json, bits"]
     assert figures["least Cllr, bits"]["value"] <= cost["value"] <= cost["high"]
     assert "its ratios hold" in " ".join(result["notes"])
+    for group in "ab":
+        high = figures[f"ratios too high by: {group}"]
+        assert high["low"] < high["value"] < high["high"]
     assert list(Path("report/figures").glob("reliability-*.png"))
     capsys.readouterr()
     # Claims a thousand times too high.
@@ -132,6 +136,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
         (["--people", "unknown.npz", "--out", "c.json"], "which model"),
         (["--people", "few.npz", "--out", "c.json"], "people"),
         (["--people", "apart.npz", "--out", "c.json"], "overlap"),
+        (["--people", "alike.npz", "--out", "c.json"], "do not separate"),
     ],
 )
 def test_what_cannot_be_calibrated_is_one_sentence(
@@ -141,6 +146,7 @@ def test_what_cannot_be_calibrated_is_one_sentence(
     write_embeddings("unknown.npz", replace(toy(), note={}))
     write_embeddings("few.npz", toy(keep=slice(6)))
     write_embeddings("apart.npz", toy(spread=0.001))
+    write_embeddings("alike.npz", toy(spread=50))
     assert words in refused(main, *arguments)
     assert not Path("c.json").exists()
 
@@ -156,3 +162,4 @@ def test_a_calibration_of_another_model_judges_nothing(
     words = ["--pairs", "pairs.csv", "--format", "flat", "--embeddings", "toy.npz"]
     assert "another model" in refused(verify, *words, "--calibration", "other.json")
     assert "calibration" in refused(verify, *words, "--calibration", "pairs.csv")
+    assert "give all three" in refused(verify, *words, "--calibration", "c.json", "--group", "k")

@@ -39,16 +39,6 @@ THRESHOLD = {
     "source": {"report": "lfw.json", "sha256": "ef" * 32},
 }
 
-VARIANT: dict[str, Any] = {
-    "name": "int8",
-    "file": "variants/int8.onnx",
-    "bytes": 25_000,
-    "min_cosine": 0.9991234,
-    "calibration": {"source": "cfp", "images": 512, "sha256": "12" * 32, "notes": []},
-    "accuracy": [],
-    "thresholds": [],
-}
-
 
 def note(**changes: Any) -> dict[str, Any]:
     return {
@@ -133,29 +123,6 @@ def test_thresholds_have_interval_counts_and_source() -> None:
     ]
     (other,) = rows(card, r"cfp\_fp")
     assert other[3] == "none" and other[5] == "98.70 % [98.1, 99.1] (2961/3000)"
-
-
-def test_a_loss_has_its_interval() -> None:
-    accuracy = {
-        "bench": "lfw",
-        "float32": 0.99,
-        "int8": 0.9885,
-        "low": -0.004,
-        "high": 0.001,
-        "basis": "2,000 joint bootstraps over 50 persons",
-        "notes": ["no interval for EER: the same in all"],
-    }
-    unsourced = {name: value for name, value in THRESHOLD.items() if name != "source"}
-    card = bundle_card(
-        note(variants=[{**VARIANT, "accuracy": [accuracy], "thresholds": [unsourced]}])
-    )
-    assert "lfw: accuracy 99.00 % in float32, 98.85 % in int8" in card
-    assert "[-0.40, +0.10] points; 2,000 joint bootstraps over 50 persons; no interval" in card
-    # Its own thresholds, found while the loss was measured.
-    (own,) = rows(card, "lfw")
-    assert own[2] == "0.31234" and own[-1] == "this export"
-    assert "found on the same benches with mirror images" in card
-    assert "not measured" not in card
 
 
 @pytest.mark.parametrize("hostile", ["a|b\n# c", "<script>x</script>", "[x](http://y)", "`**_"])

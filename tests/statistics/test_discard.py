@@ -66,31 +66,11 @@ def test_order_and_increasing_transforms_do_not_matter(
     np.testing.assert_array_equal(first.errors, second.errors)
 
 
-def test_constant_quality_discards_nothing_or_all() -> None:
-    curve = error_versus_discard([True, False, False, True], [3.0] * 4)
-    assert curve.discard_rates.tolist() == [0, 1]
-    assert curve.error_rates.tolist() == [0.5, 0]
-    assert curve.area() == 0.5
-    assert curve.area("0.2") == pytest.approx(0.1)
-
-
-def test_perfect_quality_discards_the_errors_first() -> None:
-    total, wrong = 200, 30
-    errors = np.arange(total) < wrong
-    curve = error_versus_discard(errors, np.arange(total))
-    start, shares = wrong / total, curve.discard_rates[:-1]
-    expected = np.where(shares <= start, (start - shares) / (1 - shares), 0)
-    np.testing.assert_allclose(curve.error_rates[:-1], expected, atol=1e-15)
-    assert np.all(curve.error_rates[:-1] >= np.maximum(0, start - shares) - 1e-15)
-
-
 @pytest.mark.parametrize(
     ("errors", "quality", "sentence"),
     [
         ([], [], "there are no qualities of comparisons"),
         ([True], [np.nan], "1 of 1 qualities of comparisons are NaN, the first at index 0"),
-        ([True], [1.0, 2.0], "there are 2 qualities of comparisons but errors of shape (1,)"),
-        ([0.5, 1.0], [1.0, 2.0], "and type float64; give one true or false each"),
     ],
 )
 def test_bad_input(errors: list, quality: list, sentence: str) -> None:

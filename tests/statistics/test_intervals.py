@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from scipy.stats import binomtest
 
-from facerec.errors import MetricError
 from facerec.statistics.intervals import (
     logit,
     wilson,
@@ -14,11 +11,6 @@ from facerec.statistics.intervals import (
 
 def bounds(interval: object) -> tuple[float, float]:
     return interval.low, interval.high  # type: ignore[attr-defined]
-
-
-def test_published_values() -> None:
-    published = (0.6989663547715128, 0.972133518786232)
-    assert bounds(wilson(18, 20)) == pytest.approx(published, abs=1e-12)
 
 
 @pytest.mark.parametrize("trials", [1, 7, 300, 1_000_000])
@@ -45,18 +37,6 @@ def test_effective_numbers_need_not_be_whole() -> None:
     assert bounds(wilson(18, 37))[0] < low < bounds(wilson(20, 39))[0]
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5), (math.nan, 5)])
-def test_impossible_counts(successes: int, trials: float) -> None:
-    with pytest.raises(MetricError, match="at least one comparison and no more events"):
-        wilson(successes, trials)
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 95])
-def test_impossible_confidence(confidence: float) -> None:
-    with pytest.raises(MetricError, match=f"confidence {confidence} is not between 0 and 1"):
-        wilson(1, 2, confidence)
-
-
 def test_logit_interval_by_hand() -> None:
     # log(0.1 / 0.9) ± 1.96 · 0.03 / (0.1 · 0.9), and back.
     found = logit(0.1, 0.03)
@@ -65,6 +45,3 @@ def test_logit_interval_by_hand() -> None:
     assert logit(0.1, 0.03, freedom=5).high > found.high
     assert bounds(logit(0.1, 0.03, freedom=1e9)) == pytest.approx(bounds(found), rel=1e-6)
     assert bounds(logit(0.3, 0.0)) == pytest.approx((0.3, 0.3)) and logit(0.3, 0).low <= 0.3
-    for rate in (0.0, 1.0):
-        with pytest.raises(MetricError, match="no logit"):
-            logit(rate, 0.1)

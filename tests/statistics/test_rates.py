@@ -147,16 +147,6 @@ def test_roc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray]) -> None:
 
 @few
 @given(st.tuples(tied, tied))
-def test_auc_is_the_mean_over_all_pairs(both: tuple[np.ndarray, np.ndarray]) -> None:
-    mated, non_mated = both
-    wins = sum(
-        Fraction(int(p > n) * 2 + int(p == n), 2) for p in mated for n in non_mated
-    ) / Fraction(mated.size * non_mated.size)
-    assert auc(*both) == pytest.approx(float(wins), abs=1e-15)
-
-
-@few
-@given(st.tuples(tied, tied))
 def test_eer_rocch_equals_the_minimax_over_priors(both: tuple[np.ndarray, np.ndarray]) -> None:
     # The EER of the hull is the largest minimum Bayes error over all priors (Brümmer 2010): any
     # prior bounds it from below, and the prior of the hull's own slope reaches it.

@@ -28,6 +28,7 @@ from facerec.verification import (
     score_pairs,
     select_embeddings,
 )
+from facerec.verification.evaluation import XNORM
 
 
 def make_embeddings(pairs: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -102,9 +103,8 @@ def test_figures_are_those_of_the_statistics() -> None:
     assert result.auc.interval.low < result.auc.value < result.auc.interval.high
     assert result.eer.value == eer_rocch(positives, negatives)
     assert result.eer.interval.low < result.eer.value < result.eer.interval.high
-    assert result.norms is not None
-    assert result.norms.mean.value == pytest.approx(norms.mean())
-    assert result.norms.cv == pytest.approx(norms.std() / norms.mean())
+    assert result.metrics[XNORM].value == pytest.approx(norms.mean())
+    assert result.metrics["norm CV"].value == pytest.approx(norms.std() / norms.mean())
     assert (result.mated, result.non_mated, result.failures, result.notes) == (100, 100, (), ())
     np.testing.assert_array_equal(result.mated_scores, positives)
 
@@ -225,7 +225,7 @@ def test_json_has_every_figure_and_is_strict() -> None:
     assert rows["EER on the ROC hull", ""]["value"] == result.eer.value
     assert rows["threshold", "1"]["value"] == "-inf"
     assert rows["TPR@FPR", "1e-3"]["value"] is None
-    assert rows["norm CV", ""]["value"] == result.norms.cv
+    assert rows["norm CV", ""]["value"] == result.metrics["norm CV"].value
     assert figures["flip"] is False
 
 
@@ -340,4 +340,4 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     assert "image 9" in result.notes[0]
     others = np.arange(80) != 4
     np.testing.assert_array_equal(result.scores[others], whole.scores[others])
-    assert result.norms is not None and result.norms.mean.total == 159
+    assert result.metrics[XNORM].total == 159

@@ -55,7 +55,6 @@ def results() -> dict[str, VerificationResult]:
         EVIL: replace(
             make_result(60, name=EVIL, persons=None, folds=False),
             model=None,
-            norms=None,
             flip=None,
             source={"path": EVIL},
             notes=(f"a note on {EVIL}",),

@@ -28,12 +28,6 @@ def curves(axes: Axes) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def legend(axes: Axes) -> list[str]:
-    box = axes.get_legend()
-    assert box is not None
-    return [text.get_text() for text in box.get_texts()]
-
-
 # --- ROC --------------------------------------------------------------------------------------
 
 
@@ -72,12 +66,3 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
             counts, edges, _ = patch.get_data()
             np.testing.assert_array_equal(counts, np.histogram(scores, edges)[0])
             assert counts.sum() == scores.size
-        assert axes.get_xlabel() == f"{name}: {result.score}"
-        assert axes.get_yscale() == "log"
-        assert legend(axes) == [
-            f"mated ({result.mated} pairs)",
-            f"non-mated ({result.non_mated} pairs)",
-        ]
-
-
-# --- files ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -147,6 +146,11 @@ with give(path) as temporary:
 """
 
 
+GIVE: dict[str, Any] = {
+    "file": atomic_path, "folder": atomic_folder, "staged": partial(staged_folder, last="last")
+}  # fmt: skip
+
+
 def start_writer(kind: str, path: Path, ready: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", WRITER, kind, str(path), str(ready)])
     while not ready.exists():
@@ -156,15 +160,9 @@ def start_writer(kind: str, path: Path, ready: Path) -> subprocess.Popen[bytes]:
 
 
 def rewrite(kind: str, path: Path) -> None:
-    if kind == "file":
-        with atomic_path(path) as temporary:
-            temporary.write_text("whole")
-    elif kind == "folder":
-        with atomic_folder(path) as temporary:
-            (temporary / "inside").write_text("whole")
-    else:
-        with staged_folder(path, last="last") as temporary:
-            (temporary / "inside").write_text("whole")
+    with GIVE[kind](path) as temporary:
+        (temporary if kind == "file" else temporary / "inside").write_text("whole")
+        if kind == "staged":
             (temporary / "last").write_text("all")
 
 
@@ -240,11 +238,9 @@ def test_a_folder_moved_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> N
     assert names(tmp_path) == [stranger.name, "out"]
 
 
-@pytest.mark.parametrize("use", [atomic_folder, partial(staged_folder, last="last")])
-def test_errors_name_the_folder_and_not_the_temporary_one(
-    tmp_path: Path, use: Callable[[Path], Any]
-) -> None:
-    with pytest.raises(PackError) as caught, use(tmp_path / "out") as temporary:
+@pytest.mark.parametrize("kind", ["folder", "staged"])
+def test_errors_name_the_folder_and_not_the_temporary_one(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(PackError) as caught, GIVE[kind](tmp_path / "out") as temporary:
         raise PackError(f"{temporary / 'train.rec'}: broken")
     assert str(caught.value) == f"{tmp_path / 'out' / 'train.rec'}: broken"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_files import picture, write_files
 
 from facerec.commands.cli import Console
 from facerec.commands.known_overlaps import training_overlaps, without_known
@@ -90,14 +91,8 @@ def test_pairs_of_people_of_the_training_set_are_left_out(
 
 
 def folder_of_faces(root: Path, people: int, images: int) -> Path:
-    import cv2
-
-    for person in range(people):
-        (root / f"p{person}").mkdir(parents=True)
-        for image in range(images):
-            pixels = np.full((112, 112, 3), 10 * person + image, np.uint8)
-            cv2.imwrite(str(root / f"p{person}" / f"{image}.jpg"), pixels)
-    return root
+    names = [f"p{person}/{image}.jpg" for person in range(people) for image in range(images)]
+    return write_files(root, {name: picture(number) for number, name in enumerate(names)})
 
 
 def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:

@@ -6,13 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from helpers.tiny_training import narrow_recipe
 
-from facerec.backbones import Backbone
 from facerec.fairness.attributes import read_attributes
-from facerec.heads import SEC, ArcFace
-from facerec.records import Data
 from facerec.records.synthetic import Group, SyntheticSet, write_synthetic
-from facerec.training import SGD, Checkpoints, Recipe
 from facerec.verification import pack_bench
 
 PATH = Path(__file__).parents[2] / "examples" / "sec_fairness_study.py"
@@ -29,18 +26,7 @@ def test_a_study_of_a_handful_of_faces(tmp_path: Path) -> None:
         subjects=12, images_per_subject=6, pairs_per_fold=16, groups=groups, seed=0
     )
     write_synthetic(tmp_path / "faces", faces)
-    recipe = Recipe(
-        data=Data(path=tmp_path / "faces"),
-        backbone=Backbone(name="iresnet18", embedding_size=16, width=0.125),
-        margin=ArcFace(scale=16.0, margin=0.2),
-        regularizer=SEC(weight=0.5),
-        optimizer=SGD(lr=0.05),
-        checkpoints=Checkpoints(every_steps=100),
-        batch_size=16,
-        epochs=1,
-        precision="fp32",
-        workers=0,
-    )
+    recipe = narrow_recipe(tmp_path / "faces", batch_size=16, epochs=1)
     said, comparison = example.study(
         recipe,
         pack_bench(tmp_path / "faces" / "lfw.bin"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from helpers.examples import examples
+from helpers.toy_norms import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,23 +28,6 @@ few = settings(max_examples=examples(25), deadline=None)
 NIST = Path(scipy.stats.__file__).parent / "tests" / "data" / "nist_anova"
 
 integers = st.lists(st.integers(-4, 4), min_size=2, max_size=12)
-
-
-def draw(
-    seed: int = 0,
-    sizes: tuple[int, ...] = (12, 15, 9),
-    shift: float = 0.5,
-    icc: float = 0.5,
-    images: tuple[int, int] = (2, 7),
-) -> SubjectNorms:
-    """Norms around 20 with SD 2, the first group higher by some SD."""
-    generator = np.random.default_rng(seed)
-    groups = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    subjects = np.repeat(np.arange(len(groups)), generator.integers(*images, size=len(groups)))
-    own, noise = generator.standard_normal(len(groups)), generator.standard_normal(len(subjects))
-    deviation = math.sqrt(icc) * own[subjects] + math.sqrt(1 - icc) * noise
-    norms = 20 + 2 * (shift * (groups[subjects] == 0) + deviation)
-    return SubjectNorms.of(norms, subjects, groups[subjects], "abcdefgh"[: len(sizes)])
 
 
 def compare(sample: SubjectNorms, **options: object) -> Association:

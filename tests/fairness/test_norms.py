@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.stats
+from helpers import toy_norms
 
 from facerec.fairness.norms import (
     SubjectNorms,
@@ -16,21 +18,7 @@ from facerec.fairness.norms import (
 )
 from facerec.fairness.rows import BETWEEN, IMAGE_NORM, NORM, WITHIN
 
-
-def draw(
-    seed: int = 0,
-    sizes: tuple[int, ...] = (12, 15, 9),
-    icc: float = 0.5,
-    images: tuple[int, int] = (1, 8),
-) -> SubjectNorms:
-    """Norms around 20 with SD 2, groups half an SD apart."""
-    generator = np.random.default_rng(seed)
-    groups = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    subjects = np.repeat(np.arange(len(groups)), generator.integers(*images, size=len(groups)))
-    own = generator.standard_normal(len(groups))[subjects]
-    noise = generator.standard_normal(len(subjects))
-    norms = 20 + groups[subjects] + 2 * (math.sqrt(icc) * own + math.sqrt(1 - icc) * noise)
-    return SubjectNorms.of(norms, subjects, groups[subjects], "abcdefgh"[: len(sizes)])
+draw = partial(toy_norms.draw, images=(1, 8))
 
 
 def naive_figures(images: list[np.ndarray]) -> dict[str, float]:

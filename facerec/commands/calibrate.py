@@ -85,7 +85,7 @@ def calibrate(
     with progress_bar(console) as progress:
         found = calibrate(embeddings, names, path.name, groups=groups, progress=progress)
     write_json(target, found.to_json())
-    _print(found, console)
+    _print(found, console, groups)
     console.print(f"calibration: {target}")
 
 
@@ -132,7 +132,7 @@ def _embed(
     return embeddings, np.empty(0, np.str_) if names is None else names
 
 
-def _print(found: ScoreCalibration, console: Console) -> None:
+def _print(found: ScoreCalibration, console: Console, groups: NDArray[np.str_] | None) -> None:
     """Print what scores say, how true it is of other people, and whether groups differ."""
     from facerec.verification.calibration import differing
 
@@ -148,7 +148,7 @@ def _print(found: ScoreCalibration, console: Console) -> None:
         f"Cllr on people whom it does not know (ten folds): {found.cllr:.4f} bits, "
         f"{found.cllr / found.least_cllr:.2f} times the least possible {found.least_cllr:.4f}"
     )
-    if not found.groups:
+    if groups is None:
         return
     by_group = []
     for each in found.groups:
@@ -160,7 +160,7 @@ def _print(found: ScoreCalibration, console: Console) -> None:
         by_group.append((each["group"], people, cost, high_by, words.p_value(each["p_holm"])))
     columns = "group", "people", "Cllr, bits", "ratios too high by", "p"
     console.print(Table("between people of one group", columns, by_group).terminal())
-    console.print(differing(found.groups), style="bold")
+    console.print(differing(found.groups, groups), style="bold")
 
 
 main = partial(run_command, calibrate)

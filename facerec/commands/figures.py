@@ -51,9 +51,8 @@ class Figures(Flags):
 
         if self.calibration is not None:
             ScoreCalibration.read(self.calibration)
-        if len({self.calibration is None, self.subjects is None, self.group is None}) > 1 and (
-            self.subjects or self.group
-        ):
+        grouped = self.calibration, self.subjects, self.group
+        if any(grouped[1:]) and None in grouped:
             raise MetricError("groups take --calibration, --subjects and --group; give all three")
         if self.out is not None:
             check_report_folder(self.out)
@@ -88,7 +87,9 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
         known = ScoreCalibration.read(figures.calibration)
         for name, result in first.results.items():
             groups = None
-            if figures.subjects is not None and result.items is not None:
+            if figures.subjects is not None:
+                if result.items is None:
+                    raise MetricError("scores alone name no images, so --group cannot be looked up")
                 _, groups, _ = read_members(figures.subjects, result.items, figures.group)
             first.results[name] = judge(result, known, figures.calibration, groups)
     others = {} if second is None else second.results

@@ -124,7 +124,8 @@ class FaceRecognizer:
         detector: a YuNet ``.onnx`` file or ``insightface``, for photos that are not aligned; by
             default the one at hand, see `detector_at_hand`. It is loaded when a photo needs it.
         flip: add the raw embedding of the mirror image to each, which takes twice the time; by
-            default as the model's thresholds have it, else yes, as in every command.
+            default as the model's thresholds or its calibration have it, else yes, as in every
+            command.
 
     Attributes:
         thresholds: the operating points that the model file knows.
@@ -140,11 +141,15 @@ class FaceRecognizer:
         self.model, self._detector = model, detector
         self.thresholds = _read_thresholds(model)
         known, inside = _read_calibration(model)
-        own = self.thresholds[0].flip if self.thresholds else known is None or known.flip
+        about = known.model if known is not None and inside else model.describe()
+        own = True
+        if self.thresholds:
+            own = self.thresholds[0].flip
+        elif known is not None and known.model["sha256"] == about.get("sha256"):
+            own = known.flip
         self.flip = own if flip is None else flip
         self.calibration, self._doubt = known, ""
         if known is not None:
-            about = known.model if inside else model.describe()
             try:
                 known.check(about, self.flip, str(calibration_file(model.path or Path())))
             except ModelError as error:  # what is left beside a file must not bar the way to it

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 from torch import Tensor
 
 from facerec.devices import choose_device
@@ -55,7 +56,6 @@ def calibrate(
     source: str,
     *,
     groups: NDArray[np.str_] | None = None,
-    device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> ScoreCalibration:
     """Return the calibration of a model from all pairs of some people's images.
@@ -66,8 +66,8 @@ def calibrate(
         embeddings: of a model that its note names.
         subjects: of the images, ``(N,)``; an image of nobody knows whom, empty, is left out.
         source: file or bench that the images come from.
-        groups: of the images, ``(N,)``, empty where none is recorded.
-        device: where scores are computed.
+        groups: of the images, ``(N,)``, empty where none is recorded; those of fewer than
+            `SMALLEST_GROUP` subjects, or without a mated pair, are left out.
         progress: see `facerec.progress.Progress`.
 
     Raises:
@@ -76,13 +76,13 @@ def calibrate(
     known = np.flatnonzero((subjects != "") & np.isfinite(embeddings.norms))
     rows = known[draw_images(subjects[known])]
     vectors, names = embeddings.vectors[rows], subjects[rows]
-    found = LikelihoodRatio.fit(count_scores(vectors, names, device=device))
+    found = LikelihoodRatio.fit(count_scores(vectors, names))
     if found.effective < MIN_EFFECTIVE:
         raise MetricError(
             f"{found.subjects:,} people, effectively {found.effective:.1f}, are too few for the "
             "interval of a likelihood ratio; calibrate on more people"
         )
-    costs = cross_validate(vectors, names, device=device, progress=progress)
+    costs = cross_validate(vectors, names, progress=progress)
     if costs[0] >= 1:  # bits; what it costs to say nothing
         raise MetricError(
             "mated and non-mated scores do not separate, so that no score says anything; check "
@@ -94,7 +94,7 @@ def calibrate(
         inside = of_group == name
         people, images = np.unique(names[inside], return_counts=True)
         if len(people) >= SMALLEST_GROUP and images.max() > 1:
-            counted[name] = count_scores(vectors[inside], names[inside], device=device)
+            counted[name] = count_scores(vectors[inside], names[inside])
     model = embeddings.note.get("model") or {}
     return ScoreCalibration(
         model={name: model.get(name) for name in ("name", "sha256", "preprocessing")},
@@ -124,7 +124,8 @@ def _compare_groups(
                 )
             )
             p_values.append(shift_p_value(own, shift(values, joined)))
-        margin = 1.96 * math.sqrt(own.variance)
+        freedom = max(1.0, own.effective_subjects - 1)
+        margin = float(stdtrit(freedom, 0.975)) * math.sqrt(own.variance)
         limits = own.value - margin, own.value + margin
         rows.append(
             {
@@ -140,16 +141,27 @@ def _compare_groups(
             }
         )
     # Of two groups it is one test, made twice.
-    adjusted: Sequence[float | None] = holm(p_values) if len(rows) > 2 else p_values or [None]
-    return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=False))
+    adjusted: Sequence[float | None] = p_values or [None] * len(rows)
+    adjusted = holm(p_values) if len(rows) > 2 else adjusted
+    return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=True))
 
 
-def differing(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Say between which groups ratios do not hold alike."""
-    differ = [each["group"] for each in groups if (each["p_holm"] or 1) < 0.05]
+def differing(rows: Sequence[Mapping[str, Any]], groups: NDArray[np.str_]) -> str:
+    """Say in which groups ratios hold otherwise than in the others, and of which none can be told.
+
+    Args:
+        rows: of the groups that are compared.
+        groups: of all images, ``(N,)``, empty where none is recorded.
+    """
+    told = [row["group"] for row in rows]
+    differ = [row["group"] for row in rows if (row["p_holm"] or 1) < 0.05]
+    said = "no difference between groups is detected"
     if differ:
-        return f"the ratios do not hold alike in all groups: {', '.join(differ)}"
-    return "no difference between groups is detected"
+        said = f"the ratios do not hold alike in all groups: {', '.join(differ)}"
+    elif len(rows) < 2:
+        said = "there are no two groups to compare"
+    few = [name for name in np.unique(groups[groups != ""]).tolist() if name not in told]
+    return said + (f"; too few people or pairs to judge: {', '.join(few)}" if few else "")
 
 
 def judge(
@@ -200,7 +212,7 @@ def judge(
                 low, high = row[f"{name}_interval"]
                 limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
                 metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits)
-        judged.append(differing(rows))
+        judged.append(differing(rows, groups))
     return replace(
         result,
         metrics=metrics,
@@ -326,9 +338,7 @@ def cross_validate(
         inside = fold == number
         if progress is not None:
             progress("calibrating folds", number, folds)
-        known, new = (
-            count_scores(vectors[part], subject[part], device=device) for part in (~inside, inside)
-        )
+        known, new = (count_scores(vectors[part], subject[part]) for part in (~inside, inside))
         values.append(LikelihoodRatio.fit(known).log_ratio(CENTRES))
         found.append(new.totals)
     mated, non_mated = (np.concatenate(side) for side in zip(*found, strict=True))

@@ -17,6 +17,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.calibrate import main
 from facerec.commands.same import main as same
 from facerec.commands.verify import main as verify
+from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
@@ -62,7 +63,11 @@ def test_ratios_and_groups_are_told(place: Path, capsys: pytest.CaptureFixture[s
     assert [row["subjects"] for row in found.groups] == [29, 30]
     # Both groups are made alike, and one test compares them.
     assert found.groups[0]["p_holm"] == pytest.approx(found.groups[1]["p_holm"]) != 0
-    assert "no difference between groups" in printed and f"{found.cllr:.4f}" in printed
+    assert (
+        "no difference between groups" in printed
+        and "too few people or pairs" in printed
+        and f"{found.cllr:.4f}" in printed
+    )
     assert found.cllr >= found.least_cllr
 
 
@@ -94,6 +99,12 @@ def test_same_and_an_export_take_it_from_beside_the_model(
     other = facerec.load("m", device="cpu", flip=False)
     spoken = other.verify(*photos[:2], 0.5)
     assert spoken.evidence is None and "another flip" in spoken.notes[0]
+    # What is left of another model says nothing, not even of the flip.
+    stale = replace(known, model={**known.model, "sha256": "b" * 64}, flip=False)
+    write_json("m/model.safetensors.calibration.json", stale.to_json())
+    assert (
+        facerec.load("m", device="cpu").flip and facerec.load("m", device="cpu").calibration is None
+    )
 
 
 def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,4 +175,7 @@ def test_a_calibration_of_another_model_judges_nothing(
     words = ["--pairs", "pairs.csv", "--format", "flat", "--embeddings", "toy.npz"]
     assert "another model" in refused(verify, *words, "--calibration", "other.json")
     assert "calibration" in refused(verify, *words, "--calibration", "pairs.csv")
+    groups = ["--calibration", "c.json", "--subjects", "who.csv", "--group", "kind"]
+    Path("s.csv").write_text("label,score\n1,0.9\n0,0.1\n1,0.8\n0,0.2\n")
+    assert "scores alone" in refused(verify_scores, "s.csv", *groups)
     assert "give all three" in refused(verify, *words, "--calibration", "c.json", "--group", "k")

@@ -176,7 +176,8 @@ def exact_rates(values: Iterable[str]) -> tuple[str, ...]:
 
 def command_line() -> str:
     """Return the command line of this process, for the record."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name.replace("__main__.py", "facerec")  # python -m facerec
+    return shlex.join([name, *sys.argv[1:]])
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from facerec.heads.margin_softmax import _ABSENT, _FLOOR, SMALLEST_NORM
+from facerec.triton_launch import Launcher
 
 ABSENT = tl.constexpr(_ABSENT)
 FLOOR = tl.constexpr(_FLOOR)
@@ -17,6 +18,7 @@ SMALLEST = tl.constexpr(SMALLEST_NORM)
 LOG2_E = tl.constexpr(math.log2(math.e))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["count", "covered"])
 def normalize_centers(
     centers,
@@ -98,6 +100,7 @@ def _is_plain(own, count, BLOCK_C: tl.constexpr):
     return (tl.max(here.to(tl.int32), 0) == 0) & (first + BLOCK_C <= count)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["start", "count", "size"])
 def forward(
     query,
@@ -134,6 +137,7 @@ def forward(
     tl.store(block_figures + kind, tl.sum(_exp(logit - highest[:, None]), 1))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["class_blocks", "size"])
 def merge(
     block_figures,
@@ -167,6 +171,7 @@ def merge(
     tl.store(products + row, added, mask=inside)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["start", "count", "size"])
 def slopes(
     query,
@@ -217,6 +222,7 @@ def slopes(
     tl.store(here, slope.to(slopes.dtype.element_ty))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["count", "groups"])
 def center_gradient(
     query,
@@ -266,6 +272,7 @@ def center_gradient(
     tl.store(out + first + here, gradient, mask=mask)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["class_blocks", "share"])
 def query_gradient(
     slopes,

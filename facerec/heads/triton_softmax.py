@@ -110,13 +110,15 @@ class TritonTiles:
         lengths.clamp_(min=SMALLEST_NORM)
         groups, class_blocks = grid = self._grid(len(centers))
         block_figures = sums.total.new_empty(3, class_blocks, len(self.query))
-        kernels.forward[grid](
+        kernels.forward(
+            grid,
             *(self.query, self.unit, self.column, block_figures),
             *(start, len(centers), self.size),
             **self.product,
         )
         block = min(32, self.blocks.rows)
-        kernels.merge[(groups * self.blocks.rows // block,)](
+        kernels.merge(
+            (groups * self.blocks.rows // block,),
             *(block_figures, sums.highest, sums.total, sums.products),
             *(class_blocks, self.size, len(self.query)),
             BLOCK_P=32,
@@ -140,14 +142,16 @@ class TritonTiles:
             self.slopes = self.slopes.new_empty(len(self.query), len(self.unit))
         stride = self.slopes.stride(0)
         radial = lengths.new_empty(groups, class_blocks * self.blocks.classes)
-        kernels.slopes[grid](
+        kernels.slopes(
+            grid,
             *(self.query, self.unit, self.column, *slopes, self.slopes, radial),
             *(start, len(centers), self.size, stride),
             **self.product,
         )
         slices = self.query.shape[1] // self.blocks.width
         if to_centers is not None:
-            kernels.center_gradient[slices, class_blocks](
+            kernels.center_gradient(
+                (slices, class_blocks),
                 *(self.query, self.slopes, radial, centers, lengths, to_centers),
                 *(len(centers), self.dimensions, len(self.query), stride, groups),
                 BLOCK_W=self.blocks.width,
@@ -156,7 +160,8 @@ class TritonTiles:
         if to_query is not None:
             splits = max(1, min(self.blocks.programs // (slices * groups), class_blocks))
             partial = to_query.new_empty(splits, *self.query.shape)
-            kernels.query_gradient[slices, groups, splits](
+            kernels.query_gradient(
+                (slices, groups, splits),
                 *(
                     self.slopes,
                     self.unit,
@@ -181,7 +186,8 @@ class TritonTiles:
             self.unit = self.unit.new_empty(covered, self.unit.shape[1])
         width = triton.next_power_of_2(self.unit.shape[1])
         height = max(1, 2048 // width)
-        kernels.normalize_centers[(triton.cdiv(covered, height),)](
+        kernels.normalize_centers(
+            (triton.cdiv(covered, height),),
             *(centers, lengths, self.unit, len(centers), covered, self.dimensions),
             MEASURE=measure,
             D=self.unit.shape[1],

@@ -42,9 +42,8 @@ def normalize_centers(
         other=0.0,
     )
     if MEASURE:
-        length = tl.sqrt(tl.sum(center * center, 1))
+        length = tl.maximum(tl.sqrt(tl.sum(center * center, 1)), SMALLEST)
         tl.store(lengths + class_index, length, mask=inside)
-        length = tl.maximum(length, SMALLEST)
     else:
         length = tl.load(lengths + class_index, mask=inside, other=1.0)
     tl.store(
@@ -277,7 +276,7 @@ def center_gradient(
 def query_gradient(
     slopes,
     unit,
-    partial,
+    shares,
     class_blocks,
     share,
     stride,
@@ -289,7 +288,7 @@ def query_gradient(
     BLOCK_D: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """Write slopes·unit over a split's ``share`` of the blocks of classes: (splits, N, D)."""
+    """Add slopes·unit over a split's ``share`` of the blocks of classes to (splits, N, D)."""
     column = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
     row = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = tl.arange(0, BLOCK_D)
@@ -299,11 +298,11 @@ def query_gradient(
     unit += first.to(tl.int64) * D
     left = tl.arange(0, BLOCK_N)[:, None] * stride + depth[None, :]
     right = depth[:, None] * D + column[None, :]
-    total = tl.zeros((BLOCK_N, BLOCK_W), tl.float32)
+    padded = tl.num_programs(1) * BLOCK_N
+    shares += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
+    total = tl.load(shares)
     for _ in range(first, last, BLOCK_D):
         total = _multiply(tl.load(slopes + left), tl.load(unit + right), total, PRECISION, WIDEN)
         slopes += BLOCK_D
         unit += BLOCK_D * D
-    padded = tl.num_programs(1) * BLOCK_N
-    partial += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
-    tl.store(partial, total)
+    tl.store(shares, total)

@@ -99,10 +99,10 @@ def visit(reduced: bool, samples: int = 1024, classes: int = 4096, dimensions: i
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
     tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None))
-    scalar, lengths = torch.zeros(()), torch.zeros(classes)
-    tiles.add(0, centers, lengths, TileSums(figure, figure, figure, scalar))
+    lengths = torch.zeros(classes)
+    tiles.add(0, centers, lengths, TileSums(figure, figure, figure))
     slopes = Slopes(figure, figure, figure, figure)
-    tiles.spread(0, centers, lengths, slopes, query.clone(), centers.clone())
+    tiles.spread(0, centers, lengths, slopes, tiles.new_shares(), centers.clone())
 
 
 def resources(kernel: Any) -> dict[str, int]:

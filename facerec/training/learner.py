@@ -19,7 +19,7 @@ from facerec.backbones import create_backbone, recompute_activations
 from facerec.backbones.registry import Kernels
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
-from facerec.errors import RecipeError
+from facerec.errors import RecipeError, TrainingError
 from facerec.heads.classifier import MarginClassifier
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
@@ -188,8 +188,18 @@ class Learner(Stepper):
             self.average.restart()
 
     def train_step(self, batch: Batch) -> Figures:
-        """Do one optimizer step on this rank's share of a global batch, and return its figures."""
-        recipe = self.recipe
+        """Do one optimizer step on this rank's share of a global batch, and return its figures.
+
+        Raises:
+            TrainingError: among several ranks, it is not of the size that the recipe gives each.
+        """
+        recipe, ranks = self.recipe, self.processes.world_size
+        if ranks > 1 and len(batch.labels) * ranks != recipe.batch_size:
+            # Else ranks would wait for bytes that never come, or take others for them.
+            raise TrainingError(
+                f"step {self.step + 1}: a rank got a batch of {len(batch.labels)} images; each of "
+                f"{ranks} needs {recipe.batch_size // ranks}, its share of batch_size"
+            )
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)

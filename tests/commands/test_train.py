@@ -74,8 +74,6 @@ def workplace(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A working folder with a recipe and data."""
     folder = set_up(tmp_path / "work", data)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("FACEREC_DATA", raising=False)
     return folder
 
 

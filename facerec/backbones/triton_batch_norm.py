@@ -37,7 +37,7 @@ def measured(x: Tensor) -> Tensor:
     """Return the moments of ``x`` by channels, from a pass of its own; see `batch_norm`."""
     x, grid, rows, blocks = _cut(x)
     partial = _partial(x, grid, 2)
-    kernels.moments[grid](x, partial, *rows, **blocks)
+    kernels.moments(grid, x, partial, *rows, **blocks)
     return partial
 
 
@@ -68,7 +68,8 @@ def batch_norm(
     programs, _, channels = moments.shape
     _, _, rows, _ = _cut(x)
     statistics = moments.new_empty(2, channels)
-    kernels.merge_moments[(triton.cdiv(channels, 16),)](
+    kernels.merge_moments(
+        (triton.cdiv(channels, 16),),
         *(moments, statistics, norm.running_mean, norm.running_var),
         *(programs, *rows, norm.momentum, norm.eps),
         **_merging(channels),
@@ -117,7 +118,8 @@ class _BatchNorm(torch.autograd.Function):
         result, partial = torch.empty_like(x), _partial(x, grid, 2) if measure else None
         if residual is not None:
             residual = _channels_last(residual.to(x.dtype))
-        kernels.normalize[grid](
+        kernels.normalize(
+            grid,
             *(x, x if residual is None else residual, result, statistics, weight, bias),
             *(bias if slope is None else slope, statistics if partial is None else partial, *rows),
             ACTIVATION=slope is not None,
@@ -143,16 +145,20 @@ class _BatchNorm(torch.autograd.Function):
             _partial(x, grid, 3),
         )
         active, bend = slope is not None, bias if slope is None else slope
-        kernels.slopes[grid](
+        kernels.slopes(
+            grid,
             *(gradient, x, statistics, weight, bias, bend, partial, *rows),
             ACTIVATION=active,
             **blocks,
         )
         sums = partial.new_empty(2 + active, blocks["C"])
-        kernels.merge_slopes[triton.cdiv(blocks["C"], 16), len(sums)](
-            partial, sums, len(partial), **_merging(blocks["C"])
+        kernels.merge_slopes(
+            (triton.cdiv(blocks["C"], 16), len(sums)),
+            *(partial, sums, len(partial)),
+            **_merging(blocks["C"]),
         )
-        kernels.propagate[grid](
+        kernels.propagate(
+            grid,
             *(gradient, x, x if beside is None else _channels_last(beside), result),
             *(statistics, sums, weight, bias, bend, *rows),
             ACTIVATION=active,

@@ -8,6 +8,8 @@ all programs, (programs, kinds, C), are added up by `merge_moments` and `merge_s
 import triton
 import triton.language as tl
 
+from facerec.triton_launch import Launcher
+
 
 @triton.jit
 def _place(share, C: tl.constexpr, COLUMNS: tl.constexpr):
@@ -47,6 +49,7 @@ def _store_moments(partial, first, total, squares, share, rows, column, there, C
     tl.store(partial + C, tl.sum(squares, 0) - total * total / count, mask=there)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
 def moments(x, partial, rows, share, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Write mean and sum of squared deviations of each program's rows, (programs, 2, C)."""
@@ -74,6 +77,7 @@ def _partials(
     return _take(partial, ((program * kinds + kind) * C)[:, None] + column[None, :], mask)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["programs", "rows", "share", "momentum", "epsilon"])
 def merge_moments(
     partial,
@@ -117,6 +121,7 @@ def merge_moments(
     tl.store(running_variance + column, old + momentum * (unbiased - old), mask=there)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
 def normalize(
     x,
@@ -175,6 +180,7 @@ def _parameters(statistics, weight, bias, slope, column, there, C: tl.constexpr)
     )
 
 
+@Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
 def slopes(
     gradient,
@@ -216,6 +222,7 @@ def slopes(
         tl.store(partial + 2 * C, tl.sum(to_bend, 0), mask=there)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["programs"])
 def merge_slopes(
     partial, sums, programs, C: tl.constexpr, PROGRAMS: tl.constexpr, COLUMNS: tl.constexpr
@@ -228,6 +235,7 @@ def merge_slopes(
     tl.store(sums + tl.program_id(1) * C + column, tl.sum(total, 0), mask=column < C)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
 def propagate(
     gradient,

@@ -404,6 +404,7 @@ def _setting_row(
 
     def act() -> list[Row]:
         recipe = _recipe(session, backbone, batch)
+        recipe = replace(recipe, backbone=replace(recipe.backbone, kernels="torch"))
         learner = _learner(session, recipe, session.sizes.classes, setting=setting)
         batches = _batches(session, batch, session.sizes.classes)
         timing = session.measure(lambda number: learner.train_step(batches[number % len(batches)]))

@@ -122,8 +122,15 @@ def test_compiled_steps_that_recompute_equal_plain_ones(
     assert_same(weights(plain), weights(again))
 
 
-@pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t"])
-def test_backbones_keep_less_when_they_recompute(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, None) for name in ("iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t")),
+        # The graphs that are compiled, whose operations run as they are.
+        pytest.param("iresnet18", "aot_eager_decomp_partition", marks=pytest.mark.integration),
+    ],
+)
+def test_backbones_keep_less_when_they_recompute(name: str, backend: str | None) -> None:
     def kept(recompute: bool) -> tuple[int, list[torch.Tensor]]:
         backbone = create_backbone(name, width=0.125, embedding_size=8, seed=0)
         if recompute:
@@ -134,10 +141,11 @@ def test_backbones_keep_less_when_they_recompute(name: str) -> None:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
+        network: Any = torch.compile(backbone, backend=backend) if backend else backbone
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(2, 3, 112, 112, generator=generator)
         with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-            loss = backbone(images).square().sum()
+            loss = network(images).square().sum()
         loss.backward()
         found = [p.grad for p in backbone.parameters() if p.grad is not None]
         return sum(storages.values()), [*found, *backbone.buffers()]

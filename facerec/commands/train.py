@@ -130,6 +130,7 @@ def _train(
         if not going_on:
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
+                "backbone.kernels": learner.kernels,
                 "precision": learner.precision,
                 "compile": str(learner.compiled),
             }

@@ -116,28 +116,29 @@ def milliseconds(
         reduced: whether products take bfloat16 operands.
         device: the GPU.
     """
-    chunk = default_chunk(batch_size, device, kernel)
+    chunk = min(classes, default_chunk(batch_size, device, kernel))
     settings = TileSettings(None, reduced, chunk, None, kernel)
     classes = min(classes, _TILES * chunk)
     random = torch.Generator(device).manual_seed(0)
     query = torch.randn(batch_size, dimensions, generator=random, device=device)
     centers = torch.randn(classes, dimensions, generator=random, device=device)
     column = torch.randint(classes, (batch_size,), generator=random, device=device)
-    figures = query.new_zeros(5, batch_size)
+    figures = query.new_zeros(4, batch_size)
     lengths = query.new_empty(classes)
-    to_query, to_centers = torch.zeros_like(query), torch.empty_like(centers[:chunk])
+    to_centers = torch.empty_like(centers[:chunk])
 
     def passes() -> None:
         tiles = create_tiles(query, column, settings)
-        sums = TileSums(figures[0], figures[1], figures[2], figures[3, 0])
+        sums = TileSums(figures[0], figures[1], figures[2])
         chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
         for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)
         tiles = create_tiles(query, column, settings)
-        slopes = Slopes(figures[4] + 100, figures[4], figures[4], figures[4])
+        slopes = Slopes(figures[3] + 100, figures[3], figures[3], figures[3])
+        shares = tiles.new_shares()
         for number, (tile, length) in enumerate(chunks):
             out = to_centers[: len(tile)]
-            tiles.spread(number * chunk, tile, length, slopes, to_query, out)
+            tiles.spread(number * chunk, tile, length, slopes, shares, out)
 
     times = []
     for _ in range(1 + _REPETITIONS):

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from facerec.backbones import create_backbone, recompute_activations
+from facerec.backbones.registry import Kernels
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
-from facerec.errors import RecipeError
+from facerec.errors import RecipeError, TrainingError
 from facerec.heads.classifier import MarginClassifier
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
@@ -27,6 +28,7 @@ from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, set_class_means, start_from_weights
+from facerec.training.kernels import choose_kernels
 from facerec.training.monitor import Figures
 from facerec.training.network import FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
@@ -34,7 +36,7 @@ from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
-from facerec.training.step import Stepper
+from facerec.training.step import AUTOCAST, Stepper
 from facerec.training.terms import MarginTerm, create_terms
 
 
@@ -45,6 +47,8 @@ class Learner(Stepper):
         start: what the weights were read from, if `initialize` did so.
         lr: learning rate of the last step, before the factors of parameter groups.
         average: moving average of the backbone's weights, if the recipe asks for one.
+        kernels: what computes the backbone's batch norms.
+        compiled: whether torch.compile makes a program of the backbone.
 
     Args:
         recipe: the whole configuration.
@@ -98,8 +102,12 @@ class Learner(Stepper):
         self.freezing = Freezing(self.backbone, recipe.finetune)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
-        self.compiled = recipe.compile is True or (
-            recipe.compile == "auto" and self.device.type == "cuda" and not recipe.recompute
+        self.kernels = self._choose_kernels(micro_batch)
+        if self.kernels == "triton":
+            self.backbone.kernels = self.kernels
+        self.compiled = self.kernels == "torch" and (
+            recipe.compile is True
+            or (recipe.compile == "auto" and self.device.type == "cuda" and not recipe.recompute)
         )
         network = FromPixels(self.backbone, recipe.preprocessing)
         model = cast(nn.Module, torch.compile(network) if self.compiled else network)
@@ -180,8 +188,18 @@ class Learner(Stepper):
             self.average.restart()
 
     def train_step(self, batch: Batch) -> Figures:
-        """Do one optimizer step on this rank's share of a global batch, and return its figures."""
-        recipe = self.recipe
+        """Do one optimizer step on this rank's share of a global batch, and return its figures.
+
+        Raises:
+            TrainingError: among several ranks, it is not of the size that the recipe gives each.
+        """
+        recipe, ranks = self.recipe, self.processes.world_size
+        if ranks > 1 and len(batch.labels) * ranks != recipe.batch_size:
+            # Else ranks would wait for bytes that never come, or take others for them.
+            raise TrainingError(
+                f"step {self.step + 1}: a rank got a batch of {len(batch.labels)} images; each of "
+                f"{ranks} needs {recipe.batch_size // ranks}, its share of batch_size"
+            )
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)
@@ -196,6 +214,22 @@ class Learner(Stepper):
         if self.average is not None:
             self.average.update(self.step)
         return figures
+
+    def _choose_kernels(self, micro_batch: int) -> Kernels:
+        """Return what computes the batch norms, the same on all ranks."""
+        recipe, choice = self.recipe, self.recipe.backbone.kernels
+        if choice == "auto" and (recipe.deterministic or recipe.excludes_kernels):
+            choice = "torch"
+        precision = AUTOCAST.get(self.precision)
+        compiled = recipe.compile is not False
+        return cast(
+            Kernels,
+            self.processes.on_main(
+                lambda: choose_kernels(
+                    choice, self.backbone, self.device, micro_batch, precision, compiled
+                )
+            ),
+        )
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {

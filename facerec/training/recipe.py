@@ -169,7 +169,17 @@ class Recipe(Checked):
             )
         if self.recompute and self.compile is True:
             raise RecipeError("recompute and compile do not go together; choose one of them")
+        if self.backbone.kernels == "triton" and self.excludes_kernels:
+            raise RecipeError(
+                "backbone.kernels triton does not go together with compile True, recompute or "
+                "finetune.batch_norm frozen; set it to torch, or change these"
+            )
         self.micro_batch(1)
+
+    @property
+    def excludes_kernels(self) -> bool:
+        """Whether the batch norms cannot be computed by kernels of Triton."""
+        return self.compile is True or self.recompute or self.finetune.batch_norm == "frozen"
 
     def micro_batch(self, ranks: int) -> int:
         """Return how many images of a rank go through the backbone together.

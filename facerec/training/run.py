@@ -41,6 +41,7 @@ FREE_TO_CHANGE = (
     "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
+    "backbone.kernels",
     "workers",
     "log_every",
     "logger",

@@ -80,6 +80,15 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
         assert (used[instruction] > 0) == (name in products), name
 
 
+def test_a_launch_is_the_one_that_triton_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By addresses, types, and integers, on a card that is not there."""
+    from triton.runtime import driver
+    from triton_compiled import launched
+
+    monkeypatch.setattr(driver, "_active", None)  # as it is again afterwards
+    assert all(launched())
+
+
 # --- the choice ---------------------------------------------------------------------------------
 
 

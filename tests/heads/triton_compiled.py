@@ -18,21 +18,24 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
 from facerec.heads.triton_softmax import TritonTiles
+from facerec.triton_launch import Launcher
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 class NoGPU:
-    """Says which GPU to compile for."""
+    """Triton's driver, launcher and tools: says which GPU to compile for, and launches nothing."""
 
     def __init__(self, capability: int) -> None:
-        self.target = GPUTarget("cuda", capability, 32)
+        self.target, self.utils = GPUTarget("cuda", capability, 32), self
+        self.launches: list[tuple[Any, ...]] = []
 
     def get_current_target(self) -> GPUTarget:
         return self.target
@@ -42,6 +45,36 @@ class NoGPU:
 
     def get_current_stream(self, device: int | None = None) -> int:
         return 0
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 232_448}
+
+    def load_binary(self, *_: Any) -> tuple[Any, ...]:
+        return object(), object(), 0, 0, 1024  # module, function, registers, spills, threads
+
+    def launcher_cls(self, *_: Any) -> Any:
+        return lambda *launch: self.launches.append(launch)
+
+
+@triton.jit(do_not_specialize=["count"])
+def multiply(values, size, count, factor, BLOCK: tl.constexpr):
+    here = tl.program_id(0) * size + tl.arange(0, BLOCK)
+    mask = here < count
+    tl.store(values + here, tl.load(values + here, mask=mask) * factor, mask=mask)
+
+
+def launched() -> list[bool]:
+    """Tell of some launches, twice each, whether they are those that Triton makes by itself."""
+    driver.set_active(card := NoGPU(90))
+    values, launch = torch.zeros(64), Launcher(multiply)
+    for number in range(2):
+        for tensor in (values, values[1:], values.bfloat16(), values.to(torch.int64)):
+            for size, count, factor, warps in ((1, 2, 0.5, 4), (16, 1, 2.0, 4), (7, 32, 2.0, 8)):
+                for way in (launch, lambda grid, *a, **c: multiply[grid](*a, **c)):
+                    way((3, 2), tensor, size, count + number, factor, BLOCK=16, num_warps=warps)
+    # Grid, stream, function and all arguments; metadata of a launch is new every time.
+    launches = [(*launch[:6], *launch[9:]) for launch in card.launches]
+    return [own == plain for own, plain in zip(launches[::2], launches[1::2], strict=True)]
 
 
 def compiled(capability: int, reduced: bool, **sizes: int) -> dict[str, Any]:
@@ -66,10 +99,10 @@ def visit(reduced: bool, samples: int = 1024, classes: int = 4096, dimensions: i
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
     tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None))
-    scalar, lengths = torch.zeros(()), torch.zeros(classes)
-    tiles.add(0, centers, lengths, TileSums(figure, figure, figure, scalar))
+    lengths = torch.zeros(classes)
+    tiles.add(0, centers, lengths, TileSums(figure, figure, figure))
     slopes = Slopes(figure, figure, figure, figure)
-    tiles.spread(0, centers, lengths, slopes, query.clone(), centers.clone())
+    tiles.spread(0, centers, lengths, slopes, tiles.new_shares(), centers.clone())
 
 
 def resources(kernel: Any) -> dict[str, int]:

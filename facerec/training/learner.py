@@ -8,6 +8,7 @@ of files; `facerec.training.trainer` makes a run of the steps.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -23,6 +24,7 @@ from facerec.errors import RecipeError, TrainingError
 from facerec.heads.classifier import MarginClassifier
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
+from facerec.training.compile_settings import CompileSetting, compile_setting
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
@@ -55,6 +57,7 @@ class Learner(Stepper):
         dataset: the training images.
         processes: this rank among its peers.
         targets: of the recipe's teacher; by default they are made or opened here.
+        setting: of torch.compile, by its name in `SETTINGS`; by default see `compile_setting`.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Learner(Stepper):
         dataset: FaceDataset,
         processes: Processes,
         targets: TeacherTargets | None = None,
+        setting: str | None = None,
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.device = processes.device
@@ -102,15 +106,18 @@ class Learner(Stepper):
         self.freezing = Freezing(self.backbone, recipe.finetune)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
+        chosen = functools.partial(compile_setting, recipe, self.device)
+        self.setting = CompileSetting(setting, "") if setting else processes.on_main(chosen)
         self.kernels = self._choose_kernels(micro_batch)
         if self.kernels == "triton":
             self.backbone.kernels = self.kernels
-        self.compiled = self.kernels == "torch" and (
-            recipe.compile is True
-            or (recipe.compile == "auto" and self.device.type == "cuda" and not recipe.recompute)
-        )
+            self.setting = CompileSetting("eager", "backbone.kernels")
+        self.warnings += self.setting.warnings
+        self.compiled = self.setting.arguments is not None
         network = FromPixels(self.backbone, recipe.preprocessing)
-        model = cast(nn.Module, torch.compile(network) if self.compiled else network)
+        model: nn.Module = network
+        if self.setting.arguments is not None:
+            model = cast(nn.Module, torch.compile(network, **self.setting.arguments))
         # torch refuses to average the gradients of what is frozen for good.
         if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             model = data_parallel(model, recipe.data_parallel)
@@ -210,6 +217,8 @@ class Learner(Stepper):
         targets = None
         if batch.targets is not None:
             targets = batch.targets.to(self.device, non_blocking=True)
+        if self.setting.name == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # nobody reads the last step's embeddings
         figures = self.take(images, labels, targets)
         if self.average is not None:
             self.average.update(self.step)
@@ -221,7 +230,7 @@ class Learner(Stepper):
         if choice == "auto" and (recipe.deterministic or recipe.excludes_kernels):
             choice = "torch"
         precision = AUTOCAST.get(self.precision)
-        compiled = recipe.compile is not False
+        compiled = self.setting.arguments is not None
         return cast(
             Kernels,
             self.processes.on_main(

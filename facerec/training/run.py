@@ -256,7 +256,7 @@ def write_manifest(
     recipe: Recipe,
     dataset: FaceDataset,
     processes: Processes,
-    chosen: Mapping[str, str | None] | None = None,
+    chosen: Mapping[str, Any] | None = None,
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,28 +141,6 @@ def test_weights_are_found_in_whatever_training_wraps_around_them(
     np.testing.assert_array_equal(
         load_model(path.with_suffix(".safetensors")).embed(faces(3)), wanted
     )
-
-
-class Hostile:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return Path.write_text, (self.mark, "code ran")
-
-
-@pytest.mark.parametrize("writer", ["torch", "pickle"])
-def test_no_code_of_a_hostile_file_runs(
-    tmp_path: Path, refused: Callable[..., str], writer: str
-) -> None:
-    path, mark = tmp_path / "evil.pth", tmp_path / "ran"
-    hostile = {"conv1.weight": Hostile(mark)}
-    if writer == "torch":
-        torch.save(hostile, path)
-    else:
-        path.write_bytes(pickle.dumps(hostile, protocol=2))
-    assert "without running code" in refused(main, path, "--backbone", "iresnet18", *SMALL)
-    assert [file.name for file in tmp_path.iterdir()] == ["evil.pth"]
 
 
 @pytest.mark.parametrize(

@@ -292,11 +292,3 @@ def test_real_faces_in_the_three_encodings(
     assert found[0]["pairs"] == {"mated": 100, "non_mated": 100, "failures": []}
     # Even random weights see that one photo resembles another a little.
     assert found[0]["accuracy"]["correct"] > 100
-
-
-def test_hostile_pack_is_refused_and_nothing_runs(
-    shared_data: Path, workplace: Path, refused: Callable[..., str]
-) -> None:
-    sentence = refused(main, "--bench", str(shared_data / "lfw_small" / "evil.bin"))
-    assert "evil.bin" in sentence and "system" in sentence
-    assert not (workplace / "PWNED").exists()

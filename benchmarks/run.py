@@ -79,7 +79,7 @@ SUITES: dict[str, dict[str, Act]] = {
         },
         "gpu": {
             "measures_gpu": (
-                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile"),
+                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile", "gpu_settings"),
                 *("gpu_scoring", "gpu_extraction", "gpu_loader", "gpu_other_training"),
             ),
         },

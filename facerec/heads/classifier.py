@@ -20,9 +20,8 @@ from facerec.devices import has_fast_bf16
 from facerec.errors import TrainingError
 from facerec.heads.class_sampling import position_among, sample_classes, sample_size
 from facerec.heads.collectives import (
-    all_gather,
-    all_reduce_,
     gather_batch,
+    gather_equal,
     rank,
     shard_bounds,
     world_size,
@@ -236,13 +235,14 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: as ``forward`` for labels.
         """
-        if self.unlabelled:
-            known = all_gather(labels, self.group) >= 0
-            self.labelled = known.sum(), len(known)
-        if self.sample_rate == 1:  # now; the rate may change from step to step
-            self.classes, self.num_visited = None, self.num_classes
+        self.classes, self.num_visited = None, self.num_classes
+        if self.sample_rate == 1 and not self.unlabelled:
             return
-        self._check_labels(labels)
+        labels = gather_equal(labels, self.group)
+        if self.unlabelled:
+            self.labelled = (labels >= 0).sum(), len(labels)
+        if self.sample_rate == 1:  # now; the rate may change from step to step
+            return
         column = self._column(labels)
         ranks, batch = world_size(self.group), len(column)
         sizes = [
@@ -255,7 +255,11 @@ class MarginClassifier(nn.Module):
         self.num_visited = sum(sizes)
 
     def forward(
-        self, embeddings: Tensor, labels: Tensor, update: CenterUpdate | None = None
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        update: CenterUpdate | None = None,
+        all_labels: Tensor | None = None,
     ) -> LossOutput:
         """Return the loss of the global batch, in float32 whatever autocast says.
 
@@ -271,21 +275,24 @@ class MarginClassifier(nn.Module):
             labels: classes of this rank's images, ``(B,)``, int64 in [0, C), or −1 if `unlabelled`.
             update: takes the gradient of ``weight`` in backward, tile by tile, so that there is
                 never one of all centres; ``weight.grad`` stays as it is.
+            all_labels: those of all ranks, ``(W·B,)``, where batches are known to have one size;
+                by default the ranks ask each other.
 
         Raises:
             TrainingError: batches differ in size between ranks, or a label lies outside [0, C). On
                 CUDA these are device-side assertions, which do not make the host wait.
         """
-        self._check_labels(labels)
+        if all_labels is None:
+            all_labels = gather_equal(labels, self.group)
+        column = self._column(all_labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
-            column = self._column(labels)
             if self.classes is not None:
                 column = position_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
             labelled = known = weights = None
             if self.unlabelled:
-                labelled = all_gather(labels, self.group) >= 0
+                labelled = all_labels >= 0
                 count, images = self.labelled or (labelled.sum(), len(labelled))
                 # Of the passes of a step, each takes the mean over its share of their labels.
                 known = count.clamp(min=1) * (len(labelled) / images)
@@ -325,33 +332,15 @@ class MarginClassifier(nn.Module):
         return (self.classes[:, None] * number + within).view(-1)
 
     def _column(self, labels: Tensor) -> Tensor:
-        """Return the local row of each class of the global batch, −1 where it is elsewhere."""
-        column = all_gather(labels, self.group) - self.class_offset
-        return torch.where((column >= 0) & (column < self.num_local), column, -1)
-
-    def _check_labels(self, labels: Tensor) -> None:
-        lowest = -1 if self.unlabelled else 0
-        bad = (labels < lowest) | (labels >= self.num_classes)
-        # One small collective before any other, so that all ranks stop together, none hanging.
-        summary = torch.full((3,), len(labels), dtype=torch.int64, device=labels.device)
-        summary[1].neg_()
-        summary[2] = bad.any()
-        all_reduce_(summary, self.group, maximum=True)
-        different = summary[0] != -summary[1]
+        """Return the local row of each label of the global batch, −1 where it is elsewhere."""
+        bad = (labels < (-1 if self.unlabelled else 0)) | (labels >= self.num_classes)
+        where = f"lies outside [0, {self.num_classes})"
         if labels.is_cuda:
-            torch._assert_async(~different, "ranks gave batches of different sizes")
-            torch._assert_async(summary[2] == 0, f"a label lies outside [0, {self.num_classes})")
-            return
-        if different:
-            raise TrainingError(
-                f"ranks gave batches of {-int(summary[1])} to {int(summary[0])} images in one "
-                "step; the classifier needs equal ones, so drop the last partial batch"
-            )
-        if summary[2]:
-            label = next(map(str, labels[bad].tolist()), "of another rank")
-            raise TrainingError(
-                f"label {label} lies outside [0, {self.num_classes}), the classes of the head"
-            )
+            torch._assert_async(~bad.any(), f"a label {where}")
+        elif bad.any():  # alike on all ranks, so that they stop together and none waits
+            raise TrainingError(f"label {int(labels[bad][0])} {where}, the classes of the head")
+        column = labels - self.class_offset
+        return torch.where((column >= 0) & (column < self.num_local), column, -1)
 
 
 def draw_centers(

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from facerec.errors import TrainingError
 
 # torch 2.13 renamed these two and warns of the old names, which releases before it need.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -57,6 +60,40 @@ def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     gathered = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
     _gather(gathered, tensor.contiguous(), group=group)
     return gathered
+
+
+def gather_equal(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Do as `all_gather`, after a small collective that sees to it that it can be done.
+
+    Raises:
+        TrainingError: the ranks gave different numbers of rows, of which libraries make wrong
+            results or none. On CUDA this is a device-side assertion; the host does not wait.
+    """
+    if world_size(group) == 1:
+        return tensor
+    sizes = torch.full((2,), len(tensor), dtype=torch.int64, device=tensor.device)
+    sizes[1].neg_()
+    all_reduce_(sizes, group, maximum=True)
+    different = sizes[0] != -sizes[1]
+    if tensor.is_cuda:
+        torch._assert_async(~different, "ranks gave batches of different sizes")
+    elif different:
+        raise TrainingError(
+            f"ranks gave batches of {-int(sizes[1])} to {int(sizes[0])} images in one step; the "
+            "loss needs equal ones, so drop the last partial batch"
+        )
+    return all_gather(tensor, group)
+
+
+def gather_together(vectors: Sequence[Tensor], group: dist.ProcessGroup | None) -> list[Tensor]:
+    """Do as `all_gather` with several ``(B,)``, in one collective.
+
+    They travel as float64, which holds float32 and integers below 2^53 as they are.
+    """
+    if world_size(group) == 1:
+        return list(vectors)
+    whole = all_gather(torch.stack([vector.double() for vector in vectors], 1), group)
+    return [whole[:, place].to(vector.dtype) for place, vector in enumerate(vectors)]
 
 
 class _GatherBatch(torch.autograd.Function):

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from facerec.heads.collectives import all_gather, world_size
+from facerec.heads.collectives import gather_equal
 from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.output import LossOutput
 from facerec.limits import Checked, NonNegative, Share
@@ -167,6 +167,7 @@ class NormRegularizer(nn.Module):
         self,
         embeddings: Tensor,
         *,
+        moments: NormMoments | None = None,
         mean_norm: Tensor | None = None,
         progress: float = 1.0,
         update: bool = True,
@@ -181,40 +182,42 @@ class NormRegularizer(nn.Module):
         only the first one has ``update=True``, and the losses are averaged.
 
         Args:
-            embeddings: raw embeddings of this rank, ``(B, D)``, any float type; B may differ.
+            embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
+            moments: of the norms of these embeddings on all ranks; by default from
+                `global_moments`.
             mean_norm: mean norm of the whole batch of this optimiser step, from
                 `global_moments`; by default that of these embeddings on all ranks.
             progress: share of the run that is done, t/T in [0, 1], for the linear schedule.
             update: whether the centre takes in this batch (once an optimiser step). It never does
                 in eval mode, where the stored centre is used.
+
+        Raises:
+            TrainingError: as `global_moments`.
         """
         config = self.config
         with torch.autocast(embeddings.device.type, enabled=False):
-            norms = _norms(embeddings)
-            moments = _combine(norms.detach(), self.group)
-            count, mean = moments.count, moments.mean
-            if mean_norm is not None:
-                mean = mean_norm.detach().to(norms)
+            norms = embedding_norms(embeddings)
+            if moments is None:
+                moments = global_moments(embeddings, self.group)
+            mean = moments.mean if mean_norm is None else mean_norm.detach().to(norms)
             center = self._advance(mean, update and self.training)
-
-            deviation = norms - center
             # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
             divisor = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.is_relative else 1.0
-            distance = deviation.abs() if config.p == 1 else deviation.square()
-            slope = deviation.detach().sign() if config.p == 1 else 2 * deviation.detach()
-            sums = torch.stack([distance.detach().sum(), -slope.sum()])
-            totals = all_gather(sums[None], self.group).sum(0) / count / divisor
-
+            loss = self._distance(norms, center).sum() * (1 / len(norms)) / divisor
+            if config.target == "learned":
+                center = center + (self.radius - self.radius.detach())
+            penalty = self._distance(moments.norms, center).mean() / divisor
+            # Adds 0 to the loss and the global gradient to a radius, alike on all ranks.
+            loss = loss + (penalty - penalty.detach())
             weight = config.weight * (progress if config.schedule == "linear" else 1.0)
             if config.scale_free:
                 weight *= self.scale
-            # Ranks may hold unequal batches: W/N times the local sum, not the local mean.
-            loss = distance.sum() * (world_size(self.group) / count) / divisor
-            if config.target == "learned":
-                # Adds 0 to the loss and the global gradient to the radius, alike on all ranks.
-                loss = loss + (self.radius - self.radius.detach()) * totals[1]
-            figures = {"penalty": totals[0], "center": center.clone()}
+            figures = {"penalty": penalty.detach(), "center": center.detach().clone()}
             return LossOutput(weight * loss, figures)
+
+    def _distance(self, norms: Tensor, center: Tensor) -> Tensor:
+        deviation = norms - center
+        return deviation.abs() if self.config.p == 1 else deviation.square()
 
     @torch.no_grad()
     def _advance(self, mean: Tensor, update: bool) -> Tensor:
@@ -235,9 +238,10 @@ class NormRegularizer(nn.Module):
 
 @dataclass(frozen=True)
 class NormMoments:
-    """Figures on the norms of a global batch; scalars, the same bits on all ranks."""
+    """The norms of a global batch and scalars about them; the same bits on all ranks."""
 
-    count: Tensor
+    norms: Tensor
+    """One after the other, ``(N,)``."""
     mean: Tensor
     variance: Tensor
     """Population variance."""
@@ -249,31 +253,23 @@ def global_moments(embeddings: Tensor, group: dist.ProcessGroup | None = None) -
     """Describe the norms of the embeddings of all ranks; a collective.
 
     Args:
-        embeddings: raw embeddings of this rank, ``(B, D)``; B may differ between ranks.
+        embeddings: raw embeddings of this rank, ``(B, D)``.
         group: the ranks that take part; the default group if None.
+
+    Raises:
+        TrainingError: batches differ in size between ranks (on CUDA a device-side assertion).
     """
-    return _combine(_norms(embeddings), group)
+    return describe_norms(gather_equal(embedding_norms(embeddings), group))
 
 
-def _combine(norms: Tensor, group: dist.ProcessGroup | None) -> NormMoments:
-    """Combine each rank's own figures in rank order, so that the results agree to the last bit.
-
-    Variances go together by the formula of Chan, Golub and LeVeque (1983).
-    """
-    count = norms.new_full((), norms.numel())
-    total = norms.sum()
-    mean = total / count.clamp(min=1)
-    spread = (norms - mean).square().sum()
-    smallest = torch.cat([norms, norms.new_full((1,), torch.inf)]).amin()
-    rows = all_gather(torch.stack([count, total, mean, spread, smallest])[None], group)
-    counts, totals, means, spreads, minima = rows.unbind(1)
-    count = counts.sum()
-    mean = totals.sum() / count
-    variance = (spreads.sum() + (counts * (means - mean).square()).sum()) / count
-    return NormMoments(count, mean, variance, minima.amin())
+def describe_norms(norms: Tensor) -> NormMoments:
+    """Return what is told of the norms of a global batch, ``(N,)``."""
+    mean = norms.mean()
+    return NormMoments(norms, mean, (norms - mean).square().mean(), norms.amin())
 
 
-def _norms(embeddings: Tensor) -> Tensor:
+def embedding_norms(embeddings: Tensor) -> Tensor:
+    """Return the lengths of vectors ``(B, D)`` in float32 or better, ``(B,)``."""
     # In float16 the square of a norm above 256 is infinite.
     lifted = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
     return torch.linalg.vector_norm(lifted, dim=1)

@@ -121,18 +121,22 @@ class Monitor:
         done = kind is None and self.learner.step == self.total_steps
         self._log("end", "finished" if done else "stopped" if stopped else "failed")
 
-    def record(self, step: int, figures: Figures, lr: float) -> None:
-        """Take the result of one step; that of every ``log_every``-th is shown and written.
+    def is_due(self, step: int) -> bool:
+        """Tell whether the figures of a step are shown and written: every ``log_every``-th.
 
-        So is that of an epoch's last step: the epoch's line tells of it, and no interval over which
-        the speed is taken has a validation in it.
+        So are those of an epoch's last step: the epoch's line tells of it, and no interval over
+        which the speed is taken has a validation in it.
         """
+        return not (step % self.recipe.log_every and step % self.steps_per_epoch)
+
+    def record(self, step: int, figures: Figures, lr: float) -> None:
+        """Take the result of one step, and show and write it if that `is_due`."""
         if not self.active:
             return
         self._tell()
         self._losses.append(figures["loss"])
         self._show(completed=step)
-        if step % self.recipe.log_every and step % self.steps_per_epoch:
+        if not self.is_due(step):
             return
         figures = figures | {"loss": torch.stack(self._losses).mean()}
         self._losses.clear()

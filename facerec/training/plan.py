@@ -294,14 +294,14 @@ def _transfers(recipe: Recipe, learned: int, ranks: int) -> dict[str, int]:
     def ring(size: int) -> int:
         return size * (ranks - 1) // ranks
 
-    penalty, sampled = recipe.regularizer is not None, recipe.head.sample_rate < 1
+    sampled = recipe.head.sample_rate < 1
+    coupled = recipe.regularizer is not None and recipe.regularizer.couples_samples
     return {
         "gradients of the backbone (all-reduce)": 2 * ring(width * learned),
         "embeddings (all-gather)": ring(4 * batch * size),
         "their gradients (reduce-scatter)": ring(4 * batch * size),
-        "labels (all-gather)": ring(8 * batch) * (1 + sampled),
+        "labels and norms (all-gather)": ring(16 * batch)
+        + ring(4 * batch) * (coupled and count > 1)  # norms of the whole batch before its parts
+        + (ring(8 * batch) + 2 * ring(16)) * sampled,  # labels, of which classes are drawn
         "softmax (all-reduce)": 2 * ring(4 * (batch + 3 * batch + count)),
-        "checks and norms": count
-        * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty)
-        + 2 * ring(24) * sampled,
     }

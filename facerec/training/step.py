@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from facerec.heads.norm_regularizer import global_moments
+from facerec.heads.norm_regularizer import NormMoments
 from facerec.heads.output import LossOutput
 from facerec.training.monitor import Figures
 from facerec.training.terms import MicroBatch, Step, Term
@@ -56,7 +56,7 @@ class Stepper:
         total_steps: int,
         model: nn.Module | None = None,
     ) -> None:
-        self.network, self.model = network, model or network
+        self.network, self.model = network, network if model is None else model
         self.terms, self.optimizer, self.total_steps = terms, optimizer, total_steps
         self.scaler = torch.amp.GradScaler(enabled=False)
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
@@ -97,7 +97,7 @@ class Stepper:
                     loss = functools.reduce(torch.add, [output.loss for output in outputs])
                 with self.phase("backward"):
                     self.scaler.scale(loss / count).backward()
-            micro_figures.append(_figures(embeddings, outputs))
+            micro_figures.append(_figures(part.shared[1], outputs))
 
         figures = _average(micro_figures)
         with self.phase("optimizer"):
@@ -137,9 +137,7 @@ class Stepper:
         return contextlib.nullcontext()
 
 
-@torch.no_grad()
-def _figures(embeddings: Tensor, outputs: list[LossOutput]) -> Figures:
-    moments = global_moments(embeddings)
+def _figures(moments: NormMoments, outputs: list[LossOutput]) -> Figures:
     figures = {
         "norm_mean": moments.mean,
         "norm_variance": moments.variance,

@@ -6,6 +6,7 @@ To add one, write its class here or in the file of a recipe, and give its name a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,12 +15,15 @@ from torch import Tensor, nn
 
 from facerec.errors import DatasetError, RecipeError
 from facerec.heads.classifier import MarginClassifier
+from facerec.heads.collectives import all_gather, gather_together
 from facerec.heads.distillation_loss import DistillationLoss
 from facerec.heads.norm_regularizer import (
+    NormMoments,
     NormPenalty,
     NormRegularizer,
     combination_warnings,
-    global_moments,
+    describe_norms,
+    embedding_norms,
 )
 from facerec.heads.output import LossOutput
 from facerec.records.dataset import FaceDataset
@@ -56,6 +60,13 @@ class MicroBatch:
     first: bool
     last: bool
     """Of the step's micro-batches."""
+
+    @functools.cached_property
+    def shared(self) -> tuple[Tensor, NormMoments]:
+        """Labels, ``(W·B,)``, and norms of the micro-batch of all ranks; one small collective."""
+        norms = embedding_norms(self.embeddings.detach())
+        labels, norms = gather_together([self.labels, norms], None)
+        return labels, describe_norms(norms)
 
 
 TERMS: dict[str, type[Term]] = {}
@@ -171,7 +182,7 @@ class MarginTerm(Term):
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the cross-entropy with the cosines and norms that it is made of."""
         update = self.update and self.update.gradients(batch.last)
-        output = self.module(batch.embeddings, batch.labels, update)
+        output = self.module(batch.embeddings, batch.labels, update, batch.shared[0])
         return LossOutput(output.loss, {"loss": output.loss.detach(), **output.figures})
 
     def end(self) -> None:
@@ -217,12 +228,13 @@ class NormTerm(Term):
         self._progress = step.progress
         self._mean_norm = None
         if step.embeddings is not None:
-            self._mean_norm = global_moments(step.embeddings).mean
+            self._mean_norm = all_gather(embedding_norms(step.embeddings), None).mean()
 
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the penalty with its centre."""
         output: LossOutput = self.module(
             batch.embeddings,
+            moments=batch.shared[1],
             mean_norm=self._mean_norm,
             progress=self._progress,
             update=batch.first,

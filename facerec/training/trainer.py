@@ -128,7 +128,8 @@ class Trainer:
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
-                figures["skipped"] = self._count_skipped()
+                if self.monitor.is_due(self.learner.step):
+                    figures["skipped"] = self._count_skipped()
                 self.monitor.record(self.learner.step, figures, self.learner.lr)
                 stopping = self._stopping() or self.learner.step == max_steps
                 finished = self.learner.step == self.learner.total_steps

@@ -112,10 +112,13 @@ def test_penalties_equal_one_process(pool, penalty):
         assert_equal_to_dense(pool, ranks, ArcFace(), penalty, 7, torch.float64, 1e-6)
 
 
-def refusal(group, rows, labels):
-    head = MarginClassifier(7, 4, ArcFace(), seed=0, group=group)
+def refusal(group, labels, penalty=None):
+    embeddings = torch.ones(len(labels), 4)
     try:
-        head(torch.ones(rows, 4), labels)
+        if penalty is None:
+            MarginClassifier(7, 4, ArcFace(), seed=0, group=group)(embeddings, labels)
+        else:
+            NormRegularizer(penalty, group)(embeddings)
     except TrainingError as error:
         return str(error)
     return None
@@ -123,10 +126,16 @@ def refusal(group, rows, labels):
 
 def test_all_ranks_refuse_a_bad_label_together(pool):
     good, bad = torch.tensor([0, 6]), torch.tensor([3, 7])
-    first, second = pool.run(2, refusal, 2, each=[(good,), (bad,)])
-    assert first.startswith("label of another rank lies outside [0, 7)")
-    assert second.startswith("label 7 lies outside [0, 7)")
-    assert pool.run(2, refusal, 2, good) == [None, None]
+    for sentence in pool.run(2, refusal, each=[(good,), (bad,)]):
+        assert sentence.startswith("label 7 lies outside [0, 7)")
+    assert pool.run(2, refusal, good) == [None, None]
+
+
+def test_all_ranks_refuse_batches_of_unequal_sizes_together(pool):
+    labels = torch.tensor([0, 6, 1])
+    for penalty in (None, SEC(0.5)):
+        for sentence in pool.run(2, refusal, each=[(labels, penalty), (labels[:2], penalty)]):
+            assert sentence.startswith("ranks gave batches of 2 to 3 images")
 
 
 def poisoned(group):

@@ -36,6 +36,7 @@ from facerec.training import (
     Head,
     RMSprop,
 )
+from facerec.training.compile_settings import SETTINGS
 from facerec.training.network import FromPixels
 
 SAMPLED = Head(sample_rate=0.5)
@@ -107,6 +108,18 @@ def test_recomputed_activations_change_nothing(many: Path) -> None:
     kept = trained(narrow_recipe(many))
     again = trained(narrow_recipe(many, recompute=True))
     assert_same(weights(kept), weights(again))
+
+
+@pytest.mark.integration
+def test_compiled_steps_that_recompute_equal_plain_ones(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, "default", {"backend": "aot_eager"})
+    plain = trained(narrow_recipe(many, accumulation=2, ema=0.9), steps=2)
+    changes = {"accumulation": 2, "ema": 0.9, "compile": True, "recompute": True}
+    again = trained(narrow_recipe(many, **changes), steps=2)
+    assert again.learner.compiled
+    assert_same(weights(plain), weights(again))
 
 
 @pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from helpers.gloo_pool import GlooPool
 from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.profiler import ProfilerActivity, profile
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.heads import SEC, collectives
+from facerec.errors import TrainingError
+from facerec.heads import SEC, RingLoss, collectives
 from facerec.heads.collectives import shard_bounds
 from facerec.training import SGD, Adam, AdamW, Finetune, Head, Recipe, RMSprop
 from facerec.training.distributed import Processes
@@ -95,6 +99,14 @@ def test_rank_0_holds_the_most_classes(ranks: int, classes: int) -> None:
 # ---------------------------------------------------------------- several ranks
 
 
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
+    """Two processes, as training takes all there are."""
+    pool = GlooPool(2, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
 def counted_reduce(buckets, bucket):  # type: ignore[no-untyped-def]
     buckets.append(bucket.buffer().nbytes)
     return allreduce_hook(None, bucket)
@@ -139,13 +151,12 @@ def step_of_a_rank(group: Any, recipe: Recipe) -> dict[str, int]:
 
 
 @pytest.mark.integration
-def test_messages_carry_what_is_planned(tmp_path: Path) -> None:
+def test_messages_carry_what_is_planned(pool: GlooPool, tmp_path: Path) -> None:
     data = write_training_set(tmp_path / "records", people=PEOPLE, images=2)
-    (tmp_path / "gloo").mkdir()
-    pool = GlooPool(2, tmp_path / "gloo")
     for changes in (
         {"regularizer": SEC(weight=0.5)},
         {"regularizer": None, "accumulation": 2},
+        {"regularizer": SEC(weight=0.5), "accumulation": 2},
         {"regularizer": None, "head": Head(sample_rate=0.5)},
     ):
         recipe = tiny_recipe(data, backbone=NARROW, **changes)
@@ -156,9 +167,38 @@ def test_messages_carry_what_is_planned(tmp_path: Path) -> None:
             # On two ranks an all-reduce of S bytes sends S.
             assert sent["gradients of the backbone"] == messages["buckets"]
             assert sent["their gradients"] == messages["scatter"]
-            kinds = ("embeddings", "labels", "softmax", "checks and norms")
+            kinds = ("embeddings", "labels and norms", "softmax")
             assert sum(map(sent.__getitem__, kinds)) == messages["gather"] + messages["reduce"]
-    pool.close()
+
+
+def messages_of_a_step(group: Any, recipe: Recipe) -> list[int]:
+    """Return how many numbers a rank gives to each collective of a step, whoever calls it."""
+    processes = Processes(group.rank(), group.size(), torch.device("cpu"))
+    trainer = make_trainer(recipe, processes=processes)
+    first, second, third = islice(trainer.batches(), 3)
+    with pytest.raises(TrainingError, match="got a batch of 3 images"):
+        trainer.learner.train_step(replace(first, labels=first.labels[:3]))
+    trainer.learner.train_step(first)
+    trainer.learner.train_step(second)  # has the buckets that stay
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        trainer.learner.train_step(third)
+    events = [event for event in seen.events() if event.name.startswith("gloo:")]
+    return sorted(math.prod(event.input_shapes[0]) for event in events)
+
+
+@pytest.mark.integration
+def test_a_step_has_three_small_collectives(pool: GlooPool, data: Path) -> None:
+    # Labels and norms, the softmax's shift, its sums; embeddings, their gradients, the backbone's.
+    small, large = [2 * 6, 12, 3 * 12 + 1], [6 * 16, 12 * 16, 16 * 193]
+    halves = [2 * 3, 6, 3 * 6 + 1, 3 * 16, 6 * 16] * 2
+    for changes, expected in (
+        ({}, small + large),
+        ({"regularizer": RingLoss(weight=0.5)}, small + large),
+        ({"head": Head(sample_rate=0.5)}, [2, 6, *small, *large]),  # sizes and labels for the draw
+        ({"accumulation": 2}, [6, *halves, 16 * 193]),  # norms of the whole for the mean
+    ):
+        found = pool.run(2, messages_of_a_step, tiny_recipe(data, **changes))
+        assert found == [sorted(expected)] * 2, changes
 
 
 @pytest.mark.parametrize("config", [NARROW, MOBILE], ids=str)

@@ -1,10 +1,10 @@
-"""What a tile of the margin softmax costs the host, without a card, see `measures`."""
+"""What a tile of the margin softmax costs the host, see `measures`."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
-from statistics import median
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,84 +12,68 @@ from rows import Row
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from facerec.heads import ArcFace
-from facerec.heads.margin_softmax import Arithmetic, CenterUpdate, margin_softmax
+from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.training import SGD, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
 
-_TILES = (16, 80)
+_FEW, _MANY = 16, 80  # tiles
 _SIZE = 16  # samples, dimensions, and classes in a tile
 
 
-class _NoCard:
-    """Triton's driver, launcher and tools for an H100 that is not there: nothing is launched."""
+def no_card(counts: Counter[str]) -> Any:
+    """Return Triton's driver for an H100 that is not there, which launches nothing but counts."""
+    from triton.backends.compiler import GPUTarget
 
-    launches = 0
-
-    def __init__(self) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target, self.utils = GPUTarget("cuda", 90, 32), self
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 232_448}
-
-    def load_binary(self, *_: Any) -> tuple[object, object, int, int, int]:
-        return object(), object(), 0, 0, 1024
-
-    def launcher_cls(self, *_: Any) -> Any:
-        return self._launch
-
-    def _launch(self, *_: Any) -> None:
-        self.launches += 1
+    return SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+        launcher_cls=lambda *_: lambda *_: counts.update(["launches"]),
+        utils=SimpleNamespace(
+            get_device_properties=lambda device: {"max_shared_mem": 232_448},
+            load_binary=lambda *_: (0, 0, 0, 0, 1024),
+        ),
+    )
 
 
-class _Operations(TorchDispatchMode):
-    """Counts the operations of torch, views too."""
+class _Counting(TorchDispatchMode):
+    """Counts torch's operations; a ``split`` into the views of all tiles is one."""
 
-    count = 0
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__()
+        self.counts = counts
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
+        self.counts["operations"] += 1
         return func(*args, **(kwargs or {}))
 
 
 def _passes(tiles: int, optimizer: Optimizer | None) -> tuple[float, float]:
-    """Return the seconds of both passes, the second with the optimizer's steps if there is one."""
-    weight = torch.nn.Parameter(torch.ones(tiles * _SIZE, _SIZE))
-    update: CenterUpdate | None = None
+    """Return the µs of both passes, backward with the optimizer's steps if there is one."""
+    weight, update = torch.nn.Parameter(torch.ones(tiles * _SIZE, _SIZE)), None
     if optimizer is not None:
-        created = optimizer.create([{"params": [weight]}])
-        update = RowUpdate(created, weight, at_once=True).gradients(last=True)
+        rows = RowUpdate(optimizer.create([{"params": [weight]}]), weight, at_once=True)
+        rows.state()
+        update = rows.gradients(last=True)
     embeddings = torch.ones(_SIZE, _SIZE, requires_grad=True)
     labels = torch.zeros(_SIZE, dtype=torch.int64)
-    call = partial(margin_softmax, embeddings, weight, labels, ArcFace(wrap="none"))
-    times = []
-    for _ in range(2):  # the first makes the optimizer's state
-        start = time.process_time()
-        loss = call(arithmetic=Arithmetic(chunk=_SIZE, kernel="triton"), update=update).loss
-        between = time.process_time()
-        loss.backward()
-        times = [between - start, time.process_time() - between]
-    return times[0], times[1]
+    arithmetic = Arithmetic(chunk=_SIZE, kernel="triton")
+    start = time.process_time_ns()
+    found = margin_softmax(
+        embeddings, weight, labels, ArcFace(), arithmetic=arithmetic, update=update
+    )
+    between = time.process_time_ns()
+    found.loss.backward()
+    return (between - start) / 1000, (time.process_time_ns() - between) / 1000
 
 
-def host_tile(*, repeats: int = 40) -> list[Row]:
-    """Tell what one more tile costs the host in both passes of Triton's form and its update.
+def host_tile(*, repeats: int = 60) -> list[Row]:
+    """Tell what one more tile costs the host: forward, backward, and the optimizer's step on it.
 
-    Triton compiles for an H100, and the launches go to a driver that does nothing. So this is the
-    time of Python, of Triton's search for the compiled kernel, and of torch's dispatch of
-    operations on tiles of 16 × 16 on the CPU; what CUDA's driver takes for a launch (some 2 to
-    5 µs) is not in it, nor what a card's allocator takes. One tile is the difference between passes
-    of 80 and of 16 tiles, by 64; medians, one thread.
+    Triton compiles for an H100 and launches by a driver that does nothing. So this is CPU time of
+    Python, of finding the compiled kernel, and of torch's dispatch of operations on 16 × 16 numbers
+    of the CPU. What CUDA's driver and allocator take is not in it. One tile is the 64th part of the
+    difference between passes of 80 and of 16 tiles; medians, one thread.
 
     Args:
         repeats: passes of each kind.
@@ -97,42 +81,28 @@ def host_tile(*, repeats: int = 40) -> list[Row]:
     from triton.runtime import driver
 
     torch.set_num_threads(1)
-    card = _NoCard()
-    driver.set_active(card)
-    kinds: dict[str, Optimizer | None] = {
-        "none": None,
-        **{type(each).__name__: each for each in (SGD(), AdamW(), RMSprop())},
-    }
-    found: dict[str, list[float]] = {}
-    for name, optimizer in kinds.items():
-        for tiles in _TILES:
-            _passes(tiles, optimizer)  # compiles
-        times = [[_passes(tiles, optimizer) for tiles in _TILES] for _ in range(repeats)]
-        found[name] = [
-            1e6
-            * (median(many[part] for _, many in times) - median(few[part] for few, _ in times))
-            / (_TILES[1] - _TILES[0])
-            for part in range(2)
-        ]
-    counts = []
-    for tiles in _TILES:
-        before = card.launches
-        with _Operations() as operations:
-            _passes(tiles, SGD())
-        counts.append((operations.count, card.launches - before))
-    operations_, launches = (
-        (many - few) / (_TILES[1] - _TILES[0]) / 2 for few, many in zip(*counts, strict=True)
-    )
-    add, spread = found["none"]
-    rows = [
-        Row("host time of a tile: forward", add, "µs", remark="the loop and add"),
-        Row("host time of a tile: backward", spread, "µs", remark="the loop and spread"),
-    ]
-    for name in list(kinds)[1:]:
-        update = found[name][1] - spread
-        told = f"{launches:.3g} launches, {operations_:.3g} operations of torch with SGD"
-        rows += [
-            Row(f"host time of a tile: update by {name}", update, "µs"),
-            Row(f"host time of a tile, with {name}", add + spread + update, "µs", 150, remark=told),
-        ]
+    counts: Counter[str] = Counter()
+    driver.set_active(no_card(counts))
+
+    def tile(optimizer: Optimizer | None) -> list[float]:
+        few, many = (
+            torch.tensor([_passes(tiles, optimizer) for _ in range(repeats)]).median(0).values
+            for tiles in (_FEW, _MANY)
+        )
+        return ((many - few) / (_MANY - _FEW)).tolist()
+
+    def counted(tiles: int, optimizer: Optimizer) -> Counter[str]:
+        counts.clear()
+        with _Counting(counts):
+            _passes(tiles, optimizer)
+        return counts.copy()
+
+    rows, (forward, backward) = [], tile(None)
+    for optimizer in (SGD(), AdamW(), RMSprop()):
+        total = sum(tile(optimizer))
+        more = counted(_MANY, optimizer) - counted(_FEW, optimizer)
+        told = [f"{number / (_MANY - _FEW):.3g} {what}" for what, number in sorted(more.items())]
+        parts = f"forward {forward:.0f}, backward {backward:.0f}, the step the rest"
+        name = f"host time of a tile with {type(optimizer).__name__}, a driver that does nothing"
+        rows.append(Row(name, total, "µs", 150, remark=f"{parts}; {', '.join(told)}"))
     return rows

@@ -78,6 +78,8 @@ class Arithmetic(NamedTuple):
     """Classes in a tile; by default as many as make a good size for the cache."""
     kernel: Kernel = "torch"
     """What computes them; see `facerec.heads.kernel_choice.obstacle`."""
+    shape: int = 0
+    """Of the blocks of Triton's kernels; see `facerec.heads.triton_softmax.SHAPES`."""
 
 
 PLAIN = Arithmetic()
@@ -141,7 +143,7 @@ def margin_softmax(
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    precision, chunk, kernel = arithmetic
+    precision, chunk, kernel, shape = arithmetic
     chunk = chunk or default_chunk(len(batch), weight.device, kernel)
     chunk = min(chunk, max(1, len(weight if rows is None else rows)))
     settings = TileSettings(
@@ -151,6 +153,7 @@ def margin_softmax(
         chunk=max(1, chunk // centers_per_class) * centers_per_class,
         transform=_transform(margin) if margin.changes_others else None,
         kernel=kernel,
+        shape=shape,
         centers_per_class=centers_per_class,
     )
     others, product, shift, product_sums, norm_sum = _Others.apply(
@@ -208,6 +211,8 @@ class TileSettings:
     """Inner products to logits, where that is not the identity."""
     kernel: Kernel = "torch"
     """What computes the tiles."""
+    shape: int = 0
+    """Of the blocks of Triton's kernels."""
     centers_per_class: int = 1
     """Centres of a class, of which the nearest counts."""
 

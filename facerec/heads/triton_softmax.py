@@ -15,8 +15,8 @@ add each block of logits to memory as 2·D floats a row, with locks (Cut Cross-E
 al., 2024, which skips blocks of small slopes to pay less), and one kernel for each gradient would
 compute the product twice. A tile is as long as its slopes and unit centres stay in a GPU's L2.
 
-Every sum has one order and one owner: no atomics, no tuning at run time. The same shapes on the
-same card give the same bits.
+Every sum has one order and one owner, without atomics: the same sizes and blocks give the same bits
+on the same card. `kernel_choice` may have timed some shapes of blocks, once, before the first step.
 """
 
 from __future__ import annotations
@@ -54,16 +54,22 @@ class Blocks:
     """How many the embeddings' gradient is split over: two a multiprocessor of an H100."""
 
 
-def blocks_for(batch_size: int, reduced: bool) -> Blocks:
-    """Return the blocks for a batch, which spill no registers and take 96 KB at most.
+SHAPES = {
+    True: ((128, 128, 128, 8), (128, 128, 64, 8), (128, 64, 128, 8), (128, 64, 64, 4)),
+    False: ((128, 64, 128, 8), (128, 64, 64, 8), (64, 64, 128, 8), (64, 64, 64, 4)),
+}
+"""Rows, classes, width and warps of blocks, by whether operands are bfloat16; float32 takes more
+registers and memory. None spills registers or takes more than 96 KB. Larger ones read less, and of
+smaller ones more programs share a multiprocessor: of the last two for bfloat16 two or more on an
+H100, where of the first one `slopes` and `center_gradient` have room for one."""
 
-    Args:
-        batch_size: N.
-        reduced: whether operands are bfloat16; float32 takes more memory and registers.
-    """
-    depth, classes = (64, 128) if reduced else (32, 64)
-    rows = min(128, max(depth, triton.next_power_of_2(batch_size)))
-    return Blocks(rows=rows, classes=classes, depth=depth)
+
+def blocks_for(batch_size: int, reduced: bool, shape: int) -> Blocks:
+    """Return the blocks for a batch of N, by whether operands are bfloat16, in one of `SHAPES`."""
+    rows, classes, width, warps = SHAPES[reduced][shape]
+    depth = 64 if reduced else 32
+    rows = min(rows, max(depth, triton.next_power_of_2(batch_size)))
+    return Blocks(rows, classes, width, depth, warps)
 
 
 class TritonTiles:
@@ -74,16 +80,10 @@ class TritonTiles:
     for a few units in the last place.
     """
 
-    def __init__(
-        self,
-        query: Tensor,
-        column: Tensor,
-        settings: TileSettings,
-        blocks: Blocks | None = None,
-    ) -> None:
+    def __init__(self, query: Tensor, column: Tensor, settings: TileSettings) -> None:
         self.column = column
         self.size, self.dimensions = query.shape
-        self.blocks = blocks or blocks_for(self.size, settings.reduced)
+        self.blocks = blocks_for(self.size, settings.reduced, settings.shape)
         # Operands are padded with zeros to whole blocks, so that no product needs a mask.
         padded = _round_up(self.dimensions, max(self.blocks.width, self.blocks.depth))
         kind = torch.bfloat16 if settings.reduced else torch.float32

@@ -1,7 +1,8 @@
 """Compile Triton's kernels for GPUs that are not there; run in a process of its own.
 
 What the trainer launches for a size goes through Triton's compiler and NVIDIA's assembler, which
-come with the wheel, down to machine code; nothing runs. Printed is what each kernel takes.
+come with the wheel, down to machine code; nothing runs. Printed is what each kernel takes, for each
+shape of its blocks.
 
 Usage: ``python tests/heads/triton_compiled.py 90 bf16``
 """
@@ -24,7 +25,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
-from facerec.heads.triton_softmax import TritonTiles
+from facerec.heads.triton_softmax import SHAPES, TritonTiles
 from facerec.triton_launch import Launcher
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -77,8 +78,8 @@ def launched() -> list[bool]:
     return [own == plain for own, plain in zip(launches[::2], launches[1::2], strict=True)]
 
 
-def compiled(capability: int, reduced: bool, **sizes: int) -> dict[str, Any]:
-    """Return each kernel of both passes by its name, compiled."""
+def compiled(capability: int, reduced: bool, shape: int) -> dict[str, Any]:
+    """Return each kernel of both passes by its name, compiled, with blocks of a shape."""
     driver.set_active(NoGPU(capability))
     found, run = {}, JITFunction.run
 
@@ -88,17 +89,18 @@ def compiled(capability: int, reduced: bool, **sizes: int) -> dict[str, Any]:
 
     JITFunction.run = compile_only
     try:
-        visit(reduced, **sizes)
+        visit(reduced, shape)
     finally:
         JITFunction.run = run
     return found
 
 
-def visit(reduced: bool, samples: int = 1024, classes: int = 4096, dimensions: int = 512) -> None:
+def visit(reduced: bool, shape: int) -> None:
     """Launch every kernel once, on tensors of the CPU."""
+    samples, classes, dimensions = 1024, 4096, 512
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
-    tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None))
+    tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None, "triton", shape))
     lengths = torch.zeros(classes)
     tiles.add(0, centers, lengths, TileSums(figure, figure, figure))
     slopes = Slopes(figure, figure, figure, figure)
@@ -123,5 +125,6 @@ def resources(kernel: Any) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    kernels = compiled(int(sys.argv[1]), sys.argv[2] == "bf16")
-    print(json.dumps({name: resources(kernel) for name, kernel in kernels.items()}))
+    reduced = sys.argv[2] == "bf16"
+    shapes = [compiled(int(sys.argv[1]), reduced, shape) for shape in range(len(SHAPES[reduced]))]
+    print(json.dumps([{n: resources(kernel) for n, kernel in each.items()} for each in shapes]))

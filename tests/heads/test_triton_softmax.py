@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from helpers.triton_compiler import run_script
 from triton_interpreted import CASES
 
 from facerec.heads import ArcFace, SphereFaceR
@@ -22,24 +19,12 @@ FOLDER = Path(__file__).parent
 pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
 
 
-def run(script: str, *arguments: str, **variables: str) -> Any:
-    """Run one of the scripts beside this file in a process of its own; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / script), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 # --- equality, in the interpreter ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict[str, float]]:
-    return run("triton_interpreted.py", TRITON_INTERPRET="1")
+    return run_script(FOLDER / "triton_interpreted.py", TRITON_INTERPRET="1")
 
 
 @pytest.mark.integration
@@ -71,11 +56,13 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
     tmp_path: Path, capability: str, operands: str, instruction: str
 ) -> None:
     """Two programs share a multiprocessor of an H100 if each takes half of it or less."""
-    shapes = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
+    shapes = run_script(
+        FOLDER / "triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path)
+    )
     products = {"forward", "slopes", "center_gradient", "query_gradient"}
-    assert shapes[0].keys() == products | {"normalize_centers", "merge"}
+    assert {name for name, _ in shapes[0]} == products | {"normalize_centers", "merge"}
     for number, kernels in enumerate(shapes):
-        for name, used in kernels.items():  # compiled once, if shapes share its blocks
+        for name, used in kernels:  # compiled once, if shapes share its blocks
             assert used["spilled"] == 0, name
             assert used["shared"] <= 100 * 1024, name
             assert (used[instruction] > 0) == (name in products), name

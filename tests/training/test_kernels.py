@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.triton_compiler import run_script
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
@@ -13,6 +15,19 @@ from facerec.errors import FacerecError
 from facerec.training import Finetune, Recipe, kernels
 
 CUDA = torch.device("cuda")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("capability", ["90", "80"])
+def test_kernels_compile_and_spill_nothing(tmp_path: Path, capability: str) -> None:
+    script = Path(__file__).with_name("batch_norms_compiled.py")
+    kernels = run_script(script, capability, TRITON_CACHE_DIR=str(tmp_path))
+    gradients = {"slopes", "merge_slopes", "propagate"}
+    assert {n for n, _ in kernels} == {"moments", "merge_moments", "normalize"} | gradients
+    for name, used in kernels:
+        assert used["spilled"] == 0, name
+        # Two programs or more share a multiprocessor.
+        assert used["registers"] * used["warps"] * 32 <= 65_536 / 2, name
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ SUITES: dict[str, dict[str, Act]] = {
         },
         "engine": {
             "measures_engine": ("head_update", "sampled_head", "utilization"),
+            "measures_tile": ("host_tile",),
             "measures_faults": ("checkpoint",),
             "measures_sec": ("sec_weight",),
         },
@@ -78,7 +79,7 @@ SUITES: dict[str, dict[str, Act]] = {
         },
         "gpu": {
             "measures_gpu": (
-                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile"),
+                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile", "gpu_settings"),
                 *("gpu_scoring", "gpu_extraction", "gpu_loader", "gpu_other_training"),
             ),
         },

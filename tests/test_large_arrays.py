@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_embeddings import take
 
 from facerec import large_arrays
 from facerec.embedding.extraction import Embeddings
@@ -123,15 +124,7 @@ def test_files_are_read_alike(in_files: Callable[[], None], tmp_path: Path, kind
         file = tmp_path / "shards"
         file.mkdir()
         for number, rows in enumerate((slice(0, 15), slice(15, 40))):
-            part = replace(
-                wanted,
-                vectors=wanted.vectors[rows],
-                norms=wanted.norms[rows],
-                ids=wanted.ids[rows],
-                subjects=wanted.subjects[rows],
-                failures={} if number else wanted.failures,
-            )
-            write_embeddings(file / f"{number}.parquet", part)
+            write_embeddings(file / f"{number}.parquet", take(wanted, rows))
     else:
         vectors = wanted.vectors.astype(
             {"half": np.float16, "compressed": np.float32}.get(kind, float)

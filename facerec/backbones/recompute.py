@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -34,14 +35,20 @@ def recompute_activations(backbone: nn.Module) -> None:
             "`blocks`"
         )
     for block in blocks:
-        block.forward = functools.partial(
-            checkpoint,
-            block.forward,
-            use_reentrant=False,
-            context_fn=functools.partial(
-                lambda block: (contextlib.nullcontext(), _uncounted(block)), block
-            ),
-        )
+        block.forward = functools.partial(_checkpointed, block, block.forward)
+
+
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], *inputs: Any) -> Any:
+    """Return what ``forward`` does, so that backward computes its inside again."""
+    if torch.compiler.is_compiling():
+        # The compiler writes running statistics once, after what it computes in forward.
+        return checkpoint(forward, *inputs, use_reentrant=False)
+    return checkpoint(
+        forward,
+        *inputs,
+        use_reentrant=False,
+        context_fn=lambda: (contextlib.nullcontext(), _uncounted(block)),
+    )
 
 
 @contextlib.contextmanager

@@ -46,6 +46,10 @@ class Backbone(Checked):
     mask_ratio: Rest = 0.0
     """Share of a ViT's patches that are hidden from its blocks in training. InsightFace hides 0.1
     wherever its configurations say anything but 0."""
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    """What computes iResNet's batch norms, PReLU and additions in training: operations of torch, or
+    kernels of Triton, which need CUDA and the extra `gpu`, in place of torch.compile; auto times
+    both before the first step."""
 
     def __post_init__(self) -> None:
         """Check every number, and put facerec's name in the place of one of `ALIASES`."""
@@ -59,6 +63,9 @@ _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
 
 ALIASES = {f"r{depth}": f"iresnet{depth}" for depth in (18, 34, 50, 100, 200)}
 """Names of arcface_torch, and facerec's; mbf is the same in both."""
+
+Kernels = Literal["torch", "triton"]
+"""What computes the batch norms of a backbone in training."""
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""
@@ -213,4 +220,5 @@ def full_precision(tensor: torch.Tensor) -> torch.autocast:
 
 # Whoever asks for a backbone by name finds those of all files of this folder.
 for _file in pkgutil.iter_modules([str(Path(__file__).parent)]):
-    importlib.import_module(f"{__package__}.{_file.name}")
+    if not _file.name.startswith("triton_"):  # an extra
+        importlib.import_module(f"{__package__}.{_file.name}")

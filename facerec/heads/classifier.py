@@ -117,6 +117,7 @@ class MarginClassifier(nn.Module):
         labelled: if `unlabelled`, how many images of the coming passes have a label, and how many
             there are, over all ranks; None counts those of each pass alone. See ``draw``.
         kernel: what computes the tiles of classes; see ``choose_kernel``.
+        shape: of the blocks of Triton's kernels.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
     Examples:
@@ -174,6 +175,7 @@ class MarginClassifier(nn.Module):
         self.labelled: tuple[Tensor, int] | None = None
         self.group = group
         self.kernel: Kernel = "torch"
+        self.shape = 0
         self.class_offset, self.num_local = shard_bounds(
             num_classes, world_size(group), rank(group)
         )
@@ -187,7 +189,7 @@ class MarginClassifier(nn.Module):
         self.norm_average = NormAverage(margin) if isinstance(margin, AdaFace) else None
 
     def choose_kernel(self, choice: KernelChoice, batch_size: int) -> None:
-        """Set what computes the tiles of classes; a collective, which may measure for a second.
+        """Set what computes the tiles of classes; a collective, which may measure on CUDA.
 
         Args:
             choice: by name, or ``auto`` for the faster one on this device.
@@ -196,7 +198,7 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: ``triton`` is asked for and cannot be used here.
         """
-        self.kernel = choose_kernel(
+        self.kernel, self.shape = choose_kernel(
             choice,
             self.margin,
             self.weight,
@@ -206,10 +208,10 @@ class MarginClassifier(nn.Module):
             group=self.group,
         )
 
-    def keep_kernel(self, kernel: Kernel) -> None:
+    def keep_kernel(self, kernel: Kernel, shape: int) -> None:
         """Go on with an earlier choice, to the same bits, where there is one here."""
         if obstacle(self.margin, self.weight, self.centers_per_class) is None:
-            self.kernel = kernel
+            self.kernel, self.shape = kernel, shape
 
     @torch.no_grad()
     def advance(self) -> None:
@@ -303,7 +305,7 @@ class MarginClassifier(nn.Module):
                 self.margin,
                 step=self.step,
                 group=self.group,
-                arithmetic=Arithmetic(self.precision, self.chunk, self.kernel),
+                arithmetic=Arithmetic(self.precision, self.chunk, self.kernel, self.shape),
                 norm_average=average,
                 rows=self._rows(),
                 update=update,

@@ -1,7 +1,10 @@
 """Which form of the margin softmax's tiles a head uses: torch's, or the kernels of Triton.
 
-Both meet the same sums in another order, so a run keeps to one of them. Which is faster is measured
-on the device that is there, once, before the first step.
+All meet the same sums in another order, so a run keeps to one of them. Which is fastest, of torch's
+and of Triton's with blocks of several shapes, is measured on the device that is there, once, before
+the first step. Two runs of a recipe can come to different choices, and so to different bits; one
+that is resumed keeps to the choice in its checkpoint. A deterministic recipe takes torch's form,
+and where ``triton`` is asked for by name, that has blocks of the first shape.
 """
 
 from __future__ import annotations
@@ -65,8 +68,10 @@ def choose_kernel(
     centers_per_class: int = 1,
     reduced: bool = False,
     group: dist.ProcessGroup | None = None,
-) -> Kernel:
-    """Return the form to use, the same on all ranks; a collective.
+) -> tuple[Kernel, int]:
+    """Return the form to use and the shape of Triton's blocks, alike on all ranks; a collective.
+
+    What is timed for the first time is compiled first, which takes seconds for each shape.
 
     Args:
         choice: of the recipe.
@@ -86,20 +91,23 @@ def choose_kernel(
             f"the head cannot use kernel triton: {reason}; use kernel torch, or auto"
         )
     if choice != "auto":
-        return choice
-    faster = torch.zeros((), device=weight.device)
+        return choice, 0
+    chosen = torch.zeros((), device=weight.device)
     if rank(group) == 0 and reason is None:
-        sizes = (batch_size, weight.shape[1], max(1, len(weight)))
-        torch_ms, triton_ms = (
-            milliseconds(kernel, *sizes, reduced, weight.device) for kernel in ("torch", "triton")
-        )
-        faster.fill_(triton_ms < torch_ms)
-    return "triton" if all_reduce_(faster, group) else "torch"
+        from facerec.heads.triton_softmax import SHAPES
+
+        sizes = (batch_size, weight.shape[1], max(1, len(weight)), reduced, weight.device)
+        times = [milliseconds("torch", 0, *sizes)]
+        times += [milliseconds("triton", shape, *sizes) for shape in range(len(SHAPES[reduced]))]
+        chosen.fill_(times.index(min(times)))
+    found = int(all_reduce_(chosen, group))
+    return ("triton", found - 1) if found else ("torch", 0)
 
 
 @functools.cache
 def milliseconds(
     kernel: Kernel,
+    shape: int,
     batch_size: int,
     dimensions: int,
     classes: int,
@@ -110,34 +118,36 @@ def milliseconds(
 
     Args:
         kernel: whose tiles.
+        shape: of the blocks of Triton's kernels.
         batch_size: N.
         dimensions: D.
         classes: that a rank has; at most a few tiles of them are visited.
         reduced: whether products take bfloat16 operands.
         device: the GPU.
     """
-    chunk = default_chunk(batch_size, device, kernel)
-    settings = TileSettings(None, reduced, chunk, None, kernel)
+    chunk = min(classes, default_chunk(batch_size, device, kernel))
+    settings = TileSettings(None, reduced, chunk, None, kernel, shape)
     classes = min(classes, _TILES * chunk)
     random = torch.Generator(device).manual_seed(0)
     query = torch.randn(batch_size, dimensions, generator=random, device=device)
     centers = torch.randn(classes, dimensions, generator=random, device=device)
     column = torch.randint(classes, (batch_size,), generator=random, device=device)
-    figures = query.new_zeros(5, batch_size)
+    figures = query.new_zeros(4, batch_size)
     lengths = query.new_empty(classes)
-    to_query, to_centers = torch.zeros_like(query), torch.empty_like(centers[:chunk])
+    to_centers = torch.empty_like(centers[:chunk])
 
     def passes() -> None:
         tiles = create_tiles(query, column, settings)
-        sums = TileSums(figures[0], figures[1], figures[2], figures[3, 0])
+        sums = TileSums(figures[0], figures[1], figures[2])
         chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
         for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)
         tiles = create_tiles(query, column, settings)
-        slopes = Slopes(figures[4] + 100, figures[4], figures[4], figures[4])
+        slopes = Slopes(figures[3] + 100, figures[3], figures[3], figures[3])
+        shares = tiles.new_shares()
         for number, (tile, length) in enumerate(chunks):
             out = to_centers[: len(tile)]
-            tiles.spread(number * chunk, tile, length, slopes, to_query, out)
+            tiles.spread(number * chunk, tile, length, slopes, shares, out)
 
     times = []
     for _ in range(1 + _REPETITIONS):

@@ -22,7 +22,7 @@ of the log-sum-exp of all other classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -78,6 +78,8 @@ class Arithmetic(NamedTuple):
     """Classes in a tile; by default as many as make a good size for the cache."""
     kernel: Kernel = "torch"
     """What computes them; see `facerec.heads.kernel_choice.obstacle`."""
+    shape: int = 0
+    """Of the blocks of Triton's kernels; see `facerec.heads.triton_softmax.SHAPES`."""
 
 
 PLAIN = Arithmetic()
@@ -94,7 +96,7 @@ class MarginSoftmax(NamedTuple):
     cosine_sum: Tensor
     """Sum of the cosines of all samples to all centres, a scalar."""
     norm_sum: Tensor
-    """Sum of the norms of all centres, a scalar."""
+    """Sum of the norms of all centres, each at least `SMALLEST_NORM`, a scalar."""
 
 
 def margin_softmax(
@@ -141,8 +143,9 @@ def margin_softmax(
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    precision, chunk, kernel = arithmetic
+    precision, chunk, kernel, shape = arithmetic
     chunk = chunk or default_chunk(len(batch), weight.device, kernel)
+    chunk = min(chunk, max(1, len(weight if rows is None else rows)))
     settings = TileSettings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
@@ -150,6 +153,7 @@ def margin_softmax(
         chunk=max(1, chunk // centers_per_class) * centers_per_class,
         transform=_transform(margin) if margin.changes_others else None,
         kernel=kernel,
+        shape=shape,
         centers_per_class=centers_per_class,
     )
     others, product, shift, product_sums, norm_sum = _Others.apply(
@@ -202,11 +206,13 @@ class TileSettings:
     reduced: bool
     """Whether products take bfloat16 operands."""
     chunk: int
-    """Classes in a tile, at most."""
+    """Classes in a tile, but for the last one, which may be smaller."""
     transform: Callable[[Tensor], Tensor] | None
     """Inner products to logits, where that is not the identity."""
     kernel: Kernel = "torch"
     """What computes the tiles."""
+    shape: int = 0
+    """Of the blocks of Triton's kernels."""
     centers_per_class: int = 1
     """Centres of a class, of which the nearest counts."""
 
@@ -221,8 +227,6 @@ class TileSums:
     """Sum of e^(logit − highest), its own class left out, ``(N,)``."""
     products: Tensor
     """Sum of a sample's inner products with unit centres, its own class included, ``(N,)``."""
-    norms: Tensor
-    """Sum of the lengths of the centres, a scalar."""
 
 
 class Slopes(NamedTuple):
@@ -273,15 +277,16 @@ class _Others(torch.autograd.Function):
         packed = query.new_zeros(3 * size + 1)
         total, target, products = packed[: 3 * size].view(3, size)
         highest = query.new_full((size,), _FLOOR)
-        sums = TileSums(highest, total, products, norms=packed[-1])
+        sums = TileSums(highest, total, products)
         lengths = query.new_empty(visited.count)
 
         column = visited.nearest(query, column, settings.centers_per_class)
         tiles = create_tiles(query, column, settings)
         target.copy_(visited.products(query, column))
-        for block, centers in visited:
-            tiles.add(block.start, centers, lengths[block], sums)
+        for block, centers, norms in visited.tiles(lengths):
+            tiles.add(block.start, centers, norms, sums)
 
+        packed[-1] = lengths.sum()
         shift = all_reduce_(sums.highest.clone(), settings.group, maximum=True)
         total *= (sums.highest - shift).exp_()
         all_reduce_(packed, settings.group)
@@ -289,7 +294,7 @@ class _Others(torch.autograd.Function):
 
         ctx.save_for_backward(query, weight, column, rows, shift, total, target, lengths)
         ctx.settings, ctx.update = settings, update
-        figures = (target, shift, products, sums.norms)
+        figures = (target, shift, products, packed[-1])
         results = total.log(), *(tensor.clone() for tensor in figures)
         ctx.mark_non_differentiable(*results[2:])
         return results
@@ -301,7 +306,8 @@ class _Others(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         query, weight, column, rows, shift, total, target, lengths = ctx.saved_tensors
         visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
-        to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
+        tiles = create_tiles(query, column, ctx.settings)
+        shares = tiles.new_shares() if ctx.needs_input_grad[0] else None
         update: CenterUpdate | None = ctx.update if ctx.needs_input_grad[1] else None
         memory = None  # for the gradient of all centres, or of those of a tile
         if update is not None:
@@ -310,16 +316,15 @@ class _Others(torch.autograd.Function):
             memory = empty_rows(visited.count, query)
 
         def gradients() -> Iterator[tuple[slice, Tensor]]:
-            tiles = create_tiles(query, column, ctx.settings)
             slopes = Slopes(shift, others_slope / total, target, target_slope)
-            for block, centers in visited:
-                out_rows = block if update is None else slice(len(centers))
-                out = None if memory is None else memory[out_rows]
-                tiles.spread(block.start, centers, lengths[block], slopes, to_query, out)
+            for block, centers, norms in visited.tiles(lengths):
+                first = block.start if update is None else 0
+                out = None if memory is None else memory[first : first + block.stop - block.start]
+                tiles.spread(block.start, centers, norms, slopes, shares, out)
                 if out is not None:
                     yield block, out
 
-        to_weight = None
+        to_query = to_weight = None
         with torch.autocast(query.device.type, enabled=False):
             if update is not None:
                 update(rows, gradients())
@@ -327,6 +332,8 @@ class _Others(torch.autograd.Function):
                 for _ in gradients():
                     pass
                 to_weight = memory
+        if shares is not None:
+            to_query = shares.sum(0)[: query.shape[0], : query.shape[1]]
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
             if rows is not None:
@@ -335,24 +342,24 @@ class _Others(torch.autograd.Function):
 
 
 class _Visited:
-    """The centres that a rank visits, tile after tile; iterating gives places and centres."""
+    """The centres that a rank visits, tile after tile."""
 
     def __init__(self, weight: Tensor, rows: Tensor | None, chunk: int, dtype: torch.dtype) -> None:
         self.weight, self.rows, self.chunk, self.dtype = weight, rows, chunk, dtype
-        self.count = len(weight) if rows is None else len(rows)
-        self.drawn = None
-        if rows is not None:
-            self.drawn = weight.new_empty(min(chunk, self.count), weight.shape[1])
+        self.count = len(weight if rows is None else rows)
 
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        for start in range(0, self.count, self.chunk):
-            block = slice(start, min(start + self.chunk, self.count))
-            if self.rows is None or self.drawn is None:
-                centers = self.weight[block]
-            else:
-                rows = self.rows[block]
-                centers = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
-            yield block, centers.to(self.dtype)
+    def tiles(self, lengths: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield the places of each tile, its centres, and its part of ``lengths``."""
+        starts = range(0, self.count, self.chunk)
+        centers: Iterable[Tensor] = self.weight.split(self.chunk)
+        if self.rows is not None:
+            memory = self.weight.new_empty(self.chunk, self.weight.shape[1])
+            centers = (
+                torch.index_select(self.weight, 0, rows, out=memory[: len(rows)])
+                for rows in self.rows.split(self.chunk)
+            )
+        for start, tile, norms in zip(starts, centers, lengths.split(self.chunk), strict=False):
+            yield slice(start, min(start + self.chunk, self.count)), tile.to(self.dtype), norms
 
     def nearest(self, query: Tensor, column: Tensor, centers_per_class: int) -> Tensor:
         """Return which of the centres of its class is nearest to each sample, −1 for none (N,)."""
@@ -385,7 +392,7 @@ class TorchTiles:
     def __init__(self, query: Tensor, column: Tensor, settings: TileSettings) -> None:
         self.query, self.settings = query, settings
         self.factor = query.bfloat16() if settings.reduced else query
-        self.memory = query.new_empty(2, 0, len(query))
+        self.memory = query.new_empty(2, settings.chunk, len(query))
         self.first = torch.arange(len(query), device=query.device)
         self.home = column.div(settings.chunk, rounding_mode="floor")
         self.index = column.remainder(settings.chunk) * len(query) + self.first
@@ -399,9 +406,7 @@ class TorchTiles:
             lengths: takes their lengths, at least `SMALLEST_NORM`, ``(n,)``.
             sums: changed in place, but for ``highest``, which may be another tensor afterwards.
         """
-        torch.linalg.vector_norm(centers, dim=1, out=lengths)
-        sums.norms += lengths.sum()
-        lengths.clamp_(min=SMALLEST_NORM)
+        torch.linalg.vector_norm(centers, dim=1, out=lengths).clamp_(min=SMALLEST_NORM)
         tile = self._multiply(centers, lengths)
         farther = self._farther(tile, start)
         sums.products += (tile if farther is None else tile.masked_fill(farther, 0)).sum(0)
@@ -415,13 +420,17 @@ class TorchTiles:
         sums.total += logits.sub_(highest).exp_().sum(0)
         sums.highest = highest
 
+    def new_shares(self) -> Tensor:
+        """Return zeros (shares, ≥ N, ≥ D), whose sum becomes the gradient of the queries."""
+        return torch.zeros_like(self.query)[None]
+
     def spread(
         self,
         start: int,
         centers: Tensor,
         lengths: Tensor,
         slopes: Slopes,
-        to_query: Tensor | None,
+        shares: Tensor | None,
         to_centers: Tensor | None,
     ) -> None:
         """Hand the slopes of these classes on to queries and centres; the backward pass.
@@ -431,7 +440,7 @@ class TorchTiles:
             centers: as in `add`.
             lengths: as `add` left them.
             slopes: of the loss.
-            to_query: ``(N, D)``; this tile's share of the gradient of the queries is added to it.
+            shares: of the gradient of the queries, see `new_shares`; this tile's are added.
             to_centers: ``(n, D)``; filled with the gradient of the centres, which is complete.
         """
         tile = self._multiply(centers, lengths)
@@ -445,8 +454,8 @@ class TorchTiles:
             # The part of Σ_i slope_ij·q_i along ŵ_j.
             radial = tile.mul_(by_product).sum(1)
         by_product.div_(lengths[:, None])
-        if to_query is not None:
-            self._add_product(to_query, by_product.T, centers)
+        if shares is not None:
+            self._add_product(shares[0], by_product.T, centers)
         if to_centers is not None:
             radial.div_(lengths).div_(lengths).neg_()
             radial.masked_fill_(lengths <= SMALLEST_NORM, 0)  # not normalised
@@ -455,8 +464,6 @@ class TorchTiles:
 
     def _multiply(self, centers: Tensor, lengths: Tensor) -> Tensor:
         """Return the inner products of unit centres and queries, in memory of their own."""
-        if self.memory.shape[1] < len(centers):  # the first tile, which is the largest
-            self.memory = self.query.new_empty(2, len(centers), len(self.query))
         out = self.memory[0, : len(centers)]
         if self.settings.reduced:
             out.copy_(self._reduced_product(centers, self.factor.T))

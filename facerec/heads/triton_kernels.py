@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from facerec.heads.margin_softmax import _ABSENT, _FLOOR, SMALLEST_NORM
+from facerec.triton_launch import Launcher
 
 ABSENT = tl.constexpr(_ABSENT)
 FLOOR = tl.constexpr(_FLOOR)
@@ -17,6 +18,7 @@ SMALLEST = tl.constexpr(SMALLEST_NORM)
 LOG2_E = tl.constexpr(math.log2(math.e))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["count", "covered"])
 def normalize_centers(
     centers,
@@ -40,9 +42,8 @@ def normalize_centers(
         other=0.0,
     )
     if MEASURE:
-        length = tl.sqrt(tl.sum(center * center, 1))
+        length = tl.maximum(tl.sqrt(tl.sum(center * center, 1)), SMALLEST)
         tl.store(lengths + class_index, length, mask=inside)
-        length = tl.maximum(length, SMALLEST)
     else:
         length = tl.load(lengths + class_index, mask=inside, other=1.0)
     tl.store(
@@ -98,6 +99,7 @@ def _is_plain(own, count, BLOCK_C: tl.constexpr):
     return (tl.max(here.to(tl.int32), 0) == 0) & (first + BLOCK_C <= count)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["start", "count", "size"])
 def forward(
     query,
@@ -134,6 +136,7 @@ def forward(
     tl.store(block_figures + kind, tl.sum(_exp(logit - highest[:, None]), 1))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["class_blocks", "size"])
 def merge(
     block_figures,
@@ -167,6 +170,7 @@ def merge(
     tl.store(products + row, added, mask=inside)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["start", "count", "size"])
 def slopes(
     query,
@@ -217,6 +221,7 @@ def slopes(
     tl.store(here, slope.to(slopes.dtype.element_ty))
 
 
+@Launcher
 @triton.jit(do_not_specialize=["count", "groups"])
 def center_gradient(
     query,
@@ -266,11 +271,12 @@ def center_gradient(
     tl.store(out + first + here, gradient, mask=mask)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["class_blocks", "share"])
 def query_gradient(
     slopes,
     unit,
-    partial,
+    shares,
     class_blocks,
     share,
     stride,
@@ -282,7 +288,7 @@ def query_gradient(
     BLOCK_D: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """Write slopes·unit over a split's ``share`` of the blocks of classes: (splits, N, D)."""
+    """Add slopes·unit over a split's ``share`` of the blocks of classes to (splits, N, D)."""
     column = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
     row = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = tl.arange(0, BLOCK_D)
@@ -292,11 +298,11 @@ def query_gradient(
     unit += first.to(tl.int64) * D
     left = tl.arange(0, BLOCK_N)[:, None] * stride + depth[None, :]
     right = depth[:, None] * D + column[None, :]
-    total = tl.zeros((BLOCK_N, BLOCK_W), tl.float32)
+    padded = tl.num_programs(1) * BLOCK_N
+    shares += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
+    total = tl.load(shares)
     for _ in range(first, last, BLOCK_D):
         total = _multiply(tl.load(slopes + left), tl.load(unit + right), total, PRECISION, WIDEN)
         slopes += BLOCK_D
         unit += BLOCK_D * D
-    padded = tl.num_programs(1) * BLOCK_N
-    partial += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
-    tl.store(partial, total)
+    tl.store(shares, total)

@@ -15,13 +15,14 @@ add each block of logits to memory as 2·D floats a row, with locks (Cut Cross-E
 al., 2024, which skips blocks of small slopes to pay less), and one kernel for each gradient would
 compute the product twice. A tile is as long as its slopes and unit centres stay in a GPU's L2.
 
-Every sum has one order and one owner: no atomics, no tuning at run time. The same shapes on the
-same card give the same bits.
+Every sum has one order and one owner, without atomics: the same sizes and blocks give the same bits
+on the same card. `kernel_choice` may have timed some shapes of blocks, once, before the first step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ import triton
 from torch import Tensor
 
 from facerec.heads import triton_kernels as kernels
-from facerec.heads.margin_softmax import SMALLEST_NORM, Slopes, TileSettings, TileSums
+from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
 
 _OPTIONS = {"enable_fp_fusion": True}  # of the compiler, whose default is about to change
 
@@ -53,16 +54,22 @@ class Blocks:
     """How many the embeddings' gradient is split over: two a multiprocessor of an H100."""
 
 
-def blocks_for(batch_size: int, reduced: bool) -> Blocks:
-    """Return the blocks for a batch, which spill no registers and take 96 KB at most.
+SHAPES = {
+    True: ((128, 128, 128, 8), (128, 128, 64, 8), (128, 64, 128, 8), (128, 64, 64, 4)),
+    False: ((128, 64, 128, 8), (128, 64, 64, 8), (64, 64, 128, 8), (64, 64, 64, 4)),
+}
+"""Rows, classes, width and warps of blocks, by whether operands are bfloat16; float32 takes more
+registers and memory. None spills registers or takes more than 96 KB. Larger ones read less, and of
+smaller ones more programs share a multiprocessor: of the last two for bfloat16 two or more on an
+H100, where of the first one `slopes` and `center_gradient` have room for one."""
 
-    Args:
-        batch_size: N.
-        reduced: whether operands are bfloat16; float32 takes more memory and registers.
-    """
-    depth, classes = (64, 128) if reduced else (32, 64)
-    rows = min(128, max(depth, triton.next_power_of_2(batch_size)))
-    return Blocks(rows=rows, classes=classes, depth=depth)
+
+def blocks_for(batch_size: int, reduced: bool, shape: int) -> Blocks:
+    """Return the blocks for a batch of N, by whether operands are bfloat16, in one of `SHAPES`."""
+    rows, classes, width, warps = SHAPES[reduced][shape]
+    depth = 64 if reduced else 32
+    rows = min(rows, max(depth, triton.next_power_of_2(batch_size)))
+    return Blocks(rows, classes, width, depth, warps)
 
 
 class TritonTiles:
@@ -73,23 +80,18 @@ class TritonTiles:
     for a few units in the last place.
     """
 
-    def __init__(
-        self,
-        query: Tensor,
-        column: Tensor,
-        settings: TileSettings,
-        blocks: Blocks | None = None,
-    ) -> None:
+    def __init__(self, query: Tensor, column: Tensor, settings: TileSettings) -> None:
         self.column = column
         self.size, self.dimensions = query.shape
-        self.blocks = blocks or blocks_for(self.size, settings.reduced)
+        self.blocks = blocks_for(self.size, settings.reduced, settings.shape)
         # Operands are padded with zeros to whole blocks, so that no product needs a mask.
         padded = _round_up(self.dimensions, max(self.blocks.width, self.blocks.depth))
         kind = torch.bfloat16 if settings.reduced else torch.float32
-        self.query = query.new_zeros(_round_up(self.size, self.blocks.rows), padded, dtype=kind)
+        self.rows = _round_up(self.size, self.blocks.rows)
+        self.classes = _round_up(settings.chunk, self.blocks.classes)
+        self.query = query.new_zeros(self.rows, padded, dtype=kind)
         self.query[: self.size, : self.dimensions] = query
-        self.unit = query.new_empty(0, padded, dtype=kind)
-        self.slopes = query.new_empty(len(self.query), 0, dtype=kind)
+        self.unit = self.query.new_empty(self.classes, padded)
         self.interpreted = triton.knobs.runtime.interpret
         self.product: dict[str, Any] = {
             "D": padded,
@@ -103,26 +105,43 @@ class TritonTiles:
             **_OPTIONS,
         }
 
+    @cached_property
+    def figures(self) -> Tensor:
+        """What blocks of a tile add up to in the forward pass."""
+        blocks = self.classes // self.blocks.classes
+        return self.query.new_empty(3, blocks, self.rows, dtype=torch.float32)
+
+    @cached_property
+    def slopes(self) -> tuple[Tensor, Tensor]:
+        """Derivatives by a tile's products, and their sums along its centres by blocks of rows."""
+        groups = self.rows // self.blocks.rows
+        radial = self.query.new_empty(groups, self.classes, dtype=torch.float32)
+        return self.query.new_empty(self.rows, self.classes), radial
+
     def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
         """Add these classes to ``sums``."""
-        self._normalize(centers, lengths, measure=True)
-        sums.norms += lengths.sum()
-        lengths.clamp_(min=SMALLEST_NORM)
-        groups, class_blocks = grid = self._grid(len(centers))
-        block_figures = sums.total.new_empty(3, class_blocks, len(self.query))
-        kernels.forward[grid](
-            *(self.query, self.unit, self.column, block_figures),
-            *(start, len(centers), self.size),
+        count, groups, class_blocks = self._normalize(centers, lengths, measure=True)
+        kernels.forward(
+            (groups, class_blocks),
+            *(self.query, self.unit, self.column, self.figures),
+            *(start, count, self.size),
             **self.product,
         )
         block = min(32, self.blocks.rows)
-        kernels.merge[(groups * self.blocks.rows // block,)](
-            *(block_figures, sums.highest, sums.total, sums.products),
-            *(class_blocks, self.size, len(self.query)),
+        kernels.merge(
+            (self.rows // block,),
+            *(self.figures, sums.highest, sums.total, sums.products),
+            *(class_blocks, self.size, self.rows),
             BLOCK_P=32,
             BLOCK_N=block,
             **_OPTIONS,
         )
+
+    def new_shares(self) -> Tensor:
+        """Return zeros (shares, ≥ N, ≥ D), whose sum becomes the gradient of the queries."""
+        blocks = self.query.shape[1] // self.blocks.width * (self.rows // self.blocks.rows)
+        splits = min(self.blocks.programs // blocks, self.classes // self.blocks.classes)
+        return self.query.new_zeros(max(1, splits), *self.query.shape, dtype=torch.float32)
 
     def spread(
         self,
@@ -130,65 +149,59 @@ class TritonTiles:
         centers: Tensor,
         lengths: Tensor,
         slopes: Slopes,
-        to_query: Tensor | None,
+        shares: Tensor | None,
         to_centers: Tensor | None,
     ) -> None:
         """Hand the slopes of these classes on to queries and centres."""
-        self._normalize(centers, lengths, measure=False)
-        groups, class_blocks = grid = self._grid(len(centers))
-        if self.slopes.shape[1] < len(self.unit):
-            self.slopes = self.slopes.new_empty(len(self.query), len(self.unit))
-        stride = self.slopes.stride(0)
-        radial = lengths.new_empty(groups, class_blocks * self.blocks.classes)
-        kernels.slopes[grid](
-            *(self.query, self.unit, self.column, *slopes, self.slopes, radial),
-            *(start, len(centers), self.size, stride),
+        count, groups, class_blocks = self._normalize(centers, lengths, measure=False)
+        by_product, radial = self.slopes
+        kernels.slopes(
+            (groups, class_blocks),
+            *(self.query, self.unit, self.column, *slopes, by_product, radial),
+            *(start, count, self.size, self.classes),
             **self.product,
         )
         slices = self.query.shape[1] // self.blocks.width
         if to_centers is not None:
-            kernels.center_gradient[slices, class_blocks](
-                *(self.query, self.slopes, radial, centers, lengths, to_centers),
-                *(len(centers), self.dimensions, len(self.query), stride, groups),
+            kernels.center_gradient(
+                (slices, class_blocks),
+                *(self.query, by_product, radial, centers, lengths, to_centers),
+                *(count, self.dimensions, self.rows, self.classes, groups),
                 BLOCK_W=self.blocks.width,
                 **self.product,
             )
-        if to_query is not None:
-            splits = max(1, min(self.blocks.programs // (slices * groups), class_blocks))
-            partial = to_query.new_empty(splits, *self.query.shape)
-            kernels.query_gradient[slices, groups, splits](
-                *(
-                    self.slopes,
-                    self.unit,
-                    partial,
-                    class_blocks,
-                    -(-class_blocks // splits),
-                    stride,
-                ),
+        if shares is not None:
+            splits = shares.shape[0]
+            kernels.query_gradient(
+                (slices, groups, splits),
+                *(by_product, self.unit, shares),
+                *(class_blocks, -(-class_blocks // splits), self.classes),
                 BLOCK_W=self.blocks.width,
                 **self.product,
             )
-            to_query += partial.sum(0)[: self.size, : self.dimensions]
 
-    def _grid(self, classes: int) -> tuple[int, int]:
-        # Samples come first: what runs at the same time then shares its classes.
-        return len(self.query) // self.blocks.rows, -(-classes // self.blocks.classes)
+    def _normalize(self, centers: Tensor, lengths: Tensor, measure: bool) -> tuple[int, int, int]:
+        """Fill ``unit`` with normalised centres, and where asked ``lengths`` first.
 
-    def _normalize(self, centers: Tensor, lengths: Tensor, measure: bool) -> None:
-        """Fill ``unit`` with normalised centres, and where asked ``lengths`` first."""
-        covered = _round_up(len(centers), self.blocks.classes)
-        if len(self.unit) < covered:  # the first tile, which is the largest
-            self.unit = self.unit.new_empty(covered, self.unit.shape[1])
+        Returns:
+            The number of classes, and of blocks of samples and of classes. Samples come first in a
+            grid: what runs at the same time then shares its classes.
+        """
+        count, dimensions = centers.shape
+        class_blocks = -(-count // self.blocks.classes)
+        covered = class_blocks * self.blocks.classes
         width = triton.next_power_of_2(self.unit.shape[1])
         height = max(1, 2048 // width)
-        kernels.normalize_centers[(triton.cdiv(covered, height),)](
-            *(centers, lengths, self.unit, len(centers), covered, self.dimensions),
+        kernels.normalize_centers(
+            (-(-covered // height),),
+            *(centers, lengths, self.unit, count, covered, dimensions),
             MEASURE=measure,
             D=self.unit.shape[1],
             BLOCK_C=height,
             BLOCK_D=width,
             **_OPTIONS,
         )
+        return count, self.rows // self.blocks.rows, class_blocks
 
 
 def _precision() -> str:

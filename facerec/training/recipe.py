@@ -113,7 +113,8 @@ class Recipe(Checked):
     data_parallel: DataParallel = field(default_factory=DataParallel)
     compile: bool | Literal["auto"] = "auto"
     """Use torch.compile for normalisation and backbone: faster steps after a minute or so of
-    compiling. With auto that is so on a GPU, but not with recompute."""
+    compiling. With auto that is so on a GPU, by the setting that benchmarks/run.py gpu_settings
+    found to be the fastest on this card, or else by torch's defaults."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
@@ -167,9 +168,17 @@ class Recipe(Checked):
                 "images of data.also without a label teach nothing without a teacher, and are not "
                 "seen where subjects take turns; give a distillation and sampling shuffle"
             )
-        if self.recompute and self.compile is True:
-            raise RecipeError("recompute and compile do not go together; choose one of them")
+        if self.backbone.kernels == "triton" and self.excludes_kernels:
+            raise RecipeError(
+                "backbone.kernels triton does not go together with compile True, recompute or "
+                "finetune.batch_norm frozen; set it to torch, or change these"
+            )
         self.micro_batch(1)
+
+    @property
+    def excludes_kernels(self) -> bool:
+        """Whether the batch norms cannot be computed by kernels of Triton."""
+        return self.compile is True or self.recompute or self.finetune.batch_norm == "frozen"
 
     def micro_batch(self, ranks: int) -> int:
         """Return how many images of a rank go through the backbone together.

@@ -7,6 +7,7 @@ which a sampled head (Partial FC) visits a share are not all read and written ev
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,8 @@ class RowUpdate:
         # The rows of a tile take the place of its only parameter.
         nothing = nn.Parameter(weight.detach()[:0])
         self.inner = type(optimizer)([{**self.group, "params": [nothing]}])  # type: ignore[call-arg]
+        # The step alone: torch's hooks and profiler around it take as long as itself.
+        self._plain_step = inspect.unwrap(type(optimizer).step)
         self._waiting: Tensor | None = None
         optimizer.register_step_pre_hook(self._take_gradient)
         optimizer.register_step_post_hook(self._step_on_gradient)
@@ -58,6 +61,7 @@ class RowUpdate:
         """
         return self.step if last and self.at_once else self.keep
 
+    @torch.no_grad()
     def state(self) -> dict[str, Any]:
         """Return the optimizer's state of ``weight``; at first that from before any step."""
         state: dict[str, Any] = self.optimizer.state[self.weight]
@@ -98,7 +102,8 @@ class RowUpdate:
         room: list[Tensor] = []
         after: dict[str, Any] = {}
         for block, tile in _at_least_one(tiles, self.weight):
-            tile = tile.to(self.weight.dtype)
+            if tile.dtype != self.weight.dtype:
+                tile = tile.to(self.weight.dtype)
             if kept is not None:
                 tile += kept[block]
             if rows is None:
@@ -124,14 +129,13 @@ class RowUpdate:
 
     def _stepped(self, rows: Tensor, gradient: Tensor, state: dict[str, Any]) -> dict[str, Any]:
         """Take a step on a matrix by itself, in place, and return its state."""
-        parameter = nn.Parameter(rows)
-        parameter.grad = gradient
-        self.inner.param_groups[0]["params"] = [parameter]
+        rows.grad = gradient
+        self.inner.param_groups[0]["params"] = [rows]
         self.inner.state.clear()
         if state:
-            self.inner.state[parameter] = state
-        self.inner.step()
-        result = dict(self.inner.state[parameter])
+            self.inner.state[rows] = state
+        self._plain_step(self.inner)
+        result: dict[str, Any] = self.inner.state[rows]
         self.inner.state.clear()
         self.inner.param_groups[0]["params"] = []
         return result

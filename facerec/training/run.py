@@ -41,6 +41,7 @@ FREE_TO_CHANGE = (
     "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
+    "backbone.kernels",
     "workers",
     "log_every",
     "logger",
@@ -255,7 +256,7 @@ def write_manifest(
     recipe: Recipe,
     dataset: FaceDataset,
     processes: Processes,
-    chosen: Mapping[str, str | None] | None = None,
+    chosen: Mapping[str, Any] | None = None,
     teacher: str | None = None,
     start: Start | None = None,
 ) -> None:

@@ -35,6 +35,8 @@ class SavedFacts:
     """By all ranks."""
     kernel: Kernel = "torch"
     """Who computed the head's tiles."""
+    kernel_shape: int = 0
+    """Of the blocks of Triton's kernels."""
     precision: str | None = None
     """Of the backbone, as the recipe says or its ``auto`` came to mean; None was not written."""
     losses: tuple[float, ...] = ()

@@ -56,7 +56,7 @@ class Stepper:
         total_steps: int,
         model: nn.Module | None = None,
     ) -> None:
-        self.network, self.model = network, model or network
+        self.network, self.model = network, network if model is None else model
         self.terms, self.optimizer, self.total_steps = terms, optimizer, total_steps
         self.scaler = torch.amp.GradScaler(enabled=False)
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function

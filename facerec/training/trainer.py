@@ -389,6 +389,7 @@ class Trainer:
                 "scaler": self.learner.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
                 "kernel": "torch" if head is None else head.kernel,
+                "kernel_shape": 0 if head is None else head.shape,
                 "precision": self.learner.precision,
             },
         )
@@ -420,7 +421,7 @@ class Trainer:
         self._losses = saved.losses
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
-            head.keep_kernel(saved.kernel)
+            head.keep_kernel(saved.kernel, saved.kernel_shape)
         if saved.precision not in (None, self.learner.precision):
             self.warnings.append(
                 f"the run was trained in {saved.precision} up to here and goes on in "

@@ -10,6 +10,12 @@ import pytest
 Refused: TypeAlias = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def _as_in_a_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("FACEREC_DATA", raising=False)
+
+
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """Give what runs a command, expects exit status 2, and returns its one sentence."""

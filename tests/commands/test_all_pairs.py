@@ -63,7 +63,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_toy(tmp_path / "nobody.npz", subjects=None)
     write_subjects(tmp_path / "s.csv")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
     return tmp_path
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from helpers.toy_files import read_table
 
 from facerec.commands.clean import main
 from facerec.commands.make_records import main as make
@@ -22,7 +22,6 @@ from facerec.records.training_set import Data, open_dataset
 def workplace(tmp_path, monkeypatch):
     """A folder of 14 people with 6 images each, one of them of another; and its embeddings."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
     generator = np.random.default_rng(0)
     centers = generator.standard_normal((14, 32))
     vectors, ids, subjects = [], [], []
@@ -44,21 +43,16 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def rows(path):
-    with Path(path).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("source", ["e.npz", "faces"])
 def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, source):
     more = ["--embeddings", "e.npz"] if source == "faces" else []
     main([source, *more, "--out", "p.csv", "--device", "cpu"])
     assert "84 images of 14 labels" in capsys.readouterr().out
-    wrong = [row for row in rows("p.csv") if row["kind"] == "wrong_label"]
+    wrong = [row for row in read_table("p.csv") if row["kind"] == "wrong_label"]
     assert [(row["image_id"], row["label"], row["proposed_label"]) for row in wrong] == [
         ("p03/2.jpg", "p03", "p07")
     ]
-    twice = [row for row in rows("p.csv") if row["kind"] == "duplicate"]
+    twice = [row for row in read_table("p.csv") if row["kind"] == "duplicate"]
     assert [(row["image_id"], row["other_id"]) for row in twice] == [("p01/4.jpg", "p01/3.jpg")]
 
     make(["faces", "--apply", "p.csv", "--out", "new"])
@@ -73,13 +67,13 @@ def test_images_of_records_are_named_by_their_paths(workplace, capsys):
     flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
     main([*flags, "--out", "p.csv", "--page", "p.html"])
     shown = capsys.readouterr().out
-    named = {row["kind"]: (row["image_id"], row["other_id"]) for row in rows("p.csv")}
+    named = {row["kind"]: (row["image_id"], row["other_id"]) for row in read_table("p.csv")}
     assert named == {"wrong_label": ("p03/2.jpg", ""), "duplicate": ("p01/4.jpg", "p01/3.jpg")}
     assert "p03/2.jpg" in shown and "p01/4.jpg" in shown
     page = Path("p.html").read_text()
     assert "p03/2.jpg" in page and "data:image/jpeg" in page
     main(["e.npz", "--out", "other.csv", "--device", "cpu"])
-    assert rows("other.csv") == rows("p.csv")
+    assert read_table("other.csv") == read_table("p.csv")
     capsys.readouterr()
     # Proposals take paths, and the keys by which images were named before.
     text = Path("p.csv").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.toy_files import read_table
 
 pytest.importorskip("optuna")
 pytest.importorskip("pytorch_metric_learning")
@@ -80,8 +80,7 @@ def test_a_comparison_from_the_command_line(
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
     assert results["schema"] == "facerec.comparison.results/4"
-    with (out / "table.csv").open(newline="") as file:
-        assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in csv.DictReader(file)}
+    assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in read_table(out / "table.csv")}
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do
     assert (out / "report.html").read_bytes() == page

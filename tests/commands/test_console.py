@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.every_command import TRAINING
 from helpers.tiny_training import write_training_set
 from helpers.toy_packs import make_pack
 from rich.table import Table
@@ -18,26 +19,6 @@ from facerec.commands.cli import Console
 HELP = "from facerec.commands.main import main; main()"
 
 HOSTILE = "[red]a[/nothing] \x1b[2J\x1b]0;x\x07\r\x9b31m"
-
-RECIPE = """
-from pathlib import Path
-from facerec.backbones import Backbone
-from facerec.heads import ArcFace
-from facerec.records import Data
-from facerec.training import SGD, Recipe
-
-recipe = Recipe(
-    data=Data(path=Path("data")),
-    backbone=Backbone(name="iresnet18", embedding_size=8, width=0.125),
-    margin=ArcFace(),
-    optimizer=SGD(lr=0.05),
-    batch_size=28,
-    epochs=1,
-    precision="fp32",
-    workers=0,
-    log_every=1,
-)
-"""
 
 PROGRAM = """
 import sys
@@ -65,7 +46,7 @@ for line in sys.stdin.read().split("\\n"):
 def test_no_command_ends_for_want_of_a_character(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "recipe.py").write_text(RECIPE)
+    (tmp_path / "recipe.py").write_text(TRAINING)
     write_training_set(tmp_path / "data")
     pack = make_pack(tmp_path / "[red]\x1b[31mfaces.bin", per_fold=1).name
     lines = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.pair_lists import draw, make_cfp, named_pairs, write
+from helpers.toy_files import read_table
 from helpers.toy_packs import make_pack
 
 from facerec.commands.convert import main
@@ -68,8 +68,7 @@ def test_a_list_keeps_names_and_subjects(tmp_path: Path) -> None:
     back = pack_bench(tmp_path / "p" / "cfp_fp.npz")
     assert named_pairs(back) == named_pairs(bench) and contents(back) == contents(bench)
     assert back.subjects_from == "the file of names"
-    with (tmp_path / "p" / "cfp_fp_images.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(tmp_path / "p" / "cfp_fp_images.csv")
     assert [row["subject_id"] for row in rows[:6]] == ["0", "0", "1", "1", "0", "1"]
 
 
@@ -111,8 +110,6 @@ def test_a_failure_leaves_nothing(
     assert list((tmp_path / "p").iterdir()) == []
     last.unlink()
     assert f"{last}: the image cannot be read" in refused(main, *lfw, "--out", out)
-    last.symlink_to(write(tmp_path / "secret.jpg", "x"))
-    assert "leads out of its folder" in refused(main, *lfw, "--out", out)
 
 
 @pytest.mark.parametrize(

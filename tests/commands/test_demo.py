@@ -30,9 +30,8 @@ FACES = SyntheticSet(
 
 @pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     (tmp_path / "tiny.py").write_text(TRAINING)
     out = tmp_path / "out"
     # What an earlier demo left there is replaced, and nothing else.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from helpers.toy_files import faces, png_header
 from PIL import Image
 
 import facerec
@@ -39,10 +39,6 @@ PACKED = [
     )
 ]
 """The images of the pack: a pair of one person, then a pair of two."""
-
-
-def faces(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
 
 
 def jpeg(image: np.ndarray) -> bytes:
@@ -73,7 +69,6 @@ def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = tmp_path / "work"
     shutil.copytree(template, folder)
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("FACEREC_DATA", raising=False)
     return folder
 
 
@@ -170,8 +165,7 @@ def test_bad_images_are_counted_or_end_the_command(
     workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     paths = sorted((workplace / "images").rglob("*.jpg"))
-    header = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">IIBB", 50_000, 50_000, 8, 2)
-    paths[0].write_bytes(header + bytes(18))
+    paths[0].write_bytes(png_header(50_000, 50_000))
     for path in paths[3:15]:
         path.write_bytes(path.read_bytes()[:300])
     sentence = refused(main, "--model", "run", "--images", "images", "--out", "e.npz")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
 from torch import nn
 
@@ -27,10 +28,6 @@ pytest.importorskip("onnxscript", reason="needs the extra onnx")
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 
 
-def faces(count: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
-
-
 def save_run(folder: Path) -> Path:
     backbone = create_backbone(SMALL, seed=1)
     save_model(folder / "model.safetensors", backbone, SMALL, Preprocessing(), {"seed": 1})
@@ -42,11 +39,6 @@ def _fewer_repetitions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parity, "BATCHES", (1, 2))
         yield
-
-
-@pytest.fixture(autouse=True)
-def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,12 @@
 """``facerec overlap``, the list that it writes, and what train and verify make of it."""
 
-import csv
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.toy_files import picture, write_files
+from helpers.toy_files import picture, read_table, write_files
 
 from facerec.commands.cli import Console
 from facerec.commands.known_overlaps import training_overlaps, without_known
@@ -33,8 +32,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_the_list_names_who_is_in_both(written: Path) -> None:
-    with (written / "list.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(written / "list.csv")
     assert {row["subject_id"] for row in rows} == {str(person) for person in range(8)}
     assert all(row["other"] == f"b{row['subject_id']}" for row in rows)
     known = read_overlap(written / "list.csv")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.tiny_training import write_training_set
+from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
 from safetensors import safe_open
 
@@ -47,12 +48,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Pa
     (tmp_path / "plain.py").write_text(BLOCKS["plain.py"])
     write_training_set(tmp_path / "data" / "train")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
     return tmp_path
-
-
-def faces() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (3, 112, 112, 3), dtype=np.uint8)
 
 
 def test_a_model_file_names_the_file(
@@ -66,13 +62,13 @@ def test_a_model_file_names_the_file(
     save_model(path, backbone, recipe.backbone, recipe.preprocessing, {})
     with safe_open(path, framework="pt") as file:
         assert json.loads(file.metadata()["facerec"])["registered_by"] == "plainnet.py"
-    first = load_model(path).embed(faces())
+    first = load_model(path).embed(faces(3))
     fresh()
     assert "plainnet" not in list_backbones()
     with pytest.raises(ModelError, match=r"'plainnet' is not part .*plainnet\.py.*FACEREC_BACKB"):
         load_model(path)
     monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
-    np.testing.assert_array_equal(load_model(path).embed(faces()), first)
+    np.testing.assert_array_equal(load_model(path).embed(faces(3)), first)
 
 
 @pytest.mark.integration
@@ -99,4 +95,4 @@ def test_its_model_exports(workplace: Path, monkeypatch: pytest.MonkeyPatch, fre
     monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
     export_onnx(["runs/plain", "--out", "bundle"])
     ours, exported = load_model("runs/plain"), load_model("bundle")
-    np.testing.assert_allclose(exported.embed(faces()), ours.embed(faces()), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(exported.embed(faces(3)), ours.embed(faces(3)), rtol=1e-4, atol=1e-5)

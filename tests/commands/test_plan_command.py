@@ -28,7 +28,6 @@ recipe = Recipe(
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "arc.py").write_text(RECIPE)
     return tmp_path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.html_page import Page
+from helpers.toy_files import read_table
 from numpy.typing import NDArray
 
 from facerec.commands import all_pairs, audit_scores, enroll, verify_scores
@@ -48,11 +48,6 @@ def draw(kind: Any, pairs: int = 2000) -> tuple[NDArray[np.bool_], list[str]]:
     return same, kind(generator.standard_normal(pairs) + 2 * same)
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str, float]]:
     """Yield place, target and threshold wherever ``verify`` tells one."""
     for target in TARGETS:
@@ -63,7 +58,7 @@ def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str
     for name_, value, *_ in page.rows("Figures with 95 % intervals"):
         if name_.startswith("threshold"):
             yield "page", name_.split()[1], float(value)
-    for line in table(folder / "figures.csv"):
+    for line in read_table(folder / "figures.csv"):
         if line["figure"] == "threshold":
             yield "csv", line["target"], float(line["value"])
     report = json.loads((folder / "report.json").read_text())
@@ -73,14 +68,7 @@ def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_verify(
-    kind: Any,
-    sign: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_verify(kind: Any, sign: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same, texts = draw(kind)
     if sign < 0:  # distances, of which a threshold is one of the negative distance
         texts = [text[1:] if text.startswith("-") else f"-{text}" for text in texts]
@@ -108,10 +96,7 @@ def test_verify(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_audit_of_scores(
-    kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_audit_of_scores(kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same, texts = draw(kind)
     groups = np.random.default_rng(5).choice(["north", "south"], same.size)
     rows = zip(same, texts, groups, strict=True)
@@ -125,7 +110,7 @@ def test_audit_of_scores(
     line = rf"{NUMBER} \(FMR (\S+)\)"
     page = Page((folder / "audit.html").read_text(encoding="utf-8"))
     told = re.findall(line, capsys.readouterr().out) + re.findall(line, page.text)
-    fixed = [row for row in table(folder / "audit.csv") if row["figure"] == "threshold"]
+    fixed = [row for row in read_table(folder / "audit.csv") if row["figure"] == "threshold"]
     told += [(row["value"], row["target"]) for row in fixed]
     rows = json.loads((folder / "audit.json").read_text())["rows"]
     counted = {row["target"]: row for row in rows if row["figure"] == "threshold"}
@@ -153,10 +138,7 @@ def write(path: Path, vectors: NDArray[np.float32], person: NDArray[np.int64], m
     write_embeddings(path, Embeddings(vectors, norms, True, ids, subjects, {}, note))
 
 
-def test_all_pairs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors, person = quantised()
     write(tmp_path / "e.npz", vectors, person, "p")
     file = tmp_path / "all.json"
@@ -179,10 +161,7 @@ def test_all_pairs(
         assert false <= float(target) * np.count_nonzero(~same)
 
 
-def test_gallery(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+def test_gallery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     people, strangers = quantised(30), quantised(600, seed=7)
     write(tmp_path / "e.npz", people[0][:6], np.arange(6), "p")
     write(tmp_path / "i.npz", *strangers, "x")

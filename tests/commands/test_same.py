@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.toy_files import png_header
 from helpers.toy_packs import make_pack
 
 import facerec
@@ -169,10 +169,7 @@ def test_faces_of_a_photo(
 )
 def test_what_is_no_photo(place: Path, refused: Callable[..., str], photo: str, words: str) -> None:
     Path("text.png").write_text("no photo")
-    photo_bytes = cv2.imencode(".png", noise(0))[1].tobytes()
-    header = photo_bytes[12:16] + 2 * (20_000).to_bytes(4, "big") + photo_bytes[24:29]
-    check = zlib.crc32(header).to_bytes(4, "big")
-    Path("wide.png").write_bytes(photo_bytes[:12] + header + check + photo_bytes[33:])
+    Path("wide.png").write_bytes(png_header(20_000, 20_000))
     text = refused(command.main, "--model", "m", photo, "a.png")
     assert any(word in text for word in words.split("|")), text
     assert photo in text

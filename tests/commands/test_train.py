@@ -74,8 +74,6 @@ def workplace(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A working folder with a recipe and data."""
     folder = set_up(tmp_path / "work", data)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("FACEREC_DATA", raising=False)
     return folder
 
 
@@ -165,8 +163,10 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
     assert manifest["chosen"] == {
         "head.kernel": "torch",
+        "backbone.kernels": "torch",
         "precision": read(run / "recipe.json")["precision"],
         "compile": "False",
+        "compile.setting": {"name": "eager", "arguments": None, "source": "default"},
     }
     assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from helpers.toy_packs import jpeg, make_pack
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -21,28 +21,7 @@ from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
 from facerec.files import sha256
 from facerec.galleries.overlap_report import KnownOverlap
-from facerec.records.packs import write_pack
 from facerec.verification import pack_bench, score_pairs
-
-
-def jpeg(generator: np.random.Generator, person: np.ndarray) -> bytes:
-    pattern = np.clip(person + 0.1 * generator.normal(size=person.shape), 0, 1)
-    pixels = cv2.resize((255 * pattern).astype(np.uint8), (112, 112))
-    return cv2.imencode(".jpg", pixels)[1].tobytes()
-
-
-def toy_pack(path: Path, cut: int | None = None) -> Path:
-    """Write 20 pairs in ten folds; image ``cut`` ends early."""
-    generator = np.random.default_rng(0)
-    images, issame = [], []
-    for same in [True, False] * 10:
-        first, second = generator.random((2, 6, 6, 3))
-        images += [jpeg(generator, first), jpeg(generator, first if same else second)]
-        issame.append(same)
-    if cut is not None:
-        images[cut] = images[cut][:200]
-    write_pack(path, images, issame)
-    return path
 
 
 def unpack(pack: Path, folder: Path) -> None:
@@ -68,8 +47,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with two runs and one pack."""
     folder = tmp_path_factory.mktemp("template")
     (folder / "data" / "lfw").mkdir(parents=True)
-    toy_pack(folder / "data" / "lfw" / "lfw.bin")
-    toy_pack(folder / "data" / "cut.npz", cut=4)
+    make_pack(folder / "data" / "lfw" / "lfw.bin", per_fold=1)
     for age, name in enumerate(("older", "newest")):
         save_run(folder / "runs" / name, seed=age)
         os.utime(folder / "runs" / name / "model.safetensors", (1e9 + age, 1e9 + age))
@@ -81,8 +59,6 @@ def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = tmp_path / "work"
     shutil.copytree(template, folder, copy_function=shutil.copy2)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("FACEREC_DATA", raising=False)
     return folder
 
 
@@ -316,11 +292,3 @@ def test_real_faces_in_the_three_encodings(
     assert found[0]["pairs"] == {"mated": 100, "non_mated": 100, "failures": []}
     # Even random weights see that one photo resembles another a little.
     assert found[0]["accuracy"]["correct"] > 100
-
-
-def test_hostile_pack_is_refused_and_nothing_runs(
-    shared_data: Path, workplace: Path, refused: Callable[..., str]
-) -> None:
-    sentence = refused(main, "--bench", str(shared_data / "lfw_small" / "evil.bin"))
-    assert "evil.bin" in sentence and "system" in sentence
-    assert not (workplace / "PWNED").exists()

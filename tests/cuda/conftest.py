@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from facerec.devices import set_numerics
+from facerec.training.compile_settings import SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,13 @@ def device() -> Iterator[torch.device]:
     device = torch.device(name, 0) if name == "cuda" else torch.device(name)
     set_numerics(device)
     yield device
+
+
+@pytest.fixture
+def compiler(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, graphs whose operations run as they are: compiling them takes too long there."""
+    for name in SETTINGS if device.type == "cpu" else ():
+        monkeypatch.setitem(SETTINGS, name, {"backend": "aot_eager"})
 
 
 @pytest.fixture

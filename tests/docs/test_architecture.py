@@ -61,49 +61,44 @@ def loss(package: Path) -> None:
         file.write(BLOCKS[f"facerec/{path}"])
 
 
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
+
+
+def run_beside(package: Path, *arguments: str | Path) -> str:
+    """Run Python with a copy of the package, and return what it prints."""
+    folder = package.parent
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    how = {"capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("add", [margin, term, backbone, bench, loss], ids=lambda add: add.__name__)
-def test_an_addition_works(add, tmp_path: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__")
-    package = shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
+def test_an_addition_works(add, package: Path) -> None:
     add(package)
-    trial = tmp_path / "trial.py"
+    trial = package.parent / "trial.py"
     trial.write_text(BLOCKS[f"try a {add.__name__}"])
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::SyntaxWarning", trial],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    run_beside(package, "-W", "error::SyntaxWarning", trial)
 
 
 @pytest.mark.integration
-def test_a_comparison_takes_the_added_loss(tmp_path: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__")
-    package = shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
+def test_a_comparison_takes_the_added_loss(package: Path) -> None:
     loss(package)
-    recipe = tmp_path / "recipes/compare/spread.py"
-    shutil.copytree(ROOT / "recipes/compare", recipe.parent, ignore=ignore)
+    recipe = package.parent / "recipes/compare/spread.py"
+    shutil.copytree(ROOT / "recipes/compare", recipe.parent)
     recipe.write_text(BLOCKS["spread.py"])
     program = (
         "import sys\nfrom facerec.comparison import Comparison\n"
         "from facerec.recipe import load_recipe\n"
         "print([arm.name for arm in load_recipe(sys.argv[1], Comparison).arms])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, recipe],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "['Spread', 'Spread+SEC']"
+    assert run_beside(package, "-c", program, recipe).strip() == "['Spread', 'Spread+SEC']"
 
 
 def test_every_block_is_tried() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.thin import thinned
+from helpers.toy_files import faces
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -26,10 +27,6 @@ from facerec.files import sha256
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 RECIPE = {"type": "Recipe", "seed": 5, "batch_size": 8}
-
-
-def faces(count: int, seed: int = 0, side: int = 112) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
 @pytest.fixture

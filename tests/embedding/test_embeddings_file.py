@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.toy_embeddings import NOTE, same, toy
+from helpers.toy_embeddings import NOTE, same, take, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,16 +233,7 @@ LOST = (5, 7)
 def rows(start: int, stop: int) -> Embeddings:
     people = np.array([f"p{i // 3}" if i else "" for i in range(sum(SIZES))])
     whole = toy(sum(SIZES), {row: f"no face in {row}" for row in LOST}, subjects=people)
-    part = slice(start, stop)
-    assert whole.ids is not None
-    return replace(
-        whole,
-        vectors=whole.vectors[part],
-        norms=whole.norms[part],
-        ids=whole.ids[part],
-        subjects=people[part],
-        failures={row - start: why for row, why in whole.failures.items() if start <= row < stop},
-    )
+    return take(whole, slice(start, stop))
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_files import faces
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from helpers.toy_onnx import expected, faces, tiles  # noqa: E402
+from helpers.toy_onnx import expected, parsed, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402
@@ -24,7 +25,7 @@ from facerec.embedding.engines import (  # noqa: E402
     open_engine,
     openvino_core,
 )
-from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx  # noqa: E402
+from facerec.embedding.onnx_file import OnnxFile, read_onnx  # noqa: E402
 from facerec.errors import ModelError  # noqa: E402
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
@@ -34,10 +35,6 @@ def opened(name: Any, file: OnnxFile, **options: Any) -> Engine:
     if name == "openvino":
         pytest.importorskip("openvino")
     return open_engine(file, name, **options)
-
-
-def parsed(**options: Any) -> OnnxFile:
-    return parse_onnx(tiles(**options).SerializeToString(), "x.onnx")
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
@@ -86,7 +83,7 @@ def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpu_build")
 @pytest.mark.parametrize(("device", "options"), [("cuda", {}), ("cuda:1", {"device_id": "1"})])
 def test_cuda_is_asked_for_alone(device: str, options: dict[str, str]) -> None:
-    file = parsed()
+    file = parsed(tiles())
     engine = OnnxruntimeEngine(file, device)
     assert engine.device == device
     exact = {"use_tf32": "0"}
@@ -98,7 +95,7 @@ def test_a_provider_that_does_not_start_is_no_cpu(monkeypatch: pytest.MonkeyPatc
     """The GPU build lists CUDA also where its libraries are missing, and then takes the CPU."""
     monkeypatch.setattr(Session, "started", False)
     with pytest.raises(ModelError, match="offers no CUDAExecutionProvider here, only CPUExec"):
-        OnnxruntimeEngine(parsed(), "cuda")
+        OnnxruntimeEngine(parsed(tiles()), "cuda")
 
 
 # --- precision --------------------------------------------------------------------------------
@@ -106,7 +103,7 @@ def test_a_provider_that_does_not_start_is_no_cpu(monkeypatch: pytest.MonkeyPatc
 
 def test_openvino_says_in_which_numbers_it_computes() -> None:
     pytest.importorskip("openvino")
-    file = parsed()
+    file = parsed(tiles())
     x = np.ascontiguousarray(faces(4).transpose(0, 3, 1, 2), np.float32) / 255
     exact = OpenVinoEngine(file)
     assert exact.precision == "fp32"
@@ -132,7 +129,7 @@ def test_what_kills_openvino_kills_a_trial_alone(
     monkeypatch.setattr(engines, "_OPENVINO_TRIAL", code)
     monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.5 if "while" in code else 60)
     with pytest.raises(ModelError, match=rf"^x.onnx: OpenVINO cannot load it \(.*{sentence}"):
-        open_engine(parsed(), "openvino")
+        open_engine(parsed(tiles()), "openvino")
 
 
 @pytest.mark.integration

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.toy_files import encode, faces, png_header
 
 import facerec
 from facerec.backbones import Preprocessing, create_backbone
@@ -17,10 +16,6 @@ from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_
 from facerec.embedding.extraction import embed_images
 from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.records.images import FolderImages, MemoryImages
-
-
-def faces(count: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +44,8 @@ def test_flip_is_the_sum_of_raw_embeddings(model: TorchModel, batch_size: int) -
 # --- from encoded images ---------------------------------------------------------------------
 
 
-def png(image: np.ndarray) -> bytes:
-    return cv2.imencode(".png", image[:, :, ::-1])[1].tobytes()
-
-
 def source(images: Sequence[np.ndarray]) -> MemoryImages:
-    return MemoryImages("faces", [f"{i}.png" for i in range(len(images))], [*map(png, images)])
-
-
-def huge() -> bytes:
-    """A PNG of 50,000×50,000 pixels, as its header says."""
-    header = b"IHDR" + struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    checked = header + struct.pack(">I", zlib.crc32(header))
-    return b"\x89PNG\r\n\x1a\n\0\0\0\x0d" + checked + b"\0\0\0\0IDAT" + bytes(8)
+    return MemoryImages("faces", [f"{i}.png" for i in range(len(images))], [*map(encode, images)])
 
 
 def cut(image: np.ndarray) -> bytes:
@@ -109,7 +93,8 @@ def test_images_that_do_not_decode(model: TorchModel) -> None:
     images = faces(8)
     given = source(images)
     contents = [*given.contents]
-    contents[2], contents[5], contents[6] = huge(), cut(images[5]), png(images[6][:96])
+    contents[2], contents[5] = png_header(50_000, 50_000), cut(images[5])
+    contents[6] = encode(images[6][:96])
     broken = Damaged("faces", given.ids.tolist(), contents)
     found = embed_images(model, broken, flip=True, batch_size=4, on_error="skip")
     assert list(found.failures) == [0, 2, 5, 6]
@@ -135,8 +120,8 @@ def test_a_path_out_of_the_folder_is_an_error_in_any_case(
     model: TorchModel, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(png(faces(1)[0]))
-    (tmp_path / "b.png").write_bytes(png(faces(1)[0]))
+    (tmp_path / "in" / "a.png").write_bytes(encode(faces(1)[0]))
+    (tmp_path / "b.png").write_bytes(encode(faces(1)[0]))
     (tmp_path / "in" / "b.png").symlink_to(tmp_path / "b.png")
     images = FolderImages(tmp_path / "in", ["a.png", "b.png", "gone.png"])
     with pytest.raises(DatasetError, match="leads out of its folder"):

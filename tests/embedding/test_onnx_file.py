@@ -16,22 +16,17 @@ from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx")
 
-from helpers.toy_onnx import noted, tiles  # noqa: E402
+from helpers.toy_onnx import noted, parsed, tiles  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from facerec.embedding.model import OnnxModel  # noqa: E402
 from facerec.embedding.onnx_file import (  # noqa: E402
-    OnnxFile,
     TensorInfo,
     parse_onnx,
     read_onnx,
 )
 from facerec.embedding.onnx_preprocessing import guess_preprocessing  # noqa: E402
 from facerec.errors import ModelError  # noqa: E402
-
-
-def parsed(model: onnx.ModelProto) -> OnnxFile:
-    return parse_onnx(model.SerializeToString(), "x.onnx")
 
 
 def test_a_file_tells_what_it_is(tmp_path: Path) -> None:

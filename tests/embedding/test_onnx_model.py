@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_files import faces
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -17,7 +18,7 @@ pytest.importorskip("onnxruntime")
 import onnx
 import torch
 from helpers.thin import thinned
-from helpers.toy_onnx import expected, faces, noted, tiles
+from helpers.toy_onnx import expected, noted, tiles
 from onnx import TensorProto
 
 from facerec.backbones import Preprocessing, create_backbone

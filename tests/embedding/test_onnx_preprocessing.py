@@ -12,17 +12,12 @@ from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx")
 
-from helpers.toy_onnx import noted, tiles  # noqa: E402
+from helpers.toy_onnx import noted, parsed, tiles  # noqa: E402
 from onnx import helper  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
-from facerec.embedding.onnx_file import OnnxFile, parse_onnx  # noqa: E402
 from facerec.embedding.onnx_preprocessing import UNSCALED, guess_preprocessing, leading_scaling  # noqa: E402
 from facerec.errors import ModelError  # noqa: E402
-
-
-def parsed(model: onnx.ModelProto) -> OnnxFile:
-    return parse_onnx(model.SerializeToString(), "x.onnx")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.toy_embeddings import NOTE, same, toy
+from helpers.toy_embeddings import NOTE, same, take, toy
 
 from facerec.embedding import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
@@ -32,20 +32,8 @@ def writer(path: Path, note: dict[str, Any] = NOTE) -> EmbeddingsWriter:
     return EmbeddingsWriter(path, embeddings.ids, note, subjects=embeddings.subjects)
 
 
-def share(embeddings: Embeddings, rows: np.ndarray) -> Embeddings:
-    assert embeddings.ids is not None
-    return replace(
-        embeddings,
-        vectors=embeddings.vectors[rows],
-        norms=embeddings.norms[rows],
-        ids=embeddings.ids[rows],
-        subjects=None,
-        failures={
-            place: embeddings.failures[row]
-            for place, row in enumerate(rows.tolist())
-            if row in embeddings.failures
-        },
-    )
+def share(rows: np.ndarray) -> Embeddings:
+    return replace(take(whole(), rows), subjects=None)
 
 
 def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> None:
@@ -54,8 +42,8 @@ def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> Non
     first = writer(path)
     assert first.begin() == [0, 1, 2, 3]
     assert [len(first.rows(part)) for part in range(4)] == [16, 16, 16, 5]
-    first.write(2, share(whole(), first.rows(2)))
-    first.write(3, share(whole(), first.rows(3)))
+    first.write(2, share(first.rows(2)))
+    first.write(3, share(first.rows(3)))
     # Another process, after a kill that left something half-written.
     (first.folder / ".part-000001.npz.x.tmp").write_bytes(b"half")
     second = writer(path)
@@ -63,7 +51,7 @@ def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match="2 parts are missing, the first is number 0"):
         second.finish()
     for part in (1, 0):
-        second.write(part, share(whole(), second.rows(part)))
+        second.write(part, share(second.rows(part)))
     written = second.finish()
     assert path.read_bytes() == (tmp_path / "once.npz").read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -76,7 +64,7 @@ def test_a_kill_while_parts_are_joined_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "e.npz"
     first = writer(path)
     for part in first.begin():
-        first.write(part, share(whole(), first.rows(part)))
+        first.write(part, share(first.rows(part)))
     shutil.copytree(first.folder, tmp_path / "copy")
     first.finish()
     # Killed after the rename, before the parts were removed; and before the rename.
@@ -117,11 +105,11 @@ def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
     first = writer(tmp_path / "e.npz")
     first.begin()
     for part in (1, 2, 3):
-        first.write(part, share(whole(), first.rows(part)))
-    first.write(0, share(whole(), first.rows(1)))
+        first.write(part, share(first.rows(part)))
+    first.write(0, share(first.rows(1)))
     with pytest.raises(DatasetError, match=r"part-000000\.npz: holds other images than it should"):
         first.finish()
-    first.write(0, share(whole(), first.rows(0)))
+    first.write(0, share(first.rows(0)))
     (first.folder / "part-000002.npz").write_bytes(b"damaged")
     with pytest.raises(DatasetError, match=r"part-000002\.npz: no whole"):
         first.finish()

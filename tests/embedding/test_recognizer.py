@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.toy_files import faces
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -28,10 +29,6 @@ ROWS = [
     {"bench": "cfp_fp", "fpr": "1/100", "threshold": 0.22, "flip": False},
     {"bench": "agedb_30", "fpr": "1e-4", "threshold": 0.5, "flip": True},
 ]
-
-
-def faces(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
 
 
 def with_thresholds(rows: Any, *, flip: bool | None = False) -> FaceRecognizer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,7 @@ def test_beyond_the_data_there_is_a_limit_and_no_number(known: ScoreCalibration)
         (34_000.0, 11_000.0, 92_000.0, "3·10⁴ [1·10⁴, 9·10⁴] times better with one person"),
         (0.004, 0.002, 0.01, "250 [100, 500] times better with two people"),
         (1.2, 0.8, 1.9, "1.2 [0.8, 1.9] times better with one person"),
+        (0.5, 0.25, 2.0, "2 [0.5, 4] times better with two people"),
     ],
 )
 def test_a_ratio_below_one_speaks_for_two(
@@ -88,10 +88,3 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     (tmp_path / "c.json").write_text(damage)
     with pytest.raises(ModelError, match=r"c\.json"):
         ScoreCalibration.read(tmp_path / "c.json")
-
-
-def test_an_interval_that_holds_one_is_told_from_the_side_of_the_ratio(
-    known: ScoreCalibration,
-) -> None:
-    found = replace(known.evidence(0.3), likelihood_ratio=0.5, low=0.25, high=2.0)
-    assert "2 [0.5, 4] times better with two people" in str(found)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import random
 import subprocess
 import sys
-import tarfile
 import time
 from collections import Counter
 from pathlib import Path
 
-import cv2
 import numpy as np
 import onnx
 import pytest
+from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
 
 from facerec.embedding.extraction import embed_images
@@ -34,16 +32,13 @@ WORKERS = int(os.environ.get("FACEREC_RAY_WORKERS", "8"))
 def faces(folder: Path, shards: int, images: int) -> str:
     """Write WebDataset shards and the tiny network; return the pattern of the shards."""
     onnx.save(tiles(metadata=noted()), folder / "m.onnx")
-    generator = np.random.default_rng(0)
     for number in range(shards):
-        with tarfile.open(folder / f"s-{number}.tar", "w") as archive:
-            for image in range(images):
-                pixels = generator.integers(0, 256, (7, 7, 3), dtype=np.uint8)
-                content = cv2.imencode(".jpg", cv2.resize(pixels, (112, 112)))[1].tobytes()
-                for field, data in (("jpg", content), ("cls", str(image % 9).encode())):
-                    member = tarfile.TarInfo(f"{number}-{image:05d}.{field}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
+        members = []
+        for image in range(images):
+            name = f"{number}-{image:05d}"
+            members += [(f"{name}.jpg", picture(1000 * number + image))]
+            members += [(f"{name}.cls", str(image % 9).encode())]
+        write_tar(folder / f"s-{number}.tar", members)
     return str(folder / f"s-{{0..{shards - 1}}}.tar")
 
 

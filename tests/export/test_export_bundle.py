@@ -15,6 +15,7 @@ import onnx
 import pytest
 from helpers.calibrations import toy_calibration
 from helpers.thin import thinned
+from helpers.toy_files import read_files
 
 import facerec
 from facerec.embedding import TorchModel, load_model, save_model
@@ -142,14 +143,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, tiny_onnx: bytes, result: Verificatio
     monkeypatch.setattr(bundle, "evaluate_bench", evaluated)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 # --- what is in it ------------------------------------------------------------------------------
 
 
@@ -242,7 +235,7 @@ def test_a_second_export_has_the_same_bytes(
     tmp_path: Path, saved: TorchModel, written: BundleReport, options: BundleOptions, bench: Bench
 ) -> None:
     again = export_bundle(saved, tmp_path / "elsewhere", options, benches=[bench])
-    first, second = files(written.path), files(again.path)
+    first, second = read_files(written.path), read_files(again.path)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 
@@ -351,10 +344,10 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
 ) -> None:
     out = tmp_path / "place" / "b"
     export_bundle(saved, out, BundleOptions(triton=True))
-    before = files(out)
+    before = read_files(out)
     with pytest.raises(ExportError, match=r"there already; .* give --force"):
         export_bundle(saved, out)
-    assert files(out) == before
+    assert read_files(out) == before
 
     def fail(*arguments: Any) -> Any:
         raise ExportError("a consumer fails")
@@ -362,9 +355,9 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
     with monkeypatch.context() as patch, pytest.raises(ExportError, match="a consumer fails"):
         patch.setattr(bundle, "check_consumers", fail)
         export_bundle(saved, out, force=True)
-    assert files(out) == before
+    assert read_files(out) == before
     export_bundle(saved, out, force=True)
-    assert not any(name.startswith("triton") for name in files(out))
+    assert not any(name.startswith("triton") for name in read_files(out))
     assert [path.name for path in out.parent.iterdir()] == ["b"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.fake_hub import COMMIT, FakeHub
-from helpers.toy_service import encode
+from helpers.toy_files import encode
 
 from facerec.embedding import hub as names
 from facerec.embedding import load_model

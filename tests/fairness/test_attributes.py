@@ -160,15 +160,6 @@ def test_numbers_are_no_groups_until_they_are_binned(tmp_path: Path) -> None:
     assert len(np.unique(read([f"{i}-{i + 9}" for i in range(0, 200, 10)]).groups["race"])) == 20
 
 
-def test_inferred_labels_need_the_flag_and_bring_a_banner(tmp_path: Path) -> None:
-    lines = [*people("a", 12, "A"), *people("b", 12, "B", source="inferred by FairFace")]
-    path = write(tmp_path / "a.csv", lines)
-    with pytest.raises(DatasetError, match="24 lines have inferred labels"):
-        read_attributes(path, ["race"])
-    found = read_attributes(path, ["race"], allow_inferred=True)
-    assert found.inferred
-
-
 def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(500, 64)).astype(np.float32)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.toy_embeddings import take
+from helpers.toy_faces import Toy, of_all, of_list, pair_list
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from facerec.fairness import norms
 from facerec.fairness.association import cliffs_delta
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import max_over_geomean
-from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, listed_rates
+from facerec.fairness.rates import GroupErrors
 from facerec.fairness.variance_shares import anova
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.kfold import kfold_accuracy
@@ -76,16 +78,11 @@ def compare(
 
 
 def count(faces: People, vectors: NDArray[np.floating], pairs: Pairs | None) -> GroupErrors:
-    groups = [(faces.group, NAMES)]
+    people = Toy(vectors, faces.subject, faces.group, NAMES)
     if pairs is None:
-        (found,) = all_pairs_rates(vectors, faces.subject, groups, targets=TARGETS)
-    else:
-        sides = np.stack([pairs.first, pairs.second])
-        scores = score_pairs(vectors, *sides)
-        listed = ListedPairs("list", scores, sides, pairs.issame, faces.subject)
-        (found,) = listed_rates(listed, groups, targets=TARGETS)
-    assert isinstance(found, GroupErrors), found
-    return found
+        return of_all(people, TARGETS)
+    sides = np.stack([pairs.first, pairs.second])
+    return of_list(people, TARGETS, pair_list(people, sides=sides))
 
 
 def find(found: BaselineComparison, figure: str, groups: tuple[str, ...] = ()) -> Change:
@@ -276,13 +273,9 @@ def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     # The same as if that image had never been there.
     kept = np.arange(72) != lost
 
-    def cut(side: Embeddings) -> Embeddings:
-        return replace(
-            side, vectors=side.vectors[kept], norms=side.norms[kept], ids=faces.ids[kept]
-        )
-
     rest = People(faces.subject[kept], faces.group[kept], faces.ids[kept])
-    again = compare(rest, [RunPair(r.seed, cut(r.baseline), cut(r.treated)) for r in runs])
+    fewer = [RunPair(r.seed, take(r.baseline, kept), take(r.treated, kept)) for r in runs]
+    again = compare(rest, fewer)
     for change in again.changes:
         if not change.figure.startswith("TPR"):
             assert find(found, change.figure, change.groups) == change

@@ -8,47 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plain_rates import error_rates
-from helpers.toy_faces import Toy, toy
+from helpers.toy_faces import TARGETS, Toy, of_all, of_list, pair_list, toy
 from numpy.typing import NDArray
 
 from facerec.fairness.rates import (
     ErrorsAt,
     GroupErrors,
     GroupShare,
-    ListedPairs,
     Thresholds,
     all_pairs_rates,
-    listed_rates,
 )
 from facerec.fairness.rows import rate
 from facerec.statistics.clustered import ClusteredShare, fnmr_interval
 from facerec.statistics.rates import operating_points
-from facerec.verification.evaluation import score_pairs
 
-TARGETS = ("1e-1", "1e-2", "1e-3")
 Count = Callable[..., GroupErrors]
-
-
-def pair_list(faces: Toy) -> ListedPairs:
-    sides = np.stack(faces.pairs)
-    scores = score_pairs(faces.vectors, *sides)
-    same = faces.subject[sides[0]] == faces.subject[sides[1]]
-    return ListedPairs("list", scores, sides, same, faces.subject)
-
-
-def of_list(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
-    groups = [(faces.group, faces.names)]
-    (found,) = listed_rates(pair_list(faces), groups, targets=targets, **options)
-    assert isinstance(found, GroupErrors), found
-    return found
-
-
-def of_all(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
-    groups = [(faces.group, faces.names)]
-    (found,) = all_pairs_rates(faces.vectors, faces.subject, groups, targets=targets, **options)
-    assert isinstance(found, GroupErrors), found
-    return found
 
 
 def both(test: Callable[..., None]) -> Callable[..., None]:
@@ -155,9 +129,9 @@ def test_thresholds_of_other_data(count: Count) -> None:
     (at,) = count(faces, ("1e-2",), thresholds=Thresholds("other.npz", points)).points
     assert (at.point.threshold, at.point.non_mated) == (points[0].threshold, 5000)
     pairs = pair_list(faces)
-    expected = error_rates(pairs.scores[pairs.same], pairs.scores[~pairs.same], at.point.threshold)
-    assert at.fmr[-1].events == expected.false_matches
-    assert at.fnmr[-1].events == expected.false_non_matches
+    accepted = pairs.scores >= np.float64(at.point.threshold)
+    assert at.fmr[-1].events == np.count_nonzero(accepted & ~pairs.same)
+    assert at.fnmr[-1].events == np.count_nonzero(~accepted & pairs.same)
     none = Thresholds("x", operating_points([1.0, 1.0], [np.inf, 0.0], ["0"]))
     (at,) = count(faces, ("0",), thresholds=none).points
     assert (at.fmr[-1].events, at.fnmr[-1].value) == (0, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import tarfile
@@ -10,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 import torch
+from helpers.pair_lists import make_agedb
+from helpers.toy_files import picture, write_tar
+from helpers.toy_onnx import noted, tiles
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, register_backbone
@@ -51,12 +52,6 @@ class Kind(NamedTuple):
     """bytes, text, json, or zip (members are damaged too)."""
 
 
-def picture(number: int, kind: str = ".jpg", side: int = 112) -> bytes:
-    """Encode a small picture, another for each number."""
-    pattern = np.random.default_rng(number).integers(0, 255, (4, 4, 3), dtype=np.uint8)
-    return bytes(cv2.imencode(kind, cv2.resize(pattern, (side, side)))[1])
-
-
 def write(path: Path, *lines: str) -> None:
     """Write lines of text."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,13 +77,12 @@ def read_records(target: Path) -> None:
 def make_tars(root: Path) -> None:
     for number, form in enumerate((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
         folder = "long/" * 30 if number else ""
-        with tarfile.open(root / f"{number}.tar", "w", format=form) as archive:
-            for i in range(4):
-                label = json.dumps({"label": f"person {i // 2}"}).encode()
-                for suffix, content in ((".jpg", picture(i, side=16)), (".json", label)):
-                    info = tarfile.TarInfo(f"{folder}é{i}{suffix}")
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
+        members = []
+        for i in range(4):
+            label = json.dumps({"label": f"person {i // 2}"}).encode()
+            for suffix, content in ((".jpg", picture(i, 16, 16)), (".json", label)):
+                members.append((f"{folder}é{i}{suffix}", content))
+        write_tar(root / f"{number}.tar", members, form)
         TarImages(root / f"{number}.tar")  # keeps an index beside it
 
 
@@ -100,7 +94,7 @@ def read_tar(target: Path) -> None:
 
 
 def make_packs(root: Path) -> None:
-    images = [picture(i % 5, ".jpg" if i % 2 else ".png", 16) for i in range(8)]
+    images = [picture(i % 5, 16, 16, ".jpg" if i % 2 else ".png") for i in range(8)]
     issame = [True, False, True, False]
     write_pack(root / "own.npz", images, issame)
     arrays = [np.frombuffer(image, np.uint8) for image in images]
@@ -152,20 +146,6 @@ def make_texts(root: Path) -> None:
     write(root / "flat" / "commas.csv", "a,b,label", *(f'"{p}, x.jpg",{p}.jpg,0' for p in people))
 
 
-def make_mat(root: Path) -> None:
-    from scipy.io import savemat
-
-    names = np.empty((2, 3), dtype=object)
-    for i in range(3):
-        names[0, i] = {"name": f"{i}_Ann_20_f", "age": 30.0}
-        names[1, i] = {"name": f"{i}_Bob_30_m", "age": 60.0}
-    splits = np.empty((2, 1), dtype=object)
-    for k in range(2):
-        splits[k, 0] = {"pairs": names, "labels": np.array([[1, -1, -1]], dtype=np.int16)}
-    savemat(root / "plain.mat", {"splits": splits})
-    savemat(root / "packed.mat", {"splits": splits}, do_compression=True)
-
-
 class Tiny(nn.Module):
     """The smallest thing with what a backbone has."""
 
@@ -204,28 +184,21 @@ def read_recipe(target: Path) -> None:
     from_dict(Recipe, tree, str(target))
 
 
-def make_onnx(root: Path) -> None:
-    from onnx import TensorProto, helper, numpy_helper
+def make_mat(root: Path) -> None:
+    pairs = [(f"{i}_Ann_20_f", f"{i}_Bob_30_m", -1 if i else 1) for i in range(3)]
+    make_agedb(root / "plain.mat", [pairs, pairs])
+    make_agedb(root / "packed.mat", [pairs, pairs], do_compression=True)
 
-    weight = numpy_helper.from_array(np.ones((2, 147), np.float32), "weight")
-    nodes = [
-        helper.make_node("AveragePool", ["data"], ["a"], kernel_shape=[16, 16], strides=[16, 16]),
-        helper.make_node("Flatten", ["a"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "weight"], ["embedding"], name="gemm", transB=1),
-    ]
-    data = helper.make_tensor_value_info("data", TensorProto.FLOAT, ["batch", 3, 112, 112])
-    embedding = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", 2])
-    graph = helper.make_graph(nodes, "tiles", [data], [embedding], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    note = {"format": 1, "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 127.5}}
-    helper.set_model_props(model, {"facerec": json.dumps(note), "author": "somebody"})
+
+def make_onnx(root: Path) -> None:
+    model = tiles(metadata={**noted(), "author": "somebody"})
     (root / "noted.onnx").write_bytes(model.SerializeToString())
 
 
 def make_images(root: Path) -> None:
     for side in (16, 112):
         for kind in (".jpg", ".png", ".webp", ".bmp", ".tiff"):
-            (root / f"{side}{kind}").write_bytes(picture(1, kind, side))
+            (root / f"{side}{kind}").write_bytes(picture(1, side, side, kind))
 
 
 def read_image(target: Path) -> None:

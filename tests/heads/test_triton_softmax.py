@@ -70,17 +70,47 @@ def test_loss_figures_and_gradients_equal_those_of_torch(
 def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
     tmp_path: Path, capability: str, operands: str, instruction: str
 ) -> None:
-    """Two programs share a multiprocessor of an H100 if they take half of 228 KB or less each."""
-    kernels = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
+    """Two programs share a multiprocessor of an H100 if each takes half of it or less."""
+    shapes = run("triton_compiled.py", capability, operands, TRITON_CACHE_DIR=str(tmp_path))
     products = {"forward", "slopes", "center_gradient", "query_gradient"}
-    assert kernels.keys() == products | {"normalize_centers", "merge"}
-    for name, used in kernels.items():
-        assert used["spilled"] == 0, name
-        assert used["shared"] <= 100 * 1024, name
-        assert (used[instruction] > 0) == (name in products), name
+    assert shapes[0].keys() == products | {"normalize_centers", "merge"}
+    for number, kernels in enumerate(shapes):
+        for name, used in kernels.items():  # compiled once, if shapes share its blocks
+            assert used["spilled"] == 0, name
+            assert used["shared"] <= 100 * 1024, name
+            assert (used[instruction] > 0) == (name in products), name
+            if (capability, operands) == ("90", "bf16") and number >= 2:
+                assert used["registers"] * used["warps"] * 32 <= 65_536 / 2, name
+
+
+def test_a_launch_is_the_one_that_triton_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By addresses, types, and integers, on a card that is not there."""
+    from triton.runtime import driver
+    from triton_compiled import launched
+
+    monkeypatch.setattr(driver, "_active", None)  # as it is again afterwards
+    assert all(launched())
 
 
 # --- the choice ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("torch_ms", "triton_ms", "chosen"),
+    [(2.0, [3, 4, 5, 6], ("torch", 0)), (2.0, [3, 4, 1, 1.5], ("triton", 2))],
+)
+def test_the_fastest_form_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, torch_ms: float, triton_ms: list[float], chosen: Any
+) -> None:
+    def milliseconds(kernel: str, shape: int, *sizes: Any) -> float:
+        assert sizes == (32, 8, 20, True, torch.device("cpu"))
+        return torch_ms if kernel == "torch" else triton_ms[shape]
+
+    monkeypatch.setattr(choice, "obstacle", lambda *_: None)
+    monkeypatch.setattr(choice, "milliseconds", milliseconds)
+    weight = torch.zeros(20, 8)
+    assert choice.choose_kernel("auto", ArcFace(), weight, 32, reduced=True) == chosen
+    assert choice.choose_kernel("triton", ArcFace(), weight, 32, reduced=True) == ("triton", 0)
 
 
 CUDA = torch.device("cuda")

@@ -12,16 +12,20 @@ from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
 
 
-@cache
-def toy_ratio() -> LikelihoodRatio:
-    """Return the likelihood ratio of 60 people with three images each."""
-    generator = np.random.default_rng(0)
-    who = np.repeat(np.arange(60), 3)
-    vectors = generator.standard_normal((60, 12))[who] + 0.6 * generator.standard_normal((180, 12))
+def people(seed: int, number: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the scores of all pairs of three images each, and who is on either side."""
+    generator = np.random.default_rng(seed)
+    who = np.repeat(np.arange(number), 3)
+    vectors = generator.standard_normal((number, 12))[who]
+    vectors += 0.6 * generator.standard_normal((who.size, 12))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     first, second = np.triu_indices(who.size, 1)
-    scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
-    return LikelihoodRatio.fit(ScoreCounts.of_pairs(scores, who[first], who[second]))
+    return np.einsum("nd,nd->n", vectors[first], vectors[second]), who[first], who[second]
+
+
+@cache
+def toy_ratio() -> LikelihoodRatio:
+    return LikelihoodRatio.fit(ScoreCounts.of_pairs(*people(0, 60)))
 
 
 def toy_calibration(model: Mapping[str, Any], flip: bool = True) -> ScoreCalibration:

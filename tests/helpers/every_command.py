@@ -7,7 +7,6 @@ Without names, every command and then the service; with names, these alone.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import re
@@ -184,10 +183,7 @@ def run(name: str) -> None:
 
 
 def main_job(folder: Path) -> None:
-    """Do in a folder what takes seconds: every command, without those that train several times.
-
-    What a command prints is left in ``NAME.txt``.
-    """
+    """Do in a folder what takes seconds: every command, without those that train several times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("COLUMNS", "160")
@@ -198,8 +194,7 @@ def main_job(folder: Path) -> None:
         prepare()
         for name in LINES:
             if name not in ("compare", "demo"):
-                with Path(f"{name}.txt").open("w") as printed, contextlib.redirect_stdout(printed):
-                    run(name)
+                run(name)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scipy.io import savemat
 
 from facerec.verification.bench import Bench
 from helpers.toy_packs import jpeg
@@ -55,3 +56,17 @@ def make_cfp(root: Path, level: Callable[[int], str] = lambda person: "") -> dic
             write(folder / "same.txt", f"{first},{first + 1}\r\n{first + 2},{first + 3}\r\n")
             write(folder / "diff.txt", f"{first},{first + 2}\n")
     return contents
+
+
+def make_agedb(path: Path, folds: list[list[tuple[str, str, int]]], **how: bool) -> Path:
+    """Write the official structure: cells of structures of cells of structures."""
+    splits = np.empty((len(folds), 1), dtype=object)
+    for k, pairs in enumerate(folds):
+        names = np.empty((2, len(pairs)), dtype=object)
+        for i, (first, second, _) in enumerate(pairs):
+            names[0, i] = {"name": first, "age": 30.0}
+            names[1, i] = {"name": second, "age": 60.0}
+        labels = np.array([[label for *_, label in pairs]], dtype=np.int16)
+        splits[k, 0] = {"pairs": names, "labels": labels}
+    savemat(path, {"splits": splits}, **how)
+    return path

@@ -1,40 +1,14 @@
-"""Error rates and searches computed the plain way, to compare with."""
+"""Figures of scores, and searches computed the plain way, to compare with."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from facerec.statistics.curves import StepEqualErrorRate
 from facerec.statistics.identification import Searches
 from facerec.statistics.rates import sort_scores
-
-
-class Errors(NamedTuple):
-    """Errors at a threshold; scores that are NaN are failures to acquire."""
-
-    false_matches: int
-    non_mated: int
-    false_non_matches: int
-    mated: int
-    failures: int
-
-    @property
-    def fmr(self) -> float:
-        return self.false_matches / self.non_mated
-
-    @property
-    def fnmr(self) -> float:
-        return self.false_non_matches / self.mated
-
-
-def error_rates(mated: Any, non_mated: Any, threshold: float) -> Errors:
-    mated, non_mated = np.asarray(mated), np.asarray(non_mated)
-    there = [int((~np.isnan(side)).sum()) for side in (non_mated, mated)]
-    failures = mated.size + non_mated.size - sum(there)
-    matches, misses = int((non_mated >= threshold).sum()), int((mated < threshold).sum())
-    return Errors(matches, there[0], misses, there[1], failures)
 
 
 def auc(mated: Any, non_mated: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,3 +37,18 @@ def same(first: Embeddings, second: Embeddings) -> bool:
     assert first.vectors.dtype == second.vectors.dtype == np.float32
     assert (first.flip, first.failures) == (second.flip, second.failures)
     return dict(first.note) == dict(second.note)
+
+
+def take(embeddings: Embeddings, rows: Any) -> Embeddings:
+    """Return some rows, in any order, as embeddings of their own."""
+    assert embeddings.ids is not None
+    places = np.arange(len(embeddings.vectors))[rows].tolist()
+    reasons = embeddings.failures
+    return replace(
+        embeddings,
+        vectors=embeddings.vectors[rows],
+        norms=embeddings.norms[rows],
+        ids=embeddings.ids[rows],
+        subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
+        failures={place: reasons[row] for place, row in enumerate(places) if row in reasons},
+    )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, listed_rates
+from facerec.verification.evaluation import score_pairs
+
+TARGETS = ("1e-1", "1e-2", "1e-3")
 
 
 @dataclass(frozen=True)
@@ -49,3 +55,29 @@ def toy(
     order = generator.permutation(subject.size)
     vectors = (signs * norms[:, None])[order].astype(np.float32)
     return Toy(vectors, subject[order], of_person[subject][order], names)
+
+
+def pair_list(faces: Toy, scores: Any = None, sides: Any = None) -> ListedPairs:
+    """List pairs of images, all of them unless given, by their cosines unless scores are given."""
+    sides = np.stack(faces.pairs) if sides is None else sides
+    scores = score_pairs(faces.vectors, *sides) if scores is None else scores
+    same = faces.subject[sides[0]] == faces.subject[sides[1]]
+    return ListedPairs("list", scores, sides, same, faces.subject)
+
+
+def of_list(
+    faces: Toy, targets: tuple[str, ...] = TARGETS, pairs: ListedPairs | None = None, **options: Any
+) -> GroupErrors:
+    """Count the errors of the groups over a list of pairs."""
+    groups = [(faces.group, faces.names)]
+    (found,) = listed_rates(pairs or pair_list(faces), groups, targets=targets, **options)
+    assert isinstance(found, GroupErrors), found
+    return found
+
+
+def of_all(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
+    """Count the errors of the groups over all pairs of images."""
+    groups = [(faces.group, faces.names)]
+    (found,) = all_pairs_rates(faces.vectors, faces.subject, groups, targets=targets, **options)
+    assert isinstance(found, GroupErrors), found
+    return found

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from facerec.backbones import Preprocessing
-from facerec.embedding.onnx_file import METADATA_KEY
+from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx
 
 WEIGHT = np.random.default_rng(3).normal(size=(8, 147))
 """The embedding is this matrix times the means of 16×16 tiles."""
@@ -81,6 +81,5 @@ def expected(images: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     return means.reshape(len(x), -1) @ WEIGHT.T
 
 
-def faces(count: int, seed: int = 0, side: int = 112) -> np.ndarray:
-    """Return noise in the shape of faces."""
-    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+def parsed(model: onnx.ModelProto) -> OnnxFile:
+    return parse_onnx(model.SerializeToString(), "x.onnx")

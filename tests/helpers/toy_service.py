@@ -60,10 +60,6 @@ def faces(count: int, seed: int = 0, size: tuple[int, int] = (112, 112)) -> np.n
     return np.stack([cv2.resize(image, size[::-1]) for image in coarse])
 
 
-def encode(image: np.ndarray, suffix: str = ".png") -> bytes:
-    return cv2.imencode(suffix, image[:, :, ::-1])[1].tobytes()
-
-
 def form(
     *images: bytes, field: str = "images", subject: str | bytes | None = None
 ) -> list[tuple[str, tuple[str | None, bytes]]]:

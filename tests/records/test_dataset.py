@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import pickle
-import tarfile
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toy_files import picture, write_files
+from helpers.toy_files import picture, write_files, write_tar
 
 from facerec.errors import DatasetError, ImageError
 from facerec.records.augment import Augmentation
@@ -195,15 +193,11 @@ def test_lists_name_people_and_images_in_any_form(tmp_path: Path, kind: str, for
     if kind == "folder":
         write_files(tmp_path / "set", {name: data for _, name, data in images})
     if kind == "tar":
-        (tmp_path / "set").mkdir()
-        with tarfile.open(tmp_path / "set" / "s.tar", "w") as archive:
-            for number, (label, name, data) in enumerate(images):
-                label_form = ("NFC", "NFD")[number % 2]
-                text = unicodedata.normalize(label_form, ACCENTED[label]).encode()
-                for suffix, content in (("jpg", data), ("cls", text)):
-                    info = tarfile.TarInfo(f"{name.removesuffix('.jpg')}.{suffix}")
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
+        members = []
+        for number, (label, name, data) in enumerate(images):
+            text = unicodedata.normalize(("NFC", "NFD")[number % 2], ACCENTED[label]).encode()
+            members += [(name, data), (name.replace(".jpg", ".cls"), text)]
+        write_tar(tmp_path / "set" / "s.tar", members)
     whole = open_dataset(Data(tmp_path / "set"), seed=0)
     assert whole.num_classes == CLASSES and whole.class_names is not None
     assert {"José", "Zoë"} < set(whole.class_names)

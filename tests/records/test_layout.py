@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.toy_files import read_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -223,23 +224,19 @@ def test_a_sparse_pack_beyond_float32(tmp_path):
 ITEMS = [(2, "b/1.jpg", b"\xff\xd8one"), (2, "b/2.jpg", b"\xff\xd8two"), (0, "a/1.jpg", MAGIC)]
 
 
-def snapshot(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
 def test_writing_insightface(tmp_path):
     summary = write_image_records(tmp_path / "train", iter(ITEMS), image_size=(112, 96))
     assert summary == 3
-    assert sorted(snapshot(tmp_path)) == ["property", "train.idx", "train.lst", "train.rec"]
+    assert sorted(read_files(tmp_path)) == ["property", "train.idx", "train.lst", "train.rec"]
     assert (tmp_path / "property").read_text() == "3,112,96\n"
     assert (tmp_path / "train.lst").read_text() == "1\t2\tb/1.jpg\n2\t2\tb/2.jpg\n3\t0\ta/1.jpg\n"
     records = RecordImages(tmp_path)
     assert (records.layout, records.num_classes) == ("insightface", 3)
     assert [records.sample(i) for i in range(3)] == [(data, label) for label, _, data in ITEMS]
     assert [records.read(i).id for i in range(3)] == records.keys.tolist() == [1, 2, 3]
-    first = snapshot(tmp_path)
+    first = read_files(tmp_path)
     write_image_records(tmp_path / "train", ITEMS, image_size=(112, 96))
-    assert snapshot(tmp_path) == first
+    assert read_files(tmp_path) == first
 
 
 def test_too_many_keys_for_float32(tmp_path, monkeypatch):
@@ -264,4 +261,4 @@ def test_what_the_writer_refuses(tmp_path, items, words):
     (tmp_path / "property").write_text("old")
     with pytest.raises(RecordError, match=rf"train\.rec.*{words}"):
         write_image_records(tmp_path / "train", items, num_classes=9)
-    assert snapshot(tmp_path) == {"property": b"old"}
+    assert read_files(tmp_path) == {"property": b"old"}

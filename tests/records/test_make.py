@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.toy_files import picture, write_files
+from helpers.toy_files import picture, read_files, write_files
 
 from facerec.commands.make_records import main
 from facerec.errors import DatasetError
@@ -20,15 +20,6 @@ from facerec.records.make import apply_proposals, export_folder, make_records
 from facerec.records.proposals import Proposal, combine, read_proposals, write_proposals
 from facerec.records.recordio import RecordFile, read_index
 from facerec.records.training_set import Data, open_dataset
-
-
-def read_folder(root: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
-
 
 FACES = {
     **{f"person {c}/{n}.jpg": picture(10 * c + n) for c in range(12) for n in range(c % 4 + 1)},
@@ -69,7 +60,7 @@ def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "back"
     summary = export_folder(made, out)
     assert (summary.images, summary.subjects, len(summary.skipped)) == (len(FACES), 14, 0)
-    assert read_folder(out) == FACES
+    assert read_files(out) == FACES
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
     modes = {path.stat().st_mode & 0o777 for path in (out, *out.rglob("*"))}
     assert modes == {0o700, 0o600}
@@ -104,7 +95,7 @@ def test_other_formats_are_stored_as_png_of_the_same_pixels(tmp_path: Path) -> N
         np.testing.assert_array_equal(decode_image(stored, "x"), decode_image(data, "x"))
     export_folder(tmp_path / "out", tmp_path / "back")
     endings = {"b/0.webp": "b/0.webp.jpg"}
-    assert sorted(read_folder(tmp_path / "back")) == sorted(
+    assert sorted(read_files(tmp_path / "back")) == sorted(
         endings.get(name, f"{name}.png") for name in files
     )
 
@@ -147,7 +138,7 @@ def test_names_from_the_list(
 ) -> None:
     export_folder(pack(tmp_path / "pack", names), tmp_path / "out")
     found = {name: picture(i) for i, name in enumerate(files)}
-    assert read_folder(tmp_path / "out") == found
+    assert read_files(tmp_path / "out") == found
 
 
 def test_unsafe_names_are_refused(tmp_path: Path) -> None:
@@ -182,11 +173,11 @@ def test_the_commands_go_round(tmp_path: Path) -> None:
     status, output, errors = run(records, "--unpack", "--out", back)
     assert status == 0, errors
     assert "2 images of 2 subjects" in output
-    assert read_folder(back) == read_folder(folder)
-    before = read_folder(records)
+    assert read_files(back) == read_files(folder)
+    before = read_files(records)
     status, _, errors = run(folder / "..", "--out", records)
     assert status == 2 and "holds a train.rec already" in errors and "--force" in errors
-    assert read_folder(records) == before
+    assert read_files(records) == before
     assert run(folder, "--out", records, "--force")[0] == 0
 
 
@@ -198,7 +189,7 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
     old = write_files(tmp_path / "old", {"x/1.jpg": picture(5), "y/1.jpg": picture(6)})
     new = write_files(tmp_path / "new", {f"{c}/1.jpg": picture(ord(c)) for c in "abc"})
     make_records(new, tmp_path / "whole")
-    whole = read_folder(tmp_path / "whole")
+    whole = read_files(tmp_path / "whole")
     move, done, limit = Path.replace, 0, 0
 
     def stopped(self: Path, target: Path) -> Path:
@@ -220,7 +211,7 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
         assert done == limit and not (out / "train.rec").exists()
         status, _, errors = run(new, "--out", out)
         assert status == 0, errors
-        assert read_folder(out) == whole
+        assert read_files(out) == whole
 
 
 @pytest.mark.parametrize(

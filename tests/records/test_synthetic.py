@@ -8,8 +8,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pandas as pd
 import pytest
+from helpers.toy_files import read_files, read_table
 
 from facerec.records import RecordImages, decode_image, read_pack
 from facerec.records.faces import YAWS, DrawnFace, draw_circumstances
@@ -40,19 +40,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 @pytest.mark.integration
 def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     write_synthetic(tmp_path, SMALL, 2, lambda *now: seen.append(now))
-    assert contents(tmp_path) == contents(small)
+    assert read_files(tmp_path) == read_files(small)
     assert seen[-1] == ("drawing faces", SMALL.total_images, SMALL.total_images)
 
 
@@ -60,8 +52,8 @@ def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path
 def test_packs_hold_balanced_folds_of_pairs_that_are_what_the_labels_say(
     small: Path, name: str
 ) -> None:
-    known = {row["image_id"]: row for row in table(small / "attributes.csv")}
-    rows = table(small / f"{name}_images.csv")
+    known = {row["image_id"]: row for row in read_table(small / "attributes.csv")}
+    rows = read_table(small / f"{name}_images.csv")
     assert [int(row["index"]) for row in rows] == list(range(len(rows)))
     pack = read_pack(small / f"{name}.bin")
     half = SMALL.pairs_per_fold // 2
@@ -84,7 +76,7 @@ def test_packs_hold_balanced_folds_of_pairs_that_are_what_the_labels_say(
 
 
 def test_attributes_cover_every_image_once_and_people_meet_nowhere(small: Path) -> None:
-    rows = table(small / "attributes.csv")
+    rows = read_table(small / "attributes.csv")
     assert len(rows) == len({row["image_id"] for row in rows}) == SMALL.total_images
     places = {
         (row["subject_id"], row["set"], row["fold"], row["group"], row["control"]) for row in rows
@@ -106,9 +98,9 @@ def test_a_coin_decides_the_control_and_groups_are_equal() -> None:
 
 
 def test_planted_quality_lowers_contrast_and_sharpness(small: Path) -> None:
-    known = {row["image_id"]: row["group"] for row in table(small / "attributes.csv")}
+    known = {row["image_id"]: row["group"] for row in read_table(small / "attributes.csv")}
     pack, found = read_pack(small / "lfw.bin"), defaultdict(list)
-    for index, row in enumerate(table(small / "lfw_images.csv")):
+    for index, row in enumerate(read_table(small / "lfw_images.csv")):
         image = decode_image(pack.encoded(index), "").mean(axis=-1)
         sharpness = np.abs(cv2.Laplacian(image, cv2.CV_64F)).mean()
         found[known[row["image_id"]]].append((image.std(), sharpness))

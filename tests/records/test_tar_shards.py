@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers.toy_files import picture
+from helpers.toy_files import picture, write_tar
 
 from facerec.commands.sources import open_set
 from facerec.errors import DatasetError
@@ -20,25 +19,15 @@ from facerec.records.training_set import Data, Part, open_dataset
 Members = Sequence[tuple[str, bytes]]
 
 
-def write(path: Path, members: Members, form: int = tarfile.USTAR_FORMAT) -> Path:
-    path.parent.mkdir(exist_ok=True, parents=True)
-    with tarfile.open(path, "w", format=form) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
 def sample(key: str, seed: int, label: object, field: str = "cls") -> list[tuple[str, bytes]]:
     return [(f"{key}.{field}", str(label).encode()), (f"{key}.jpg", picture(seed))]
 
 
 def shards(folder: Path) -> Path:
     """Two shards of people 2, 0, 2 and 1; in the second the members are not in their order."""
-    write(folder / "s-000.tar", [*sample("a/0.0", 0, 2), *sample("a/1", 1, 0)])
+    write_tar(folder / "s-000.tar", [*sample("a/0.0", 0, 2), *sample("a/1", 1, 0)])
     first, second = sample("b/2", 2, 2), sample("b/3", 3, "1\n")
-    write(folder / "s-001.tar", [first[1], second[1], second[0], first[0]])
+    write_tar(folder / "s-001.tar", [first[1], second[1], second[0], first[0]])
     return folder
 
 
@@ -87,7 +76,7 @@ def test_labels_are_numbers_or_names(
     names: list[str] | None,
 ) -> None:
     content = [*sample("a", 0, members[1], members[0]), *sample("b", 1, labels[1], labels[0])]
-    dataset = TarImages(write(tmp_path / "t.tar", content))
+    dataset = TarImages(write_tar(tmp_path / "t.tar", content))
     assert dataset.class_names == names
     wanted = [7, 3] if names is None else [1, 0] if "ben" in names else [0, 1]
     assert dataset.labels.tolist() == wanted
@@ -95,10 +84,10 @@ def test_labels_are_numbers_or_names(
 
 
 def test_a_changed_shard_is_indexed_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.tar", sample("a", 0, 0))
+    path = write_tar(tmp_path / "t.tar", sample("a", 0, 0))
     dataset = TarImages(path)
     before = dataset.names_sha256()
-    write(path, [*sample("b", 1, 0), *sample("c", 2, 1)])
+    write_tar(path, [*sample("b", 1, 0), *sample("c", 2, 1)])
     again = TarImages(path)
     assert again.ids.tolist() == ["b", "c"] and again.names_sha256() != before
     for damage in (b"", b"PK", (tmp_path / ("t.tar" + INDEX)).read_bytes()[:-40]):
@@ -109,7 +98,7 @@ def test_a_changed_shard_is_indexed_again(tmp_path: Path) -> None:
 def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     extra = [("__info__.json", b"{}"), ("README", b"x"), ("a.seg.png", b"x"), ("a.npy", b"x")]
     extra += [("a.txt", b"a face"), ("a.json", b"{}"), ("._a.jpg", b"x"), ("__MACOSX/a.jpg", b"x")]
-    path = write(tmp_path / "t.tar", [*extra, *sample("a", 0, 0)])
+    path = write_tar(tmp_path / "t.tar", [*extra, *sample("a", 0, 0)])
     with tarfile.open(path, "a") as archive:
         folder = tarfile.TarInfo("dir")
         folder.type = tarfile.DIRTYPE
@@ -150,7 +139,7 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
 )
 def test_bad_samples_are_named(tmp_path: Path, members: Members, tokens: Sequence[str]) -> None:
     with pytest.raises(DatasetError) as found:
-        TarImages(write(tmp_path / "t.tar", members))
+        TarImages(write_tar(tmp_path / "t.tar", members))
     assert "t.tar" in str(found.value) or len(tokens) == 1
     for token in tokens:
         assert token in str(found.value), (token, str(found.value))
@@ -158,7 +147,7 @@ def test_bad_samples_are_named(tmp_path: Path, members: Members, tokens: Sequenc
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
-    whole = write(tmp_path / "w.tar", [*sample("a", 0, 0), *sample("b", 1, 1)]).read_bytes()
+    whole = write_tar(tmp_path / "w.tar", [*sample("a", 0, 0), *sample("b", 1, 1)]).read_bytes()
     end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
     path = tmp_path / "t.tar"
     for size in [*range(0, end, 512), *range(100, end, 1017)]:
@@ -178,7 +167,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_plain_tar_is_refused(tmp_path: Path, change: object, token: str) -> None:
-    whole = write(tmp_path / "w.tar", [("a.cls", b"0"), ("a.jpg", picture(0))]).read_bytes()
+    whole = write_tar(tmp_path / "w.tar", [("a.cls", b"0"), ("a.jpg", picture(0))]).read_bytes()
     (tmp_path / "t.tar").write_bytes(change(whole))  # type: ignore[operator]
     with pytest.raises(DatasetError, match=token):
         TarImages(tmp_path / "t.tar")
@@ -186,7 +175,7 @@ def test_what_is_no_plain_tar_is_refused(tmp_path: Path, change: object, token: 
 
 def test_images_without_labels(tmp_path: Path) -> None:
     folder = tmp_path / "some"
-    write(folder / "t.tar", [*sample("a", 0, "anna"), ("b.jpg", picture(1))])
+    write_tar(folder / "t.tar", [*sample("a", 0, "anna"), ("b.jpg", picture(1))])
     skipping = open_dataset(Data(folder, on_error="skip"), 0)
     assert skipping.labels.tolist() == [0, -1] and skipping.notes and not skipping.has_unlabelled
     with pytest.raises(DatasetError, match="sample b"):
@@ -196,7 +185,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
     assert images.labels.tolist() == [0, -1] and images.encoded(1) == picture(1)
     with pytest.raises(DatasetError, match=r"t\.tar, sample b: it has no label.*1 of 2"):
         open_dataset(Data(folder), 0)
-    bare = write(tmp_path / "none" / "t.tar", [("b.jpg", picture(1))]).parent
+    bare = write_tar(tmp_path / "none" / "t.tar", [("b.jpg", picture(1))]).parent
     with pytest.raises(DatasetError, match="1 of 1"):
         open_dataset(Data(bare, on_error="skip"), 0)
     joined = open_dataset(

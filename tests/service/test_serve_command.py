@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_files import encode
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.serve import main
 from facerec.embedding import save_model
 from facerec.embedding.recognizer import load as load_recognizer
-from tests.helpers.toy_service import encode, faces, form
+from tests.helpers.toy_service import faces, form
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import http.client
 import re
 import socket
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,6 @@ from tests.helpers.toy_service import (
     Patches,
     connect,
     counts,
-    encode,
     faces,
     form,
     requests,
@@ -124,12 +123,6 @@ def test_sixty_four_clients_get_each_their_own_answer(serve: Any, model: Patches
 
 PART = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
-
-
-def png_header(width: int, height: int) -> bytes:
-    """Return the beginning of a PNG that claims a size."""
-    head = FACE[12:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + FACE[24:29]
-    return FACE[:12] + head + zlib.crc32(head).to_bytes(4, "big") + FACE[33:]
 
 
 @pytest.mark.parametrize(

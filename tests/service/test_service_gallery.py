@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.toy_files import encode
 
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, FacerecError
 from facerec.galleries import Gallery
 from facerec.service.limits import Access
-from tests.helpers.toy_service import Patches, encode, faces, form
+from tests.helpers.toy_service import Patches, faces, form
 
 
 def images(*seeds: int, subject: str | bytes | None = None) -> Any:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.calibrations import people
 from scipy.optimize import brentq
 from scipy.special import expit
 
@@ -16,18 +17,6 @@ from facerec.statistics.calibration_checks import (
     shift,
     shift_p_value,
 )
-
-
-def people(seed: int, number: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the scores of all pairs of images, and who is on either side."""
-    generator = np.random.default_rng(seed)
-    who = np.repeat(np.arange(number), 3)
-    vectors = generator.standard_normal((number, 12))[who] + 0.6 * generator.standard_normal(
-        (who.size, 12)
-    )
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    first, second = np.triu_indices(who.size, 1)
-    return np.einsum("nd,nd->n", vectors[first], vectors[second]), who[first], who[second]
 
 
 def test_a_shift_is_the_intercept_that_makes_single_comparisons_likeliest() -> None:

@@ -76,14 +76,6 @@ def test_one_entry_is_verification() -> None:
         assert repr(tpir_at_fpir(searches, target)) == repr(tpr_at_fpr(mated, others, target))
 
 
-def test_ties_count_against_the_mate() -> None:
-    searches = search([[0.5, 0.5, 0.4]], ["a"], ["a", "b", "c"])
-    assert searches.rank.tolist() == [2]
-    assert cmc(searches, 3).tolist() == [0, 1, 1]
-    # Twins of the mate take no place in the list.
-    assert search([[0.5, 0.5, 0.4]], ["a"], ["a", "a", "c"]).rank.tolist() == [1]
-
-
 @few
 @given(matrices())
 def test_cmc_counts_ranks(data: tuple[np.ndarray, list[str], list[str]]) -> None:

@@ -17,7 +17,3 @@ def test_holm(p: list[float]) -> None:
     for place, i in enumerate(order):
         largest = max(largest, min(1.0, p[i] * (len(p) - place)))
         assert found[i] == pytest.approx(largest)
-
-
-def test_holm_example() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])

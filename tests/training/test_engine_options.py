@@ -36,6 +36,7 @@ from facerec.training import (
     Head,
     RMSprop,
 )
+from facerec.training.compile_settings import SETTINGS
 from facerec.training.network import FromPixels
 
 SAMPLED = Head(sample_rate=0.5)
@@ -109,8 +110,27 @@ def test_recomputed_activations_change_nothing(many: Path) -> None:
     assert_same(weights(kept), weights(again))
 
 
-@pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t"])
-def test_backbones_keep_less_when_they_recompute(name: str) -> None:
+@pytest.mark.integration
+def test_compiled_steps_that_recompute_equal_plain_ones(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, "default", {"backend": "aot_eager"})
+    plain = trained(narrow_recipe(many, accumulation=2, ema=0.9), steps=2)
+    changes = {"accumulation": 2, "ema": 0.9, "compile": True, "recompute": True}
+    again = trained(narrow_recipe(many, **changes), steps=2)
+    assert again.learner.compiled
+    assert_same(weights(plain), weights(again))
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, None) for name in ("iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t")),
+        # The graphs that are compiled, whose operations run as they are.
+        pytest.param("iresnet18", "aot_eager_decomp_partition", marks=pytest.mark.integration),
+    ],
+)
+def test_backbones_keep_less_when_they_recompute(name: str, backend: str | None) -> None:
     def kept(recompute: bool) -> tuple[int, list[torch.Tensor]]:
         backbone = create_backbone(name, width=0.125, embedding_size=8, seed=0)
         if recompute:
@@ -121,10 +141,11 @@ def test_backbones_keep_less_when_they_recompute(name: str) -> None:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
+        network: Any = torch.compile(backbone, backend=backend) if backend else backbone
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(2, 3, 112, 112, generator=generator)
         with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-            loss = backbone(images).square().sum()
+            loss = network(images).square().sum()
         loss.backward()
         found = [p.grad for p in backbone.parameters() if p.grad is not None]
         return sum(storages.values()), [*found, *backbone.buffers()]

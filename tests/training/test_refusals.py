@@ -28,7 +28,6 @@ TEACHER = Distillation(Path("gone.onnx"))
         ({"margin": None}, "nothing to learn"),
         ({"terms": (("nix", 1.0),)}, "no term 'nix'"),
         ({"head": {"sample_rate": 0.0}}, "Head.sample_rate"),
-        ({"recompute": True, "compile": True}, "recompute and compile"),
         ({"recompute": True}, "blocks"),
         ({"batch_size": 12, "accumulation": 5}, "does not divide among"),
         ({"batch_size": 1000}, "fewer than one batch"),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import io
 import json
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.html_page import Page
+from helpers.toy_files import read_files, read_table
 from helpers.toy_results import make_result
 from rich.console import Console
 
@@ -27,21 +27,8 @@ def read(folder: Path) -> Page:
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
-def table(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def words(text: str) -> str:
     return " ".join(text.split())
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +94,16 @@ def test_json_holds_all_results_and_is_strict(
     for name, result in results.items():
         assert figures["results"][name] == json.loads(json.dumps(result.to_json()))
     assert figures["comparisons"][0]["differences"][0]["figure"] == "accuracy"
-    assert set(figures["files"]) == set(files(report))
+    assert set(figures["files"]) == set(read_files(report))
 
 
 def test_the_table_of_figures_is_what_terminal_and_page_show(
     report: Path, results: dict[str, VerificationResult]
 ) -> None:
-    rows = {(row["bench"], row["figure"], row["target"]): row for row in table(report, "figures")}
+    rows = {
+        (row["bench"], row["figure"], row["target"]): row
+        for row in read_table(report / "figures.csv")
+    }
     for name, result in results.items():
         for found in result.points:
             row = rows[name, "TPR@FPR", found.point.target]
@@ -151,7 +141,7 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
 def test_pairs_that_err_most_and_those_without_a_score(
     report: Path, results: dict[str, VerificationResult]
 ) -> None:
-    rows = table(report, "pairs")
+    rows = read_table(report / "pairs.csv")
     for name, result in results.items():
         for kind, same in (("lowest mated", True), ("highest non-mated", False)):
             pairs = [
@@ -180,7 +170,9 @@ def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
     write_report(tmp_path / "r", {"odd": result})
     text = (tmp_path / "r" / "report.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
-    rows_ = {(row["figure"], row["target"]): row for row in table(tmp_path / "r", "figures")}
+    rows_ = {
+        (row["figure"], row["target"]): row for row in read_table(tmp_path / "r" / "figures.csv")
+    }
     assert float(rows_["threshold", "1"]["value"]) == -np.inf
     shown = {row[0]: row[1] for row in read(tmp_path / "r").rows("Figures with 95 % intervals")}
     assert "accept all" in {text for name, text in shown.items() if name.startswith("threshold 1")}
@@ -197,9 +189,9 @@ def test_foreign_files_are_never_removed(
     write_report(folder, small)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("mine")
-    before = files(folder)
+    before = read_files(folder)
     for attempt in (check_report_folder, lambda path: write_report(path, small)):
         with pytest.raises(FacerecError) as error:
             attempt(folder)
         assert f"{folder}: it holds {name}, which is no part" in str(error.value)
-    assert files(folder) == before
+    assert read_files(folder) == before

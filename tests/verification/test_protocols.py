@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.examples import examples
-from helpers.pair_lists import NamedPair, draw, make_cfp, named_pairs, write
+from helpers.pair_lists import NamedPair, draw, make_agedb, make_cfp, named_pairs, write
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.io import loadmat, savemat
+from scipy.io import loadmat
 
 from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.names import same_name
@@ -235,20 +235,6 @@ def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
 
 
 # ---------------------------------------------------------------- AgeDB
-
-
-def make_agedb(path: Path, folds: list[list[tuple[str, str, int]]]) -> Path:
-    """Write the official structure: cells of structures of cells of structures."""
-    splits = np.empty((len(folds), 1), dtype=object)
-    for k, pairs in enumerate(folds):
-        names = np.empty((2, len(pairs)), dtype=object)
-        for i, (first, second, _) in enumerate(pairs):
-            names[0, i] = {"name": first, "age": 30.0}
-            names[1, i] = {"name": second, "age": 60.0}
-        labels = np.array([[label for *_, label in pairs]], dtype=np.int16)
-        splits[k, 0] = {"pairs": names, "labels": labels}
-    savemat(path, {"splits": splits})
-    return path
 
 
 AGEDB = [

@@ -309,15 +309,6 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     assert found.gallery == others
 
 
-def test_a_mate_without_a_vector_is_enrolled_but_never_found() -> None:
-    nan = np.nan
-    gallery = np.array([[nan, nan], [1, 0]], np.float32)
-    found = search_gallery(np.ones((3, 2), np.float32), [5, 6, 7], gallery, [5, 6])
-    assert found.rank.tolist() == [2, 1, 0]  # the last one of two, the first, non-mated
-    np.testing.assert_array_equal(found.mate, np.array([-np.inf, np.sqrt(0.5), nan], np.float32))
-    assert found.best_other[1] == -np.inf
-
-
 def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:
     rows = result.to_json()["figures"]
     return {

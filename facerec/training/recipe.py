@@ -114,7 +114,7 @@ class Recipe(Checked):
     compile: bool | Literal["auto"] = "auto"
     """Use torch.compile for normalisation and backbone: faster steps after a minute or so of
     compiling. With auto that is so on a GPU, by the setting that benchmarks/run.py gpu_settings
-    found to be the fastest on this card, or else by torch's defaults."""
+    found to be the fastest on this card, if it was run there."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""

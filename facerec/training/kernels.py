@@ -71,6 +71,7 @@ def choose_kernels(
     return "triton" if own < torch_ms else "torch"
 
 
+@functools.cache
 def milliseconds(
     kernels: Kernels,
     channels: int,

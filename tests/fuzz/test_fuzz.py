@@ -69,7 +69,8 @@ def damaged(content: bytes, changes: list[tuple[str, float, float, bytes]]) -> b
         elif how == "cut":
             content = content[:at] + content[stop:]
         elif how == "repeat":
-            content = content[:stop] + content[at:stop] * (1 + len(token)) + content[stop:]
+            times = min(1 + len(token), 1 + 2**20 // max(1, stop - at))  # memory has an end
+            content = content[:stop] + content[at:stop] * times + content[stop:]
         elif how == "end":
             content = content[:at]
     return content

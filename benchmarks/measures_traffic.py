@@ -14,7 +14,7 @@ from rows import Row
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.training.network import FromPixels
 
-_READS = {"moments": 1, "normalize": 1, "slopes": 2, "propagate": 2}
+_READS = {"moments": 1, "activate": 1, "parameter_sums": 2, "propagate": 2}
 """Activations that a kernel of Triton reads at least."""
 
 
@@ -59,7 +59,7 @@ def _by_kernels(name: str, images: int) -> float:
             def launch(_: Any, x: torch.Tensor, *rest: Any, **constants: Any) -> None:
                 nonlocal total
                 more = sum(constants.get(c, False) for c in ("RESIDUAL", "BESIDE"))
-                writes = kernel in ("normalize", "propagate")
+                writes = kernel in ("activate", "propagate")
                 total += x.nbytes * (_READS.get(kernel, 0) + more + writes)
 
             return launch

@@ -118,7 +118,7 @@ class _BatchNorm(torch.autograd.Function):
         result, partial = torch.empty_like(x), _partial(x, grid, 2) if measure else None
         if residual is not None:
             residual = _channels_last(residual.to(x.dtype))
-        kernels.normalize(
+        kernels.activate(
             grid,
             *(x, x if residual is None else residual, result, statistics, weight, bias),
             *(bias if slope is None else slope, statistics if partial is None else partial, *rows),
@@ -145,14 +145,14 @@ class _BatchNorm(torch.autograd.Function):
             _partial(x, grid, 3),
         )
         active, bend = slope is not None, bias if slope is None else slope
-        kernels.slopes(
+        kernels.parameter_sums(
             grid,
             *(gradient, x, statistics, weight, bias, bend, partial, *rows),
             ACTIVATION=active,
             **blocks,
         )
         sums = partial.new_empty(2 + active, blocks["C"])
-        kernels.merge_slopes(
+        kernels.merge_sums(
             (triton.cdiv(blocks["C"], 16), len(sums)),
             *(partial, sums, len(partial)),
             **_merging(blocks["C"]),

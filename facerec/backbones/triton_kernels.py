@@ -2,7 +2,7 @@
 
 Activations are matrices, (rows, C) with rows = N·H·W, as channels-last memory has them. A program
 takes COLUMNS channels and ``share`` rows, ROWS at a time, and keeps its sums in registers; those of
-all programs, (programs, kinds, C), are added up by `merge_moments` and `merge_slopes`.
+all programs, (programs, kinds, C), are added up by `merge_moments` and `merge_sums`.
 """
 
 import triton
@@ -123,7 +123,7 @@ def merge_moments(
 
 @Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
-def normalize(
+def activate(
     x,
     residual,
     result,
@@ -182,7 +182,7 @@ def _parameters(statistics, weight, bias, slope, column, there, C: tl.constexpr)
 
 @Launcher
 @triton.jit(do_not_specialize=["rows", "share"])
-def slopes(
+def parameter_sums(
     gradient,
     x,
     statistics,
@@ -224,7 +224,7 @@ def slopes(
 
 @Launcher
 @triton.jit(do_not_specialize=["programs"])
-def merge_slopes(
+def merge_sums(
     partial, sums, programs, C: tl.constexpr, PROGRAMS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Add up the sums of all programs, (kinds, C), in their order."""

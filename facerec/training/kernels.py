@@ -23,7 +23,7 @@ from facerec.errors import RecipeError
 _REPETITIONS = 7
 
 
-def obstacle(backbone: nn.Module, device: torch.device) -> str | None:
+def kernels_obstacle(backbone: nn.Module, device: torch.device) -> str | None:
     """Return why the kernels of Triton cannot train a backbone on a device, or None if they can."""
     if not isinstance(backbone, IResNet):
         return f"they are for iResNet, and this is {type(backbone).__name__}"
@@ -57,7 +57,7 @@ def choose_kernels(
     Raises:
         RecipeError: ``triton`` is asked for and cannot be used.
     """
-    reason = obstacle(backbone, device)
+    reason = kernels_obstacle(backbone, device)
     if choice == "triton" and reason is not None:
         raise RecipeError(f"backbone.kernels triton: {reason}; use torch, or auto")
     if choice != "auto":
@@ -66,13 +66,13 @@ def choose_kernels(
         return "torch"
     assert isinstance(backbone, IResNet)
     channels = backbone.blocks[len(backbone.blocks) // 2].conv2.out_channels
-    own = milliseconds("triton", channels, batch_size, device, precision)
-    torch_ms = milliseconds("torch", channels, batch_size, device, precision, compiled)
+    own = block_milliseconds("triton", channels, batch_size, device, precision)
+    torch_ms = block_milliseconds("torch", channels, batch_size, device, precision, compiled)
     return "triton" if own < torch_ms else "torch"
 
 
 @functools.cache
-def milliseconds(
+def block_milliseconds(
     kernels: Kernels,
     channels: int,
     batch_size: int,

@@ -22,8 +22,8 @@ CUDA = torch.device("cuda")
 def test_kernels_compile_and_spill_nothing(tmp_path: Path, capability: str) -> None:
     script = Path(__file__).with_name("batch_norms_compiled.py")
     kernels = run_script(script, capability, TRITON_CACHE_DIR=str(tmp_path))
-    gradients = {"slopes", "merge_slopes", "propagate"}
-    assert {n for n, _ in kernels} == {"moments", "merge_moments", "normalize"} | gradients
+    gradients = {"parameter_sums", "merge_sums", "propagate"}
+    assert {n for n, _ in kernels} == {"moments", "merge_moments", "activate"} | gradients
     for name, used in kernels:
         assert used["spilled"] == 0, name
         # Two programs or more share a multiprocessor.
@@ -46,7 +46,7 @@ def test_what_stands_in_the_way(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda d: older.get(d, (9, 0)))
     with torch.device("meta"):
         backbone = create_backbone(name)
-    found = kernels.obstacle(backbone, device)
+    found = kernels.kernels_obstacle(backbone, device)
     assert found is None if reason is None else reason in str(found)
     if reason is not None:
         chosen = kernels.choose_kernels("auto", backbone, device, 4, None, compiled=True)
@@ -62,7 +62,7 @@ def test_the_faster_form_is_chosen(monkeypatch: pytest.MonkeyPatch, faster: str)
         return 1.0 if form == faster else 2.0
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(kernels, "milliseconds", milliseconds)
+    monkeypatch.setattr(kernels, "block_milliseconds", milliseconds)
     backbone: nn.Module = create_backbone("iresnet18", width=0.125)
     assert kernels.choose_kernels("auto", backbone, CUDA, 4, torch.bfloat16, True) == faster
 

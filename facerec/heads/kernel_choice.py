@@ -30,10 +30,12 @@ from facerec.heads.margin_softmax import (
 from facerec.heads.margins import Margin
 
 KernelChoice = Literal["auto", "torch", "triton"]
-"""``auto`` is what is faster here, by a short measurement on CUDA, and ``torch`` elsewhere."""
+"""``auto`` is what is faster here, by a short measurement on CUDA where there are thousands of
+classes, and ``torch`` elsewhere."""
 
 _REPETITIONS = 5
 _TILES = 4
+_FEW = 4096  # classes of a rank; with fewer no form saves what compiling and timing take
 
 
 def obstacle(margin: Margin, weight: torch.Tensor, centers_per_class: int = 1) -> str | None:
@@ -93,10 +95,10 @@ def choose_kernel(
     if choice != "auto":
         return choice, 0
     chosen = torch.zeros((), device=weight.device)
-    if rank(group) == 0 and reason is None:
+    if rank(group) == 0 and reason is None and len(weight) >= _FEW:
         from facerec.heads.triton_softmax import SHAPES
 
-        sizes = (batch_size, weight.shape[1], max(1, len(weight)), reduced, weight.device)
+        sizes = (batch_size, weight.shape[1], len(weight), reduced, weight.device)
         times = [milliseconds("torch", 0, *sizes)]
         times += [milliseconds("triton", shape, *sizes) for shape in range(len(SHAPES[reduced]))]
         chosen.fill_(times.index(min(times)))

@@ -90,14 +90,16 @@ def test_the_fastest_form_is_chosen(
     monkeypatch: pytest.MonkeyPatch, torch_ms: float, triton_ms: list[float], chosen: Any
 ) -> None:
     def milliseconds(kernel: str, shape: int, *sizes: Any) -> float:
-        assert sizes == (32, 8, 20, True, torch.device("cpu"))
+        assert sizes == (32, 8, 5000, True, torch.device("cpu"))
         return torch_ms if kernel == "torch" else triton_ms[shape]
 
     monkeypatch.setattr(choice, "obstacle", lambda *_: None)
     monkeypatch.setattr(choice, "milliseconds", milliseconds)
-    weight = torch.zeros(20, 8)
+    weight = torch.zeros(5000, 8)
     assert choice.choose_kernel("auto", ArcFace(), weight, 32, reduced=True) == chosen
     assert choice.choose_kernel("triton", ArcFace(), weight, 32, reduced=True) == ("triton", 0)
+    few = weight[:20]  # nothing is timed
+    assert choice.choose_kernel("auto", ArcFace(), few, 32, reduced=True) == ("torch", 0)
 
 
 CUDA = torch.device("cuda")

@@ -28,6 +28,7 @@ def no_card(counts: Counter[str]) -> Any:
         get_current_target=lambda: GPUTarget("cuda", 90, 32),
         get_current_device=lambda: 0,
         get_current_stream=lambda device: 0,
+        get_device_capability=lambda *_: (9, 0),
         launcher_cls=lambda *_: lambda *_: counts.update(["launches"]),
         utils=SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 232_448},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+from measures_tile import no_card
 from rows import Row
 
 from facerec.backbones import Preprocessing, create_backbone
@@ -20,21 +22,6 @@ _READS = {"moments": 1, "activate": 1, "parameter_sums": 2, "propagate": 2}
 
 class _Done(Exception):
     """All is compiled, and nothing of it is to run."""
-
-
-class _H100:
-    """Tells Triton's form of inductor what it would compile for."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_device_capability(self, *_: Any) -> tuple[int, int]:
-        return 9, 0
 
 
 def _passed(name: str, images: int, kernels: bool, compiled: bool) -> None:
@@ -99,7 +86,7 @@ def _by_inductor(name: str, images: int) -> float:
         return types.SimpleNamespace(call=call, __file__="", key="", runner=None)
 
     torch._dynamo.reset()
-    triton.runtime.driver.set_active(_H100())
+    triton.runtime.driver.set_active(no_card(Counter()))
     with (
         config.patch(force_disable_caches=True, cpu_backend="triton"),
         mock.patch.object(GraphLowering, "_compile_to_module_lines", schedule),

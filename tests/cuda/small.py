@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -20,6 +22,15 @@ from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
+
+NEED_TRITON = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
+        reason="Triton's kernels need CUDA, or TRITON_INTERPRET=1",
+    ),
+]
+"""Marks of a file about Triton's kernels."""
 
 PEOPLE = 40
 

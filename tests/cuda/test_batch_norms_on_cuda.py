@@ -6,26 +6,19 @@ TRITON_INTERPRET=1 FACEREC_CUDA_TESTS_ON=cpu rehearses them.
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import a_batch, no_host_waits, small_recipe, trainer_on
+from small import NEED_TRITON, a_batch, no_host_waits, small_recipe, trainer_on
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone
 from facerec.backbones.iresnet import IResNet
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(
-        not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
-        reason="Triton's kernels need CUDA, or TRITON_INTERPRET=1",
-    ),
-]
+pytestmark = NEED_TRITON
 
 pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
 

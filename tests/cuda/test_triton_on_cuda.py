@@ -5,26 +5,19 @@ TRITON_INTERPRET=1 FACEREC_CUDA_TESTS_ON=cpu rehearses them.
 
 from __future__ import annotations
 
-import os
 import typing
 from typing import Any
 
 import pytest
 import torch
-from small import no_host_waits, relative_error
+from small import NEED_TRITON, no_host_waits, relative_error
 from torch import Tensor
 
 from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
 from facerec.heads.kernel_choice import milliseconds
 from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(
-        not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
-        reason="Triton's kernels need CUDA, or TRITON_INTERPRET=1",
-    ),
-]
+pytestmark = NEED_TRITON
 
 pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
 

@@ -132,8 +132,7 @@ def _train(
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
                 "backbone.kernels": learner.kernels,
                 "precision": learner.precision,
-                "compile": str(learner.compiled),
-                "compile.setting": learner.setting.facts(),
+                "compile": learner.setting.facts(),
             }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
         return folder, going_on

@@ -165,8 +165,7 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
         "head.kernel": "torch",
         "backbone.kernels": "torch",
         "precision": read(run / "recipe.json")["precision"],
-        "compile": "False",
-        "compile.setting": {"name": "eager", "arguments": None, "source": "default"},
+        "compile": {"name": "eager", "arguments": None, "source": "default"},
     }
     assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,4 +25,10 @@ def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     if preprocessing.channels == "bgr":
         images = images.flip(3)
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
-    return x.sub_(preprocessing.mean).div_(preprocessing.std)
+    if isinstance(preprocessing.mean, float) and isinstance(preprocessing.std, float):
+        return x.sub_(preprocessing.mean).div_(preprocessing.std)
+    mean, std = (
+        torch.tensor(each, device=x.device)[:, None, None]
+        for each in map(np.ndarray.tolist, preprocessing.per_channel())
+    )
+    return x.sub_(mean).div_(std)

@@ -10,6 +10,13 @@ from numpy.typing import NDArray
 
 from facerec.limits import LARGEST, Checked, Limits, Number
 
+Spread = Annotated[float, Limits(1e-6, LARGEST)]
+PerChannel = float | tuple[float, float, float]
+"""One number for all channels, or one for each in the order in which the network takes them."""
+
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+"""Of ImageNet's pixels (0 to 255), red, green, blue: what torchvision and timm normalise with."""
+
 
 @dataclass(frozen=True)
 class Preprocessing(Checked):
@@ -18,10 +25,19 @@ class Preprocessing(Checked):
     channels: Literal["rgb", "bgr"] = "rgb"
     """Channel order: rgb as InsightFace trains, bgr as AdaFace does. A wrong one raises no error
     and only costs accuracy."""
-    mean: Number = 127.5
-    """Number subtracted from every pixel value (0 to 255)."""
-    std: Annotated[float, Limits(1e-6, LARGEST)] = 127.5
-    """Number that the result is divided by; some models from elsewhere want 128."""
+    mean: Number | tuple[Number, Number, Number] = 127.5
+    """Subtracted from every pixel value (0 to 255): a number, or one a channel in the order of
+    channels; ImageNet's are 123.675 116.28 103.53."""
+    std: Spread | tuple[Spread, Spread, Spread] = 127.5
+    """What the result is divided by, as mean; some models from elsewhere want 128, ImageNet's are
+    58.395 57.12 57.375."""
+
+    def per_channel(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return mean and std of each channel in the network's order, float32 ``(3,)`` each."""
+        mean, std = (
+            np.broadcast_to(np.asarray(each, np.float32), 3) for each in (self.mean, self.std)
+        )
+        return mean, std
 
 
 def normalize_array(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
@@ -37,6 +53,17 @@ def normalize_array(images: NDArray[np.uint8], preprocessing: Preprocessing) -> 
     if preprocessing.channels == "bgr":
         images = images[..., ::-1]
     x = images.transpose(0, 3, 1, 2).astype(np.float32)
-    x -= np.float32(preprocessing.mean)
-    x /= np.float32(preprocessing.std)
+    mean, std = preprocessing.per_channel()
+    x -= mean[:, None, None]
+    x /= std[:, None, None]
     return x
+
+
+def numbers_words(value: PerChannel) -> str:
+    """Return mean or std as its flag takes it: one number, or three with commas between.
+
+    Examples:
+        >>> numbers_words(127.5), numbers_words((58.395, 57.12, 57.375))
+        ('127.5', '58.395,57.12,57.375')
+    """
+    return ",".join(f"{each:g}" for each in np.ravel(value).tolist())

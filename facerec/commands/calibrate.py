@@ -1,8 +1,9 @@
-"""``facerec calibrate``: a model and people → what its cosines are worth as evidence."""
+"""``facerec calibrate``: a model and people → all that decides beside its weights."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,68 +12,84 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-from facerec.commands.cli import Console, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings
+import facerec
+from facerec.backbones.preprocessing import Preprocessing
+from facerec.commands.cli import Console, exact_rates, run_command
+from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
 from facerec.commands.sources import kind_of, open_set, read_members
+from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import DatasetError
-from facerec.files import check_file_name, write_json
+from facerec.files import check_file_name, sha256, write_json
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
 
 if TYPE_CHECKING:
+    from facerec.embedding.calibration import ModelCalibration
     from facerec.embedding.extraction import Embeddings
-    from facerec.embedding.score_calibration import ScoreCalibration
+    from facerec.embedding.model import EmbeddingModel
 
 
 def calibrate(
     bench: str | None = None,
     people: Path | None = None,
+    embeddings: Path | None = None,
     data: Path | None = None,
     subjects: Path | None = None,
     group: str | None = None,
+    fpr: tuple[str, ...] = ALL_PAIRS_TARGETS,
     out: Path | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
 ) -> None:
-    """Find out what a cosine of a model is worth: how much better one person explains it than two.
+    """Find out what decides beside a model's weights, and leave it beside the model.
 
     Compares every image with every other, of up to 5,000 people with up to 5 images each, and
-    leaves a small file beside the model. From there same, serve, enroll and export-onnx take it.
-    Its likelihood ratios hold for people and photos like these; facerec verify --calibration FILE
-    tells whether they hold for others.
+    writes MODEL.facerec.json: how pixels are prepared and placed, which pictures the model knows as
+    faces, the cosine that decides at each false positive rate (FPR), and how much better one person
+    explains a cosine than two. From there same, find, enroll, identify, serve, embed, verify and
+    export-onnx take all of it; no other command writes it. It holds for people and photos like
+    these; facerec verify --calibration FILE tells whether its ratios hold for others.
 
     Args:
         bench: a verification set: its name (lfw, cfp_fp, agedb_30, …) or its pack (.bin, .npz).
-        people: in place of --bench: a folder of subject/image.jpg, a record file, or a file of
-            embeddings (.npz, .parquet).
+        people: in place of --bench: a folder of subject/image.jpg, or a record file.
+        embeddings: a file of facerec embed of these images, in place of embedding them again; alone
+            it stands for people whose images are not at hand.
         data: folder to look for the verification set in, before FACEREC_DATA and data/.
         subjects: a .csv file with the columns image_id and subject_id, needed where the images do
             not say who is on them.
         group: a column of that file, with one value a subject, to tell whether the ratios hold
             alike in all groups.
-        out: the file to write; by default MODEL.calibration.json beside the model file.
+        fpr: false positive rates, as 1e-3,1e-4, whose thresholds are found.
+        out: the file to write; by default MODEL.facerec.json beside the model file.
         embedder: how images become embeddings.
     """
     from facerec.embedding.bundle import is_bundle
-    from facerec.embedding.score_calibration import calibration_file
-    from facerec.verification.calibration import calibrate
+    from facerec.embedding.calibration import calibration_file
+    from facerec.embedding.file import is_embeddings
+    from facerec.embedding.placement import alike_note, better_placement
+    from facerec.verification.calibration import calibrate_model
 
     console = Console(highlight=False, soft_wrap=True)
-    if (bench is None) == (people is None):
-        raise DatasetError("say whose images are compared: give either --bench or --people")
+    if people is not None and is_embeddings(people):
+        people, embeddings = None, people
+    if (bench is None) == (people is None) and (bench, embeddings) == (None, None):
+        raise DatasetError("say whose images are compared: give --bench, --people or --embeddings")
+    if bench is not None and people is not None:
+        raise DatasetError("--bench and --people are two sets of images; give one")
     if group is not None and subjects is None:
         raise DatasetError("--group is a column of a table of people; give it with --subjects")
-    path = Path(bench or str(people))
-    embeddings, names = _embed(path, bench is not None, data, subjects is None, embedder, console)
-    groups = None
+    targets = exact_rates(fpr)
+    found = _embed(bench, people, embeddings, data, subjects is None, embedder, console)
+    names, groups = found.names, None
     if subjects is not None:
-        assert embeddings.ids is not None  # the readers see to that
-        names, groups, _ = read_members(subjects, embeddings.ids, group)
-    model = embeddings.note.get("model") or {}
-    if not model.get("sha256") or embeddings.flip is None:
+        assert found.embeddings.ids is not None  # the readers see to that
+        names, groups, _ = read_members(subjects, found.embeddings.ids, group)
+    model = found.embeddings.note.get("model") or {}
+    if not model.get("sha256") or found.embeddings.flip is None:
         raise DatasetError(
-            f"{path}: it does not say which model made these embeddings, or whether mirror images "
-            "were added, and a calibration holds for one model; make them with facerec embed"
+            f"{found.source}: it does not say which model made these embeddings, or whether mirror "
+            "images were added, and a calibration holds for one model; make them with facerec embed"
         )
     place = Path(model.get("path") or "")
     if out is None and (not place.is_file() or is_bundle(place.parent)):
@@ -83,84 +100,171 @@ def calibrate(
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
     with progress_bar(console) as progress:
-        found = calibrate(embeddings, names, path.name, groups=groups, progress=progress)
-    write_json(target, found.to_json())
-    _print(found, console, groups)
+        calibration = calibrate_model(
+            found.embeddings,
+            names,
+            Path(found.source).name,
+            network=found.network,
+            sample=found.sample,
+            fpr=targets,
+            groups=groups,
+            progress=progress,
+        )
+    write_json(target, {**calibration.to_json(), "facerec": facerec.__version__})
+    _print(calibration, targets, console, groups)
+    print_notes([alike_note(found.embeddings, names)], console)
+    print_notes([better_placement(found.network, found.sample)], console)
     console.print(f"calibration: {target}")
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Images of people, embedded."""
+
+    source: str
+    embeddings: Embeddings
+    names: NDArray[np.str_]
+    """Who is on each, ``(N,)``."""
+    network: EmbeddingModel | None
+    """What embedded them; None where that is not at hand."""
+    sample: NDArray[np.uint8]
+    """Some of the faces; none where the images are not at hand."""
+
+
 def _embed(
-    path: Path,
-    is_bench: bool,
+    bench: str | None,
+    people: Path | None,
+    file: Path | None,
     data: Path | None,
     must_say: bool,
     embedder: Embedder,
     console: Console,
-) -> tuple[Embeddings, NDArray[np.str_]]:
-    """Return embeddings of people's images, and who is on them.
+) -> _Found:
+    """Return people's images, embedded now or before.
 
     Args:
-        path: of a bench, images or embeddings.
-        is_bench: whether the path is the name or the pack of a bench.
+        bench: name or pack.
+        people: folder or records.
+        file: of their embeddings.
         data: folder of the bench.
         must_say: whether these must say who is on the images.
         embedder: how images become embeddings.
         console: where is said what is embedded.
     """
-    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.extraction import sample_faces
+    from facerec.embedding.face_score import POWER_FACES
+    from facerec.embedding.file import read_embeddings
     from facerec.embedding.model import newest_run
+    from facerec.verification import select_embeddings
     from facerec.verification.bench import INFERRED
 
-    if not is_bench and is_embeddings(path):
+    path, network, stored = Path(bench or people or str(file)), None, None
+    if file is not None:
         embedder.refuse_unused()
-        embeddings = read_embeddings(path)
-        print_embeddings(path, embeddings, console)
-        names, inferred = embeddings.subjects, False
+        stored = read_embeddings(file)
+        print_embeddings(file, stored, console)
+        network = _network_of(stored, embedder, console)
+    if bench is None and people is None:
+        assert stored is not None
+        names, images, embeddings, inferred = stored.subjects, None, stored, False
     else:
-        opened = open_set("bench" if is_bench else kind_of(path), path, data, embedder.on_error)
+        kind = "bench" if bench is not None else kind_of(path)
+        opened = open_set(kind, path, data, embedder.on_error)
         inferred = opened.description.get("subjects_from") == INFERRED
-        names = None if inferred else opened.subjects()
-        if names is not None or not must_say:
-            embedder = replace(embedder, model=embedder.model or newest_run())
-            embeddings = embedder.embed(path, opened.images, console, opened.aligner)
+        names, images = None if inferred else opened.subjects(), opened.images
     if names is None and must_say:
         known = ", or by its same pairs alone" if inferred else ""
         raise DatasetError(
             f"{path}: it does not say who is on its images{known}; name a table with the columns "
             "image_id,subject_id with --subjects"
         )
-    return embeddings, np.empty(0, np.str_) if names is None else names
+    align, sample = None, np.empty((0, 0, 0, 3), np.uint8)
+    if images is not None:
+        if stored is not None:
+            embeddings = select_embeddings(stored, images.ids, str(path))
+        else:
+            network = embedder.load(embedder.model or newest_run(), calibrated=False)
+            align = embedder.aligner or opened.aligner
+            embeddings = embedder.embed(path, images, console, align, network=network)
+        if network is not None and (stored is None or stored.note.get("align") is None):
+            rows = np.flatnonzero(np.isfinite(embeddings.norms))
+            sample = sample_faces(network, images, rows, POWER_FACES, align)
+    none = np.empty(0, np.str_)
+    return _Found(str(path), embeddings, none if names is None else names, network, sample)
 
 
-def _print(found: ScoreCalibration, console: Console, groups: NDArray[np.str_] | None) -> None:
-    """Print what scores say, how true it is of other people, and whether groups differ."""
+def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> EmbeddingModel | None:
+    """Return the network that made embeddings, if it is where it was and what it was."""
+    about = stored.note.get("model") or {}
+    pixels, path = about.get("preprocessing"), Path(about.get("path") or "")
+    if isinstance(pixels, dict) and path.is_file() and sha256(path) == about.get("sha256"):
+        own = {name: pixels[name] for name in ("channels", "mean", "std")}
+        own = {name: tuple(each) if isinstance(each, list) else each for name, each in own.items()}
+        network = embedder.load(path, calibrated=False)
+        moved = about.get("shift") or (0, 0)
+        return network.with_preprocessing(Preprocessing(**own), tuple(moved))
+    console.print(
+        "the model that made these embeddings is not where it was, so that the limits of faces "
+        "cannot be found; give its images and --model",
+        style="yellow",
+    )
+    return None
+
+
+def _print(
+    found: ModelCalibration,
+    targets: Sequence[str],
+    console: Console,
+    groups: NDArray[np.str_] | None,
+) -> None:
+    """Print which cosines decide, which pictures are faces, and what scores say."""
     from facerec.verification.calibration import differing
 
-    console.print(found.basis, style="bold")
-    low, high, rows = found.ratio.low, found.ratio.high, []
+    worth = found.ratio
+    assert worth is not None  # `calibrate_model` sees to that
+    console.print(worth.basis, style="bold")
+    points = []
+    for row in found.thresholds:
+        (low, high), (accepts, negatives) = row["fpr_interval"], row["false_accepts"]
+        realised = f"{100 * row['fpr_realised']:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
+        mated = words.percent(row["tpr"])
+        counts = f"{accepts:,} of {negatives:,}"
+        points.append((row["fpr"], f"{row['threshold']:g}", realised, counts, mated))
+    headings = "FPR", "threshold", "realised", "false accepts", "TPR"
+    console.print(Table("cosines that decide", headings, points).terminal())
+    if few := [target for target in targets if target not in [row[0] for row in points]]:
+        console.print(f"not carried by these images: FPR {', '.join(few)}")
+    if found.faces is None:
+        console.print("not looked at which pictures the model knows as faces", style="yellow")
+    else:
+        console.print(
+            f"faces: a face score below {found.faces.limit:.1f} is refused, as of 1 in 100 of "
+            f"{found.faces.faces:,} faces here; it {found.faces.words}"
+        )
+    low, high, rows = worth.ratio.low, worth.ratio.high, []
     for score in np.linspace(low, high, 6):
-        said = found.evidence(float(score))
+        said = worth.evidence(float(score))
         whom = "one person" if said.for_one else "two people"
         rows.append((f"{score:.3f}", f"{said.times} times", whom, said.rarity))
-    headings = "cosine", "photos agree better", "with", "as high score"
-    console.print(Table("", headings, rows, words=("with",)).terminal())
+    columns = "cosine", "photos agree better", "with", "as high score"
+    console.print(Table("what a cosine is worth", columns, rows, words=("with",)).terminal())
     console.print(
-        f"Cllr on people whom it does not know (ten folds): {found.cllr:.4f} bits, "
-        f"{found.cllr / found.least_cllr:.2f} times the least possible {found.least_cllr:.4f}"
+        f"Cllr on people whom it does not know (ten folds): {worth.cllr:.4f} bits, "
+        f"{worth.cllr / worth.least_cllr:.2f} times the least possible {worth.least_cllr:.4f}"
     )
     if groups is None:
         return
     by_group = []
-    for each in found.groups:
+    for each in worth.groups:
         cost, high_by = (
             f"{each[name]:.3g} [{', '.join(f'{end:.3g}' for end in each[f'{name}_interval'])}]"
             for name in ("cllr", "too_high")
         )
         people = f"{each['subjects']:,}"
         by_group.append((each["group"], people, cost, high_by, words.p_value(each["p_holm"])))
-    columns = "group", "people", "Cllr, bits", "ratios too high by", "p"
-    console.print(Table("between people of one group", columns, by_group).terminal())
-    console.print(differing(found.groups, groups), style="bold")
+    headings = "group", "people", "Cllr, bits", "ratios too high by", "p"
+    console.print(Table("between people of one group", headings, by_group).terminal())
+    console.print(differing(worth.groups, groups), style="bold")
 
 
 main = partial(run_command, calibrate)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from facerec.commands.cli import Console, print_first, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_images, print_model
+from facerec.commands.embedder import (
+    DEFAULT,
+    Embedder,
+    print_images,
+    print_model,
+    print_unlike,
+)
 from facerec.commands.sources import Kind, open_set
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
@@ -38,9 +44,10 @@ def embed(
 ) -> None:
     """Embed the images of a record file, a folder or a bench into an .npz file.
 
-    The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, and
-    a note of how it was made. A stopped command goes on where it was when it is run again. Several
-    GPUs or machines: torchrun --nproc-per-node 8 tools/embed.py …; the file is the same.
+    The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, face
+    scores where the model has a calibration, and a note of how it was made. A stopped command goes
+    on where it was when it is run again. Several GPUs or machines: torchrun --nproc-per-node 8
+    tools/embed.py …; the file is the same.
 
     Args:
         out: the .npz file to write; until it is complete, its parts are kept in OUT.parts/.
@@ -71,13 +78,13 @@ def embed(
         model = embedder.network
         source = open_set(*named[0], data, embedder.on_error)
         given: dict[str, Any] = {
-            "flip": embedder.flip,
+            "flip": embedder.flip_of(model),
             "align": embedder.aligner or source.aligner,
             "batch_size": embedder.batch_size,
         }
         note = {**describe_embedding(model, **given), "source": source.description}
-        writer = EmbeddingsWriter(out, source.images.ids, note)
-        print_model(model, embedder.flip, given["align"], console)
+        writer = EmbeddingsWriter(out, source.images.ids, note, calibration=model.calibration)
+        print_model(model, given["flip"], given["align"], console)
         print_images(source.description["path"], source.images, console)
 
         def begin() -> list[int]:
@@ -153,6 +160,7 @@ def print_summary(written: Embeddings, path: Path, console: Console) -> None:
     )
     failures = [f"not acquired: {why}" for why in written.failures.values()]
     print_first(failures, "the file lists all", console)
+    print_unlike(written, console, "marked in the file")
     console.print(f"embeddings: {path}")
 
 

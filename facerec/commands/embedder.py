@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
 from rich.console import Console
 
+from facerec.backbones.preprocessing import PerChannel, numbers_words
 from facerec.embedding.align import Aligner, alignment_words, parse_align
 from facerec.errors import DatasetError
 from facerec.limits import Count, Flags
@@ -24,16 +26,80 @@ if TYPE_CHECKING:
     from facerec.galleries.space import Space
 
 
+def _per_channel(text: str) -> PerChannel:
+    numbers = [float(each) for each in text.split(",")]
+    if len(numbers) not in (1, 3):
+        raise ValueError("one number, or three with commas between")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1], numbers[2])
+
+
+Pixels = Annotated[
+    float | tuple[float, float, float] | None,
+    tyro.constructors.PrimitiveConstructorSpec[Any](
+        nargs=1,
+        metavar="FLOAT[,FLOAT,FLOAT]",
+        instance_from_str=lambda words: _per_channel(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, (float, int, tuple)),
+        str_from_instance=lambda value: ["None" if value is None else numbers_words(value)],
+    ),
+]
+
+
 @dataclass(frozen=True)
-class Embedder(Flags):
+class ModelFlags(Flags):
+    """How a model is loaded, in every command that loads one.
+
+    What its calibration (MODEL.facerec.json, by facerec calibrate) says need not be said again, and
+    what contradicts it is refused.
+    """
+
+    flip: bool | None = None
+    """Add the embeddings of each image and of its mirror image, which takes twice the time; by
+    default as the calibration or the gallery has it, else yes."""
+    channels: Literal["rgb", "bgr"] | None = None
+    """Channel order that a model from elsewhere expects; by default rgb."""
+    mean: Pixels = None
+    """What is subtracted from pixel values (0 to 255) for such a model, one number or three for its
+    channels, as 123.675,116.28,103.53; by default 127.5."""
+    std: Pixels = None
+    """What the result is divided by, as --mean; by default 127.5."""
+    shift: tuple[int, int] | None = None
+    """Pixels by which every crop is moved to the right and down, so that its face lies where the
+    network expects it; by default as the calibration has it, else 0 0."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1 or mps."""
+    engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
+    """What computes an .onnx file."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Numbers to compute in; bf16 is faster on processors that have it, in OpenVINO or with
+    .safetensors."""
+    variant: str | None = None
+    """One of a bundle's variants, for example int8."""
+
+    def load_model(self, model: Path, **options: Any) -> EmbeddingModel:
+        """Load a run folder, a bundle, an .onnx file or a file of weights.
+
+        Args:
+            model: which.
+            options: further ones of `facerec.embedding.model.load_model`.
+
+        Raises:
+            FacerecError: it cannot be read, or the device is not there.
+        """
+        from facerec.embedding.model import load_model
+
+        given = {each.name: getattr(self, each.name) for each in fields(ModelFlags)}
+        del given["flip"]
+        return load_model(model, **given, **options)
+
+
+@dataclass(frozen=True)
+class Embedder(ModelFlags):
     """How images become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
     """A run folder, a bundle, a .safetensors or .onnx file, or hf://OWNER/NAME@REVISION; needed for
     images."""
-    flip: bool = True
-    """Add the embeddings of each image and of its mirror image; a gallery keeps to its own
-    setting."""
     align: str | None = None
     """How to find the face in photos of any size: insightface, a YuNet .onnx file, or a .csv file
     of five points of each image in pixels (image_id,x1,y1,…,x5,y5). Photos without a face are
@@ -44,51 +110,44 @@ class Embedder(Flags):
     on_error: Literal["error", "skip"] = "error"
     """What to do with an image that cannot be decoded: error ends the command, skip counts and
     lists it as a failure to acquire."""
-    channels: Literal["rgb", "bgr"] | None = None
-    """Channel order that a model from elsewhere expects; by default rgb."""
-    mean: float | None = None
-    """Number to subtract from pixel values (0 to 255) for such a model; by default 127.5."""
-    std: float | None = None
-    """Number to divide the result by; by default 127.5."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:1 or mps."""
     batch_size: Count = 64
     """Images that the network computes at once."""
+    unchecked: bool = False
+    """Take any picture for a face, also those that do not look like the faces that the model was
+    calibrated on."""
 
-    def load(self, model: Path | None) -> EmbeddingModel:
-        """Load a run folder, a bundle, an .onnx file or a file of weights.
+    def load(self, model: Path | None, **options: Any) -> EmbeddingModel:
+        """Load a model, with the options of `facerec.embedding.model.load_model`.
 
         Raises:
             FacerecError: none is named, it cannot be read, or the device is not there.
         """
-        from facerec.embedding.model import load_model
-
         if model is None:
             raise DatasetError(
                 "images must be embedded; name a model with --model, or give a file of embeddings "
                 "(.npz, .parquet)"
             )
-        return load_model(
-            model,
-            device=self.device,
-            batch_size=self.batch_size,
-            channels=self.channels,
-            mean=self.mean,
-            std=self.std,
-        )
+        return self.load_model(model, batch_size=self.batch_size, **options)
+
+    def flip_of(self, model: EmbeddingModel) -> bool:
+        """Return whether mirror images are added.
+
+        Raises:
+            ModelError: the model's calibration contradicts what is asked for.
+        """
+        known = model.calibration
+        return self.flip is not False if known is None else known.flip_mode(self.flip)
 
     @cached_property
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
         return self.load(self.model)
 
-    def calibration(self, flip: bool) -> ScoreCalibration | None:
-        """Return what a cosine of the model is worth; None where that, or the model, is unknown."""
-        from facerec.embedding.recognizer import FaceRecognizer
-
-        if "network" not in vars(self):
-            return None
-        return FaceRecognizer(self.network, flip=flip).calibration
+    @property
+    def worth(self) -> ScoreCalibration | None:
+        """What a cosine of the model is worth; None where that, or the model, is unknown."""
+        known = self.network.calibration if "network" in vars(self) else None
+        return None if known is None else known.ratio
 
     @cached_property
     def aligner(self) -> Aligner | None:
@@ -97,10 +156,10 @@ class Embedder(Flags):
 
     def refuse_unused(self) -> None:
         """Refuse a flag that says how a model embeds, where none does."""
-        for name in ("flip", "align", "align_threshold", "channels", "mean", "std"):
+        for name in ("flip", "align", "align_threshold", "channels", "mean", "std", "shift"):
             value = getattr(self, name)
-            if value is not None and value is not True:
-                flag = name.replace("flip", "no-flip").replace("_", "-")
+            if value is not None:
+                flag = f"no-{name}" if value is False else name.replace("_", "-")
                 raise DatasetError(
                     f"--{flag} says how a model embeds images, and none does here; leave it out"
                 )
@@ -112,6 +171,7 @@ class Embedder(Flags):
         console: Console,
         aligner: Aligner | None = None,
         space: Space | None = None,
+        network: EmbeddingModel | None = None,
     ) -> Embeddings:
         """Return the embeddings of images.
 
@@ -121,6 +181,7 @@ class Embedder(Flags):
             console: where is said what is embedded, and by which model.
             aligner: finds the faces unless a flag names another.
             space: a model that does not embed into it is refused before it embeds anything.
+            network: the model, where it is not to be loaded as the flags say.
 
         Raises:
             FacerecError: another model, or an image that cannot be read.
@@ -129,16 +190,19 @@ class Embedder(Flags):
         from facerec.galleries.space import Space
 
         aligner = self.aligner or aligner
-        flip = self.flip and (space is None or bool(space.flip))
-        if "network" not in vars(self):
-            print_model(self.network, flip, aligner, console)
+        told = "network" in vars(self)
+        network = network or self.network
+        own = self.flip if space is None else bool(space.flip)
+        flip = replace(self, flip=own).flip_of(network)
+        if not told:
+            print_model(network, flip, aligner, console)
         print_images(path, images, console)
         if space is not None:
-            none = embed_images(self.network, images, flip=flip, align=aligner, indices=[])
+            none = embed_images(network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
         with progress_bar(console, "images") as progress:
             return embed_images(
-                self.network,
+                network,
                 images,
                 flip=flip,
                 align=aligner,
@@ -146,6 +210,13 @@ class Embedder(Flags):
                 on_error=self.on_error,
                 progress=progress,
             )
+
+    def known(self, embeddings: Embeddings, console: Console) -> Embeddings:
+        """Return embeddings without those of pictures that the model does not know as faces."""
+        print_unlike(
+            embeddings, console, "left out" if not self.unchecked else "taken all the same"
+        )
+        return embeddings if self.unchecked else embeddings.without_unlike()
 
     def read(self, path: Path, console: Console, space: Space | None = None) -> Embeddings:
         """Return the embeddings of a folder's images or of one photo, or those of a file.
@@ -158,15 +229,16 @@ class Embedder(Flags):
             self.refuse_unused()
             embeddings = read_embeddings(path)
             print_embeddings(path, embeddings, console)
-            return embeddings
+            return self.known(embeddings, console)
         if not path.exists():
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         photo = path.resolve()  # one photo may be a link to it
         source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
         embeddings = self.embed(path, source, console, space=space)
-        return replace(embeddings, subjects=source.first_folders())
+        return self.known(replace(embeddings, subjects=source.first_folders()), console)
 
 
+PLAIN = ModelFlags()
 DEFAULT = Embedder()
 LENIENT = Embedder(on_error="skip")
 
@@ -179,7 +251,7 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
     mean, std = preprocessing.mean, preprocessing.std
     if (mean, std) == (0, 1):
         return f"{channels}, pixels 0…255 as they are"
-    return f"{channels}, (pixel − {mean:g}) / {std:g}"
+    return f"{channels}, (pixel − {numbers_words(mean)}) / {numbers_words(std)}"
 
 
 def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
@@ -201,18 +273,23 @@ def print_images(path: object, images: ImageSource, console: Console) -> None:
 
 
 def print_notes(notes: Sequence[str], console: Console) -> None:
-    """Say what a user should know."""
-    for note in notes:
+    """Say what a user should know; empty sentences are none."""
+    for note in filter(None, notes):
         console.print(f"note: {note}", style="yellow", soft_wrap=True)
 
 
 def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, console: Console) -> None:
     """Say which model it is, what it is fed, why, and what of that is assumed."""
-    height, width = model.image_size
+    (height, width), (right, down), known = model.image_size, model.shift, model.calibration
+    moved = f", moved by {right} {down}" if any(model.shift) else ""
+    faces = "not looked at whether pictures are faces (facerec calibrate finds the limits)"
+    if known is not None and known.faces is not None:
+        faces = f"known by a face score of {known.faces.limit:.1f} or more ({known.source})"
     views = "image and mirror image summed" if flip else "image alone, no flip"
     lines = [
         f"model {model.hub or model.path}",
-        f"input {width}×{height} {preprocessing_words(model.preprocessing)}; {views}",
+        f"input {width}×{height} {preprocessing_words(model.preprocessing)}{moved}; {views}",
+        f"faces: {faces}",
         *(f"  evidence: {sentence}" for sentence in model.evidence[: None if model.assumed else 1]),
         *(() if align is None else (alignment_words(align.describe()),)),
     ]
@@ -222,6 +299,18 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
         console.print(
             f"  assumed: {', '.join(model.assumed)}; a wrong one raises no error and costs "
             "accuracy: facerec verify --try-preprocessing compares the likely ones",
+            style="yellow",
+            soft_wrap=True,
+        )
+    print_notes(model.notes, console)
+
+
+def print_unlike(embeddings: Embeddings, console: Console, what: str) -> None:
+    """Say how many images do not look like the faces that the model was calibrated on."""
+    if count := int(embeddings.unlike.sum()):
+        console.print(
+            f"{count:,} of {len(embeddings.norms):,} images do not look like the faces that the "
+            f"model was calibrated on (face score below {embeddings.face_limit:.1f}): {what}",
             style="yellow",
             soft_wrap=True,
         )

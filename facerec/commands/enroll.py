@@ -92,8 +92,7 @@ def enroll(
                 who = read_members(subjects, embeddings.ids)[0]
                 embeddings = replace(embeddings, subjects=who)
             opened = opened or Gallery(Space.of(embeddings))
-            worth = embedder.calibration(bool(opened.space.flip))
-            opened.score_calibration = worth or opened.score_calibration
+            opened.score_calibration = embedder.worth or opened.score_calibration
             enrolled = opened.enroll(embeddings, str(images), expires)
             del embeddings
             # What failed is said before anything can go wrong with the file.

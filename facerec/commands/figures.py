@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +10,12 @@ import facerec
 from facerec.commands.cli import Console, command_line, exact_rates
 from facerec.commands.sources import read_members
 from facerec.defaults import FPR_TARGETS
-from facerec.errors import MetricError
+from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.limits import Flags
 
 if TYPE_CHECKING:
+    from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.verification import VerificationResult
     from facerec.verification.identification import IdentificationResult
 
@@ -46,11 +45,10 @@ class Figures(Flags):
         Raises:
             FacerecError: no rate, a folder of others, or a file inside it; or no calibration.
         """
-        from facerec.embedding.score_calibration import ScoreCalibration
         from facerec.verification.page import check_report_folder
 
         if self.calibration is not None:
-            ScoreCalibration.read(self.calibration)
+            read_ratio(self.calibration)
         grouped = self.calibration, self.subjects, self.group
         if any(grouped[1:]) and None in grouped:
             raise MetricError("groups take --calibration, --subjects and --group; give all three")
@@ -77,14 +75,13 @@ class Verified:
 
 def tell(first: Verified, second: Verified | None, figures: Figures, console: Console) -> None:
     """Print one side, or two and their differences, and write what was asked for."""
-    from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.verification.calibration import judge
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
 
     if figures.calibration is not None:
-        known = ScoreCalibration.read(figures.calibration)
+        known = read_ratio(figures.calibration)
         for name, result in first.results.items():
             groups = None
             if figures.subjects is not None:
@@ -101,7 +98,6 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
             print_comparison(comparisons[name], console)
     for identification in searches:
         print_identification(identification, console)
-    _keep_thresholds(first.results, console)
     if figures.json is not None:
         found = {
             "results": first.results.values(),
@@ -124,20 +120,15 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
         console.print(f"report: {figures.out / page.name}", soft_wrap=True)
 
 
-def _keep_thresholds(results: Mapping[str, VerificationResult], console: Console) -> None:
-    """Leave the thresholds of a model beside it, for `facerec same` and `facerec.load`."""
-    from facerec.embedding.bundle import is_bundle
-    from facerec.embedding.recognizer import thresholds_file
-    from facerec.export.thresholds import result_thresholds
+def read_ratio(path: Path) -> ScoreCalibration:
+    """Return what a calibration file says that cosines are worth.
 
-    first = next(iter(results.values()), None)
-    model = {} if first is None else first.model or {}
-    rows = [row for result in results.values() for row in result_thresholds(result)]
-    path = Path(model.get("path") or "")
-    if not rows or not path.is_file() or not isinstance(rows[0]["flip"], bool):
-        return
-    # A bundle has its own, and is never changed; root may write where nobody is meant to.
-    writable = path.parent.stat().st_mode & 0o222 and os.access(path.parent, os.W_OK)
-    if writable and not is_bundle(path.parent):
-        write_json(thresholds_file(path), {"sha256": model["sha256"], "thresholds": rows})
-        console.print(f"thresholds: {thresholds_file(path)}", soft_wrap=True)
+    Raises:
+        ModelError: there is no such file, it is damaged, or it says nothing of that.
+    """
+    from facerec.embedding.calibration import ModelCalibration
+
+    ratio = ModelCalibration.read(path).ratio
+    if ratio is None:
+        raise ModelError(f"{path}: this calibration has no likelihood ratio; make another")
+    return ratio

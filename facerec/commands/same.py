@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.embedder import print_notes
+from facerec.commands.embedder import PLAIN, ModelFlags, print_notes
 from facerec.errors import FacerecError
 from facerec.files import json_bytes
 from facerec.limits import Count, Number
@@ -24,16 +24,18 @@ def same(
     bench: str | None = None,
     detector: str | None = None,
     face: tuple[Count, Count] = (1, 1),
+    unchecked: bool = False,
     json: bool = False,
+    network: tyro.conf.OmitArgPrefixes[ModelFlags] = PLAIN,
 ) -> None:
     """Tell whether two photos show one person.
 
     Photos of 112×112 pixels (the model's size) are taken as aligned faces; in others the face is
     found, by YuNet or insightface. The answer is the cosine of the two embeddings (−1 to 1), the
-    threshold that decides, and where that comes from. A model without a threshold gives no
-    decision: facerec verify --bench … --model MODEL finds one and leaves it beside the model. Where
-    facerec calibrate has left a calibration there, the answer says how much better one person
-    explains the two photos than two people do, and how often strangers look as alike.
+    threshold that decides, and where that comes from; all that is in the model's calibration, which
+    facerec calibrate leaves beside it. With it the answer also says how much better one person
+    explains the two photos than two people do, and how often strangers look as alike. A picture
+    that does not look like the faces of the calibration gets no decision.
 
     Args:
         photo: a photo.
@@ -48,16 +50,31 @@ def same(
             FACEREC_DETECTOR names, a YuNet file beside the model, or insightface where it is
             installed.
         face: which face of each photo is meant, counted from the largest on.
+        unchecked: decide on any picture.
         json: print the answer as JSON.
+        network: how the model is loaded.
     """
     from facerec.embedding.model import newest_run
-    from facerec.embedding.recognizer import load
+    from facerec.embedding.recognizer import FaceRecognizer
 
     if threshold is not None and (fpr, bench) != (None, None):
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
-    recognizer = load(model or newest_run(), detector=detector)
-    answer = recognizer.verify(str(photo), str(other), threshold, fpr=fpr, bench=bench, faces=face)
+    path = model or newest_run()
+    recognizer = FaceRecognizer(network.load_model(path), flip=network.flip, detector=detector)
+    answer = recognizer.verify(
+        str(photo),
+        str(other),
+        threshold,
+        fpr=fpr,
+        bench=bench,
+        faces=face,
+        unchecked=unchecked,
+    )
     notes = [*answer.notes]
+    if recognizer.faces is None:
+        notes.append(
+            "not looked at whether the pictures are faces; facerec calibrate finds the limits"
+        )
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")
     console = Console(soft_wrap=True, highlight=False)

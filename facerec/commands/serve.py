@@ -7,38 +7,29 @@ import faulthandler
 import logging
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
 from facerec.commands.cli import run_command
+from facerec.commands.embedder import ModelFlags
 from facerec.errors import FacerecError, MissingExtraError
 from facerec.limits import Number
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """How the model is loaded."""
+class Runtime(ModelFlags):
+    """How the model is loaded, and what finds faces."""
 
-    engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
-    """What computes an .onnx file."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda or cuda:1."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Numbers to compute in; bf16 is faster on processors that have it, in OpenVINO or with
-    .safetensors."""
-    variant: str | None = None
-    """One of the bundle's variants, for example int8."""
     detector: str | None = None
     """What finds faces in photos that are no aligned crops: a YuNet .onnx file, or insightface; by
     default what is at hand, as in facerec same."""
-    flip: bool | None = None
-    """Add the embedding of the mirror image, which takes twice the time; by default as the gallery
-    or the bundle's thresholds have it, else True."""
+    unchecked: bool = False
+    """Decide on any picture, also on those that do not look like the faces that the model was
+    calibrated on."""
 
 
 def serve(
@@ -66,11 +57,11 @@ def serve(
         model: a bundle, an .onnx or .safetensors file, the folder of a run, or hf://OWNER/NAME.
         host: address to listen on; 0.0.0.0 takes all.
         port: port to listen on; 0 takes a free one.
-        threshold: cosine (−1 to 1) from which on two faces are one person's; by default the
-            bundle's.
-        fpr: false positive rate (a share) whose threshold in the bundle is taken; by default 1e-3,
-            or the lowest that the bundle knows.
-        bench: verification set whose threshold in the bundle is taken, if there are several.
+        threshold: cosine (−1 to 1) from which on two faces are one person's; by default that of
+            the model's calibration.
+        fpr: false positive rate (a share) whose threshold in the calibration is taken; by default
+            1e-3, or the lowest that it knows.
+        bench: verification set whose threshold in the calibration is taken, if there are several.
         gallery: file of enrolled people, as facerec enroll writes it; made if it is not there.
         fpir: chance, from 0 to 1, that a stranger is taken for somebody in the gallery, at its
             size.
@@ -86,7 +77,7 @@ def serve(
         raise MissingExtraError(
             f"facerec serve needs {error.name}, which is not here; pip install 'facerec[serve]'"
         ) from error
-    from facerec.embedding.recognizer import load
+    from facerec.embedding.recognizer import FaceRecognizer
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile
 
@@ -95,20 +86,24 @@ def serve(
             f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
             "listen on 127.0.0.1"
         )
-    given = asdict(network)
-    if network.flip is None and gallery is not None and gallery.exists():
-        given["flip"] = Gallery.read(gallery).space.flip
-    recognizer = load(model, batch_size=bounds.max_batch, **given)
+    flip = network.flip
+    if flip is None and gallery is not None and gallery.exists():
+        flip = Gallery.read(gallery).space.flip
+    loaded = network.load_model(model, batch_size=bounds.max_batch)
+    recognizer = FaceRecognizer(loaded, flip=flip, detector=network.detector)
     with contextlib.ExitStack() as claims:
         opened = None
         if gallery is not None:
             claims.enter_context(Gallery.claim(gallery))  # as long as the service runs
             opened = GalleryFile(gallery, recognizer, bounds.max_people, fpir, identify_threshold)
-        service = Service(recognizer, bounds, opened, threshold=threshold, fpr=fpr, bench=bench)
+        choice = {"threshold": threshold, "fpr": fpr, "bench": bench}
+        service = Service(recognizer, bounds, opened, unchecked=network.unchecked, **choice)
         listener = claims.enter_context(listen(host, port))
         address, port = listener.getsockname()[:2]
         found = "no detector" if recognizer.detector is None else "photos' faces are found"
         print(f"{recognizer!r}, {found}\ncontract {service.contract}")
+        for note in recognizer.model.notes:
+            print(f"note: {note}")
         if fpr is not None or bench is not None:  # one that is not known is refused here
             print(f"threshold {recognizer.threshold(fpr, bench)}")
         if opened is not None:

@@ -16,19 +16,19 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
-    preprocessing_words,
     print_embeddings,
     print_model,
+    print_unlike,
 )
 from facerec.commands.figures import FIGURES, Figures, Verified, tell
 from facerec.commands.known_overlaps import given_overlap, training_overlaps, without_known
 from facerec.commands.sources import open_benches
 from facerec.defaults import Compat
-from facerec.errors import MetricError, ModelError
+from facerec.errors import MetricError
 from facerec.files import write_json
 from facerec.progress import section
 from facerec.report.progress import progress_bar
-from facerec.report.table import print_facts
+from facerec.report.table import Table, print_facts
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
@@ -55,8 +55,9 @@ def verify(
 
     Prints accuracy over ten folds, true positive rates (TPR) at fixed false positive rates (FPR),
     thresholds, AUC, EER and embedding norms, each with its counts and 95 % interval. Intervals
-    allow for pairs that share a person. Without --model the newest run is verified. For a table of
-    scores there is facerec verify-scores.
+    allow for pairs that share a person. It measures and changes nothing: what decides is found by
+    facerec calibrate. Without --model the newest run is verified. For a table of scores there is
+    facerec verify-scores.
 
     Args:
         bench: verification sets: names (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or packs
@@ -73,9 +74,10 @@ def verify(
             columns image_id and embedding (a list).
         compare: another model, or embeddings, for the same pairs: the differences are printed, with
             intervals of the paired differences.
-        try_preprocessing: do not verify, but find out how pixels must be prepared for a model from
-            elsewhere: say what its file holds, score the likely channel orders and scalings on two
-            folds of the bench, and name the best.
+        try_preprocessing: do not verify, but find out where faces must lie in their crops and how
+            pixels must be prepared: say what a file from elsewhere holds, find the placement by the
+            norms, score the likely channel orders and scalings on 1,200 pairs of the bench, and
+            print the flags of the best.
         compat: also compute the accuracy as this project does.
         embedder: how images become embeddings.
         figures: figures to print and files to write.
@@ -95,7 +97,8 @@ def verify(
     opened = open_benches(names, pairs, format, images, data)
     paths = [embeddings or embedder.model or newest_run(), *([] if compare is None else [compare])]
     if try_preprocessing:
-        _try_preprocessing(embedder.load(paths[0]), opened[0], embedder, figures.json, console)
+        model = embedder.load(paths[0], calibrated=False)
+        _try_preprocessing(model, opened[0], embedder, figures.json, console)
         return
     sources: list[tuple[Embeddings | EmbeddingModel, Mapping[str, Any]]] = []
     known = []
@@ -106,7 +109,7 @@ def verify(
             sources.append((stored, {**stored.note.get("model", {}), "name": path.stem}))
             continue
         model = embedder.load(path)
-        print_model(model, embedder.flip, embedder.aligner, console)
+        print_model(model, embedder.flip_of(model), embedder.aligner, console)
         sources.append((model, model.describe()))
         if isinstance(model, TorchModel):
             known += training_overlaps(model.recipe.get("data"))
@@ -120,6 +123,8 @@ def verify(
         for each, others in variants:
             console.print(f"bench {each.source.get('path', each.name)}", soft_wrap=True)
             found = _embed(source, each, embedder, console)
+            print_unlike(found, console, "counted in all figures")
+            print_notes(_looked_at(source, found, each, embedder), console)
             results = _judge(found, each, others, compat, settings, side)
             for name, result in results.items():
                 # Two files of one name in different folders are two benches.
@@ -147,12 +152,35 @@ def _embed(
         return embed_images(
             source,
             bench.images,
-            flip=embedder.flip,
+            flip=embedder.flip_of(source),
             align=embedder.aligner or (None if isinstance(bench, Bench) else bench.aligner()),
             batch_size=embedder.batch_size,
             on_error=embedder.on_error,
             progress=section(progress, f"embedding {bench.name}"),
         )
+
+
+def _looked_at(
+    source: Embeddings | EmbeddingModel,
+    found: Embeddings,
+    bench: Bench | TemplateBench,
+    embedder: Embedder,
+) -> list[str]:
+    """Return sentences on crops that do not lie as the network expects."""
+    from facerec.embedding.extraction import Embeddings, constant, sample_faces
+    from facerec.embedding.placement import SAMPLE, alike_words, better_placement
+    from facerec.verification import Bench, score_pairs
+
+    if not isinstance(bench, Bench):
+        return []
+    others = ~bench.pairs.issame
+    scores = score_pairs(found.vectors, bench.pairs.first[others], bench.pairs.second[others])
+    said = [constant(found) or "", alike_words(float(np.nanmean(scores)) if scores.size else 0.0)]
+    if not isinstance(source, Embeddings):
+        rows = np.flatnonzero(np.isfinite(found.norms))
+        faces = sample_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
+        said.append(better_placement(source, faces))
+    return said
 
 
 def _judge(
@@ -220,14 +248,10 @@ def _try_preprocessing(
     from facerec.verification import Bench
     from facerec.verification.preprocessing import try_preprocessing
 
-    if not isinstance(model, OnnxModel):
-        raise ModelError(
-            f"{model.path}: it says itself what it wants, "
-            f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"
-        )
     if not isinstance(bench, Bench):
         raise MetricError(f"{bench.name}: it compares templates; try pairs of images, such as lfw")
-    print_facts(model.file.facts(), console)
+    if isinstance(model, OnnxModel):
+        print_facts(model.file.facts(), console)
     print_model(model, False, embedder.aligner, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(
@@ -237,6 +261,9 @@ def _try_preprocessing(
             batch_size=model.batch_size,
             progress=progress,
         )
+    placed = [(*each.shift, f"{each.norm:.2f}") for each in trials.placements]
+    caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"
+    console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
     console.print(figures_table(caption, trials.figures).terminal())
     console.print(trials.basis, style="dim italic", soft_wrap=True)

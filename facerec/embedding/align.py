@@ -132,6 +132,7 @@ def align_face(
     points: ArrayLike,
     size: tuple[int, int] = (112, 112),
     where: str = "the image",
+    cut: tuple[int, int] = (0, 0),
 ) -> NDArray[np.uint8]:
     """Cut out a face so that its five points lie on the template, as InsightFace's norm_crop.
 
@@ -143,6 +144,7 @@ def align_face(
             nose, left and right corner of the mouth, left being the viewer's left.
         size: height and width of the crop.
         where: begins the sentence of an error.
+        cut: pixels right of and below the template where they are to lie.
 
     Returns:
         uint8 RGB, ``(*size, 3)``.
@@ -152,7 +154,7 @@ def align_face(
             image with a side too long for OpenCV.
         ModelError: no template is defined for ``size``.
     """
-    template = face_template(size)
+    template = face_template(size) + cut
     landmarks = np.asarray(points, np.float64)
     height, width = image.shape[:2]
     inside = ((landmarks >= 0) & (landmarks <= (width - 1, height - 1))).all(axis=1).any()
@@ -174,7 +176,12 @@ class Aligner(ABC):
     """Finds the five points of the face in a photo; safe to share between threads."""
 
     def crop(
-        self, image: NDArray[np.uint8], image_id: str, where: str, size: tuple[int, int]
+        self,
+        image: NDArray[np.uint8],
+        image_id: str,
+        where: str,
+        size: tuple[int, int],
+        cut: tuple[int, int] = (0, 0),
     ) -> NDArray[np.uint8]:
         """Return the aligned face, uint8 RGB ``(*size, 3)``.
 
@@ -183,11 +190,12 @@ class Aligner(ABC):
             image_id: the image's id in its source.
             where: begins the sentence of an error.
             size: height and width of the crop.
+            cut: see `align_face`.
 
         Raises:
             NotAcquiredError: there is no face, or its points are unusable.
         """
-        return align_face(image, self.find(image, image_id, where), size, where)
+        return align_face(image, self.find(image, image_id, where), size, where, cut)
 
     @abstractmethod
     def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> Points:
@@ -439,6 +447,35 @@ def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
     if aligner is not None and not isinstance(aligner, Detector):
         raise DatasetError(f"{named}: no detector; give a YuNet .onnx file or insightface")
     return aligner
+
+
+MISPLACED = 8.0
+"""Mean distance of the five points, in pixels of a 112×112 crop, beyond which a face lies beside
+the template: 95 % of aligned crops of LFW lie within 5.9, boxes of detectors at 18 to 22."""
+
+
+def displacement(
+    detector: Detector, crop: NDArray[np.uint8], cut: tuple[int, int] = (0, 0)
+) -> float | None:
+    """Return how far the largest face in a crop lies from the template; None without a face.
+
+    Args:
+        detector: what finds it.
+        crop: uint8 RGB, of a size that has a template.
+        cut: see `align_face`.
+
+    Returns:
+        The mean distance of the five points, in pixels of a 112×112 crop.
+    """
+    height, width = crop.shape[:2]
+    margin = height // 2  # a face that fills its picture is found less often
+    sides = (margin, margin), (margin, margin), (0, 0)
+    try:
+        points = detector.faces(np.pad(crop, sides), "the crop")[0] - margin
+    except NotAcquiredError:
+        return None
+    wanted = face_template((height, width)) + cut
+    return float(np.linalg.norm(points - wanted, axis=1).mean()) * 112 / height
 
 
 NO_DETECTOR = (

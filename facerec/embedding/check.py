@@ -41,9 +41,10 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
     if ids is None:
         raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
     texts = [ids] if found.subjects is None else [ids, found.subjects]
-    columns = [norms, *texts]
+    scores = norms if found.face_scores is None else found.face_scores
+    columns = [norms, scores, *texts]
     if (
-        [vectors.ndim, vectors.dtype, norms.dtype] != [2, np.float32, np.float32]
+        [vectors.ndim, vectors.dtype, norms.dtype, scores.dtype] != [2, *[np.float32] * 3]
         or not vectors.shape[1]
         or any(array.shape != vectors.shape[:1] for array in columns)
         or any(text.dtype.kind != "U" for text in texts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +47,9 @@ class Embeddings:
     """Who is on each image, ``(N,)``, empty where that is unknown."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Failures to acquire: row → why."""
+    face_scores: npt.NDArray[np.float32] | None = None
+    """``(N,)``, NaN where the image was not acquired, see `FaceScore`; None where the model has no
+    limits. The limit is in the note."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """How the embeddings were made, as JSON types."""
 
@@ -54,6 +58,34 @@ class Embeddings:
         for name in ("ids", "subjects"):
             if (texts := getattr(self, name)) is not None:
                 object.__setattr__(self, name, same_names(texts))
+
+    @property
+    def face_limit(self) -> float | None:
+        """Face score below which a picture is none of a face that the model knows."""
+        limit = self.note.get("face_limit")
+        return limit if isinstance(limit, float) and self.face_scores is not None else None
+
+    @property
+    def unlike(self) -> npt.NDArray[np.bool_]:
+        """Which images, ``(N,)``, do not look like the faces that the model was calibrated on."""
+        if self.face_limit is None or self.face_scores is None:
+            return np.zeros(len(self.norms), bool)
+        return self.face_scores < self.face_limit
+
+    def without_unlike(self) -> Embeddings:
+        """Return embeddings in which images that are `unlike` faces are failures to acquire."""
+        rows = np.flatnonzero(self.unlike).tolist()
+        if not rows:
+            return self
+        assert self.face_scores is not None
+        vectors, norms = self.vectors.copy(), self.norms.copy()
+        vectors[rows], norms[rows] = np.nan, np.nan
+        reasons = {
+            row: f"no face that the model knows: face score {self.face_scores[row]:.1f}, below the "
+            f"limit of {self.face_limit:.1f}"
+            for row in rows
+        }
+        return replace(self, vectors=vectors, norms=norms, failures={**self.failures, **reasons})
 
 
 def extract(
@@ -121,11 +153,7 @@ def embed_images(
     failures: dict[int, str] = {}
 
     def face(index: int) -> Image:
-        data, where = source.encoded(index), source.where(index)
-        if align is None:
-            return decode_image(data, where, model.image_size, upright=source.upright)
-        image = decode_image(data, where, size=None, upright=True)
-        return align.crop(image, str(source.ids[index]), where, model.image_size)
+        return read_face(model, source, index, align)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
         for start, faces in batches_ahead(face, rows, batch_size):
@@ -151,26 +179,66 @@ def embed_images(
             progress("embedding", block.stop, len(rows))
     failed = list(failures)
     vectors[failed], norms[failed] = np.nan, np.nan
+    known = model.calibration
     return Embeddings(
         vectors,
         norms,
         flip,
         ids=source.ids[rows],
         failures=dict(sorted(failures.items())),
+        face_scores=None if known is None or known.faces is None else known.faces(vectors),
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
     )
+
+
+def read_face(
+    model: EmbeddingModel, source: ImageSource, index: int, align: Aligner | None
+) -> Image:
+    """Return the face of an image of a source as the model takes it, uint8 RGB ``(H, W, 3)``.
+
+    Raises:
+        ImageError: it does not decode, has the wrong size, or no face is found.
+        RecordError: its record is damaged.
+    """
+    data, where = source.encoded(index), source.where(index)
+    if align is None:
+        return decode_image(data, where, model.image_size, upright=source.upright)
+    image = decode_image(data, where, size=None, upright=True)
+    return align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
+
+
+def sample_faces(
+    model: EmbeddingModel,
+    source: ImageSource,
+    rows: npt.NDArray[np.integer],
+    count: int,
+    align: Aligner | None = None,
+) -> npt.NDArray[np.uint8]:
+    """Return faces of some images, drawn at random, uint8 RGB ``(n, H, W, 3)`` with n ≤ count.
+
+    Images without a face that can be read are left out.
+    """
+    faces: list[Image] = []
+    for index in np.random.default_rng(0).permutation(rows):
+        if len(faces) == count:
+            break
+        with contextlib.suppress(ImageError, RecordError):
+            faces.append(read_face(model, source, int(index), align))
+    return np.stack(faces) if faces else np.empty((0, *model.image_size, 3), np.uint8)
 
 
 def describe_embedding(
     model: EmbeddingModel, *, flip: bool, align: Aligner | None, batch_size: int
 ) -> dict[str, Any]:
     """Return what a report must say about how embeddings are made, as JSON types."""
+    known = model.calibration
     return {
         "facerec": facerec.__version__,
         "model": model.describe(),
         "flip": flip,
         "align": None if align is None else align.describe(),
         "batch_size": batch_size,
+        **({} if known is None or known.faces is None else {"face_limit": known.faces.limit}),
     }
 
 

@@ -2,9 +2,9 @@
 
 An ``.npz`` of facerec holds the arrays ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``,
 ``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one
-text of JSON), and where subjects are known ``subjects`` text ``(N,)``; for Parquet see
-`facerec.embedding.parquet`. Vectors and norms are NaN in the rows of failures to acquire and
-nowhere else. Embeddings are personal data, so only the owner may read a file.
+text of JSON), where subjects are known ``subjects`` text ``(N,)``, and of a model with limits of the
+face score ``face_scores`` float32 ``(N,)``; for Parquet see `facerec.embedding.parquet`. Vectors and
+norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are personal data, so only the owner may read a file.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from facerec.large_arrays import as_type
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 
 _FAILURES = ("failure_rows", "failure_reasons")
+_OPTIONAL = ("subjects", "face_scores")
 
 Array = npt.NDArray[Any]
 
@@ -113,14 +114,14 @@ def _write_npz(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> N
         "failure_rows": np.array([*embeddings.failures], np.int64),
         "failure_reasons": np.array([*embeddings.failures.values()], np.str_),
         "note": np.array(json.dumps(note, ensure_ascii=False, allow_nan=False)),
-        **({} if embeddings.subjects is None else {"subjects": embeddings.subjects}),
+        **{name: array for name in _OPTIONAL if (array := getattr(embeddings, name)) is not None},
     }
     write_arrays(path, arrays)
 
 
 def _read_npz(path: Path, numbered: bool) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, "norms", "note"}
+    names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, "norms", "note"}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except (OSError, ArchiveError) as problem:
@@ -163,6 +164,7 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
         ids=_text(np.arange(norms.size) if ids is None else ids),
         subjects=None if subjects is None else _text(subjects),
         failures=failures,
+        face_scores=arrays.get("face_scores") if own else None,
         note=note,
     )
 

@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.backbones.preprocessing import PerChannel, Preprocessing, normalize_array
 from facerec.embedding.bundle import MODEL_FILE, bundle_file, is_bundle
 from facerec.embedding.engines import EngineName, Precision, open_engine
 from facerec.embedding.hub import fetch_model, is_hub_name, parse_hub_name
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
 from facerec.errors import ImageError, ModelError
+from facerec.files import sha256
 from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     import torch
 
     from facerec.backbones import Backbone
+    from facerec.embedding.calibration import ModelCalibration
 
 Finish = Callable[[], npt.NDArray[np.float32]]
 """Waits for embeddings and returns them."""
@@ -55,6 +57,11 @@ class EmbeddingModel(ABC):
         batch_size: images that go through the network at once.
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
+        calibration: all that decides beside the weights; None where nothing is known.
+        shift: pixels by which every picture is moved right and down before the network sees it.
+        cut: pixels right of and below ArcFace's template where a face that is cut out of a photo
+            must lie for that.
+        notes: what is to be known of it, in sentences.
     """
 
     name: str
@@ -73,6 +80,10 @@ class EmbeddingModel(ABC):
     batch_size: int
     recipe: dict[str, Any]
     note: dict[str, Any] | None = None
+    calibration: ModelCalibration | None = None
+    shift: tuple[int, int] = (0, 0)
+    cut: tuple[int, int] = (0, 0)
+    notes: tuple[str, ...] = ()
 
     def embed(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Embed images in batches of ``batch_size``.
@@ -106,6 +117,7 @@ class EmbeddingModel(ABC):
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
                 f"found {images.dtype} of shape {images.shape}"
             )
+        images = shifted(images, self.shift)
         vectors = np.empty((len(images), self.embedding_size), np.float32)
         waiting: deque[tuple[slice, Finish]] = deque()
 
@@ -128,10 +140,13 @@ class EmbeddingModel(ABC):
 
         return result
 
-    def with_preprocessing(self, preprocessing: Preprocessing) -> EmbeddingModel:
-        """Return the same model for pixels that are prepared otherwise."""
+    def with_preprocessing(
+        self, preprocessing: Preprocessing, shift: tuple[int, int] = (0, 0)
+    ) -> EmbeddingModel:
+        """Return the same model for pixels that are prepared or placed otherwise."""
         other = copy.copy(self)
         other.prepare(PixelGuess(preprocessing, ("it was given by the caller",)))
+        other.shift = shift
         return other
 
     def prepare(self, pixels: PixelGuess) -> None:
@@ -148,6 +163,8 @@ class EmbeddingModel(ABC):
             **({} if self.hub is None else {"hub": self.hub}),
             "device": str(self.device),
             "preprocessing": to_dict(self.preprocessing),
+            # Not a part of it: sets that lie otherwise are moved otherwise, to be comparable.
+            **({"shift": list(self.shift)} if any(self.shift) else {}),
             "preprocessing_evidence": list(self.evidence),
             "preprocessing_assumed": list(self.assumed),
             "backbone": None if self.config is None else to_dict(self.config),
@@ -236,10 +253,12 @@ def load_model(
     batch_size: int = 64,
     precision: Precision = "fp32",
     channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
+    mean: PerChannel | None = None,
+    std: PerChannel | None = None,
+    shift: tuple[int, int] | None = None,
     engine: EngineName = "onnxruntime",
     variant: str | None = None,
+    calibrated: bool = True,
 ) -> EmbeddingModel:
     """Load a model from a run folder, a bundle, an ``.onnx`` or ``.safetensors`` file, or the Hub.
 
@@ -252,22 +271,29 @@ def load_model(
         batch_size: images that go through the network at once.
         precision: ``bf16`` runs the convolutions of a ``.safetensors`` file under autocast, and an
             ``.onnx`` file so in OpenVINO alone.
-        channels: channel order that a file of others wants; by default what it states, else rgb.
-        mean: subtracted from every pixel value; by default what the file states or
-            `guess_preprocessing` finds.
+        channels: channel order that a file of others wants; by default what its calibration or
+            the file itself states, else rgb.
+        mean: subtracted from every pixel value, a number or one a channel; by default what the
+            calibration or the file states, or `guess_preprocessing` finds.
         std: divides the result; the same.
+        shift: pixels by which crops are moved right and down, so that faces lie where the network
+            expects them; by default those of its calibration.
         engine: what computes an ``.onnx`` file.
         variant: one of the bundle's variants, for example ``int8``.
+        calibrated: take over the calibration in the file or beside it.
 
     Raises:
-        ModelError: missing, damaged, foreign, another architecture's weights, or no batch size.
+        ModelError: missing, damaged, foreign, another architecture's weights, no batch size, or a
+            preprocessing that its calibration contradicts.
         DeviceError: the device is not there.
         MissingExtraError: an ``.onnx`` file without its engine, or the Hub without its library.
     """
+    from facerec.embedding.calibration import find_calibration
+
     path, hub = fetch_model(path) if is_hub_name(path) else (path, None)
     path = given = Path(path)
     suffix = "" if variant is None else f" ({variant})"
-    pixels = {"channels": channels, "mean": mean, "std": std}
+    pixels: dict[str, Any] = {"channels": channels, "mean": mean, "std": std}
     checksum = None
     if batch_size < 1:
         # No batch would be computed, and the embeddings would be what the memory held.
@@ -284,10 +310,14 @@ def load_model(
             "a .safetensors file; weights of others become one by facerec import-weights"
         )
     how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
+    known, unused = None, ""
     if path.suffix == ".onnx":
         file = read_onnx(path)
         if checksum is not None and (file.beside or file.sha256 != checksum):
             raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
+        if calibrated:
+            known, unused = find_calibration(path, lambda: file.sha256, file.note)
+        pixels = pixels if known is None else known.pixels(pixels)
         model: EmbeddingModel = OnnxModel(file, pixels=pixels, engine=engine, **how)
         if checksum is not None:
             # The folder alone may be called "." or "bundle/".
@@ -298,10 +328,53 @@ def load_model(
     else:
         from facerec.embedding.torch_model import load_weights
 
+        if calibrated:
+            known, unused = find_calibration(path, lambda: sha256(path), None)
+        pixels = pixels if known is None else known.pixels(pixels)
         model = load_weights(path, pixels, **how)
+    model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
+    _place(model, shift)
     if hub is not None:
         model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix
     return model
+
+
+def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
+    """Set by how much a model's pictures are moved, as asked for or as in its calibration.
+
+    Raises:
+        ModelError: nothing would be left of a picture.
+    """
+    known = model.calibration
+    if shift is None and known is not None:
+        shift = known.shift
+        if known.align is None:
+            # Crops of its set are moved; a face that is cut out of a photo must lie as they did.
+            model.cut = -shift[0], -shift[1]
+    model.shift = shift or (0, 0)
+    height, width = model.image_size
+    if abs(model.shift[0]) >= width or abs(model.shift[1]) >= height:
+        raise ModelError(
+            f"{model.path}: shift {model.shift[0]} {model.shift[1]} moves everything out of a "
+            f"picture of {width}×{height} pixels; give fewer pixels"
+        )
+
+
+def shifted(images: npt.NDArray[np.uint8], shift: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return pictures moved right and down by some pixels; what comes in is black.
+
+    Args:
+        images: ``(N, H, W, C)``.
+        shift: pixels to the right, and down; less than 0 to the left, and up.
+    """
+    if not any(shift):
+        return images
+    moved, slices = np.zeros_like(images), []
+    for by, side in zip(shift[::-1], images.shape[1:3], strict=True):
+        slices.append((slice(max(by, 0), side + min(by, 0)), slice(max(-by, 0), side - max(by, 0))))
+    (rows, own_rows), (columns, own_columns) = slices
+    moved[:, rows, columns] = images[:, own_rows, own_columns]
+    return moved
 
 
 def newest_run(runs: str | Path = "runs") -> Path:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from facerec.backbones.preprocessing import Preprocessing
+from facerec.backbones.preprocessing import Preprocessing, numbers_words
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile
 from facerec.errors import ModelError, RecipeError
 from facerec.recipe import from_dict
@@ -74,6 +75,8 @@ class Scaling:
     std: tuple[float, ...]
     steps: str
     """The nodes that do it, with their constants, for people to read."""
+    undone: Preprocessing | None = None
+    """The normalisation that the graph begins by taking back, so that its input has it."""
 
 
 def guess_preprocessing(file: OnnxFile) -> PixelGuess:
@@ -96,8 +99,11 @@ def guess_preprocessing(file: OnnxFile) -> PixelGuess:
         return guess_by_name(file.path)
     raw = max(map(abs, scaling.mean)) > 2 or min(map(abs, scaling.std)) > 2
     fits = "pixels 0…255" if raw else "pixels scaled to 0…1"
-    evidence = f"the graph begins with {scaling.steps}, which fits {fits}"
     wanted = UNSCALED if raw else Preprocessing("rgb", 0.0, 255.0)
+    if (undone := scaling.undone) is not None:
+        wanted, mean, std = undone, numbers_words(undone.mean), numbers_words(undone.std)
+        fits = f"pixels that come normalised by mean {mean} and std {std}, which it takes back"
+    evidence = f"the graph begins with {scaling.steps}, which fits {fits}"
     return PixelGuess(wanted, (evidence, usual), (), ("channels",))
 
 
@@ -153,6 +159,7 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
     name = file.inputs[0].name if file.inputs else ""
     low, high = np.zeros(1), np.full(1, _HIGH)
     steps: list[str] = []
+    undone: Preprocessing | None = None
     for _ in graph.node:  # a chain without end would be a cycle
         following = users.get(name, [])
         if len(following) != 1 or not following[0].output:
@@ -168,6 +175,7 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
             shown = ", ".join(f"{number:.6g}" for number in value)
             reversed_sub = node.op_type == "Sub" and not first
             steps.append(f"{node.op_type} {shown}{' − x' if reversed_sub else ''}")
+            undone = undone or _undone(low, high)
         elif node.op_type not in ("Cast", "Identity", "Transpose"):
             break
         name = node.output[0]
@@ -176,7 +184,24 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
         mean, std = np.broadcast_arrays(-low / factor, 1 / factor)
     if not np.isfinite(mean / std).all() or (not mean.any() and (std == 1).all()):
         return None
-    return Scaling(tuple(mean.tolist()), tuple(std.tolist()), " → ".join(steps))
+    return Scaling(tuple(mean.tolist()), tuple(std.tolist()), " → ".join(steps), undone)
+
+
+def _undone(low: NDArray[np.float64], high: NDArray[np.float64]) -> Preprocessing | None:
+    """Return what a graph takes back that maps 0 to ``low`` and `_HIGH` to ``high``, ``(1 or 3,)``.
+
+    A normalisation subtracts a mean; where the zero of the input becomes a grey inside of the
+    pixels' range, 0…1 or 0…255, it was subtracted before.
+    """
+    with np.errstate(all="ignore"):
+        factor = (high - low) / _HIGH
+    top = 1.0 if bool((low + factor < 4).all()) else 255.0
+    if not bool(((0.2 * top < low) & (low < 0.8 * top) & (0.1 * top < factor)).all()):
+        return None
+    mean, std = (
+        tuple(np.round(255 / top * each, 4).tolist()) for each in np.broadcast_arrays(low, factor)
+    )
+    return Preprocessing("rgb", mean, std)
 
 
 def _constant(node: Any, name: str, constants: Mapping[str, Any]) -> Any:

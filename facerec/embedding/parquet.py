@@ -1,8 +1,9 @@
 """Embeddings in Parquet tables, of facerec and of others; needs the extra ``parquet``.
 
 One row an image: ``image_id``, ``embedding`` (a list of D float32, null for a failure to acquire),
-``norm``, ``failure``, perhaps ``subject_id``, and the note in the metadata. Tables of others have
-columns of ids and lists, see `facerec.embedding.check`. Many tables, the shards, are read as one.
+``norm``, ``failure``, perhaps ``subject_id`` and ``face_score``, and the note in the metadata.
+Tables of others have columns of ids and lists, see `facerec.embedding.check`. Many tables, the
+shards, are read as one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from facerec.shards import is_pattern, shard_paths
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"
 """Stands in a folder as long as a job that writes shards into it has not ended."""
+
+SCORE = "face_score"
+"""The column of face scores, where the model had a calibration."""
 
 NOTE_KEY = b"facerec"
 """The entry of a table's metadata that holds the note, as JSON."""
@@ -82,7 +86,7 @@ def read_parquet(path: Path) -> Embeddings:
             total += file.metadata.num_rows
     vectors: npt.NDArray[np.float32] | None = None
     size = 0
-    ids, subjects, norms = list[str](), list[str](), list[Array]()
+    ids, subjects, norms, scores = list[str](), list[str](), list[Array](), list[Array]()
     failures: dict[int, str] = {}
     note: dict[str, Any] = {}
 
@@ -101,7 +105,8 @@ def read_parquet(path: Path) -> Embeddings:
             note, size = own, int(own.pop("dimensions", size))
             image, subject, listed = _columns(shard, file.schema_arrow.names)
             more = [] if text is None else ["norm", "failure"]
-            columns = [name for name in (image, subject, listed, *more) if name]
+            scored = [SCORE] if text is not None and SCORE in file.schema_arrow.names else []
+            columns = [name for name in (image, subject, listed, *more, *scored) if name]
             for batch in file.iter_batches(batch_size=BLOCK, columns=columns):
                 rows = range(len(ids), len(ids) + batch.num_rows)
                 present, found = _rows(batch.column(listed))
@@ -110,6 +115,8 @@ def read_parquet(path: Path) -> Embeddings:
                     vectors[rows.start : rows.stop][present] = found
                 known = batch.column("norm") if more else np.full(len(rows), np.nan)
                 norms.append(np.asarray(known, np.float32))
+                if scored:
+                    scores.append(np.asarray(batch.column(SCORE), np.float32))
                 reasons = batch.column("failure").to_pylist() if more else []
                 failures |= {rows[i]: why for i, why in enumerate(reasons) if why is not None}
                 ids += _texts(batch, image)
@@ -121,6 +128,9 @@ def read_parquet(path: Path) -> Embeddings:
         ids=text_array(ids, str(path)),
         subjects=text_array(subjects, str(path)) if any(subjects) else None,
         failures=failures,
+        face_scores=np.concatenate(scores)
+        if scores and sum(map(len, scores)) == len(ids)
+        else None,
         note=note if len(shards) == 1 else {**note, "shards": len(shards)},
     )
 
@@ -206,6 +216,8 @@ def write_parquet(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -
         lists = (None if no else row for no, row in zip(failed, embeddings.vectors, strict=True))
         columns[VECTORS[0]] = pa.array(lists, pa.large_list(pa.float32()))
         columns["norm"] = pa.array(embeddings.norms, mask=failed)
+        if embeddings.face_scores is not None:
+            columns[SCORE] = pa.array(embeddings.face_scores, mask=failed)
         reasons = [embeddings.failures.get(row) for row in range(count)]
         columns["failure"] = pa.array(reasons, pa.string())
         text = json.dumps({**note, "dimensions": size}, ensure_ascii=False, allow_nan=False)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import DatasetError
@@ -38,6 +39,7 @@ class EmbeddingsWriter:
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
         subjects: see `Embeddings`.
+        calibration: of the model, for face scores.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
@@ -50,6 +52,7 @@ class EmbeddingsWriter:
         note: Mapping[str, Any],
         *,
         subjects: npt.NDArray[np.str_] | None = None,
+        calibration: ModelCalibration | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
@@ -58,6 +61,7 @@ class EmbeddingsWriter:
             )
         self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
         check_unique(self.ids, str(self.path))
+        self._faces = None if calibration is None else calibration.faces
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
 
@@ -155,6 +159,7 @@ class EmbeddingsWriter:
             ids=self.ids,
             subjects=self.subjects,
             failures=failures,
+            face_scores=None if self._faces is None else self._faces(vectors),
             note=self.note,
         )
 

@@ -23,17 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.embedding.align import (
+    MISPLACED,
     NO_DETECTOR,
     Detector,
     NotAcquiredError,
     align_face,
     detector_at_hand,
+    displacement,
 )
+from facerec.embedding.calibration import Threshold
 from facerec.embedding.extraction import Image, extract
 from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.embedding.score_calibration import Evidence, ScoreCalibration, calibration_file
-from facerec.errors import ImageError, MetricError, ModelError, printable
-from facerec.files import parse_json, read_file
+from facerec.embedding.score_calibration import Evidence
+from facerec.errors import ImageError, MetricError, ModelError
+from facerec.files import read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
@@ -49,26 +52,6 @@ Images = Photo | Sequence[Photo]
 
 Faces = Images | NDArray[np.floating[Any]]
 """Images, or raw embeddings: one ``(D,)``, or an array of N ``(N, D)``."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """An operating point of the model, from a verification report."""
-
-    value: float
-    """Cosine at or above which two faces are taken for the same subject."""
-    fpr: str
-    """Share of different pairs that it accepts at most, as the report words it."""
-    bench: str
-    """Verification set on which it was found."""
-    flip: bool
-    """Whether the embeddings were sums over image and mirror image."""
-    report: str | None = None
-    """File name of the report."""
-
-    def __str__(self) -> str:
-        report = "" if self.report is None else f" ({self.report})"
-        return f"FPR {self.fpr} on {self.bench}{report}"
 
 
 @dataclass(frozen=True)
@@ -89,8 +72,15 @@ class Verification:
     """What the similarity says as a likelihood ratio; None for a model without a calibration."""
     notes: tuple[str, ...] = ()
     """What is to be known of the photos, such as several faces, and of the calibration."""
+    face_scores: tuple[float | None, float | None] = (None, None)
+    """Of both, see `FaceScore`; None where the model has no limits."""
+    unknown: tuple[str, ...] = ()
+    """Sentences on photos that are not what the model knows as a face; there is no decision then,
+    and no evidence."""
 
     def __str__(self) -> str:
+        if self.unknown:
+            return f"no decision: {'; '.join(self.unknown)} (cosine {self.similarity:.4f})"
         if self.threshold is None:
             return f"cosine {self.similarity:.4f}; no decision: {self.source}"
         verdict = "the same person" if self.same else "different people"
@@ -109,7 +99,10 @@ class Found:
     """Its path in the folder."""
     similarity: float
     same: bool | None
-    """Whether the similarity reaches the model's threshold; None without one, or without a face."""
+    """Whether the similarity reaches the model's threshold; None without one, without a face, or
+    for a picture that is not what the model knows as a face."""
+    face_score: float | None = None
+    """See `FaceScore`; None where the model has no limits."""
 
 
 DEFAULT_FPR = "1e-3"
@@ -117,43 +110,32 @@ DEFAULT_FPR = "1e-3"
 
 
 class FaceRecognizer:
-    """A model with its alignment and thresholds.
+    """A model with its alignment and its calibration.
 
     Args:
         model: what embeds.
         detector: a YuNet ``.onnx`` file or ``insightface``, for photos that are not aligned; by
             default the one at hand, see `detector_at_hand`. It is loaded when a photo needs it.
         flip: add the raw embedding of the mirror image to each, which takes twice the time; by
-            default as the model's thresholds or its calibration have it, else yes, as in every
-            command.
+            default as the model's calibration has it, else yes, as in every command.
 
     Attributes:
-        thresholds: the operating points that the model file knows.
+        thresholds: the operating points that the model's calibration has.
         calibration: what its cosines are worth as evidence; None where that is not known.
+        faces: which pictures it knows as faces; None where that is not known.
 
     Raises:
-        ModelError: the file's table of thresholds, or its calibration, is damaged.
+        ModelError: its calibration contradicts the flip.
     """
 
     def __init__(
         self, model: EmbeddingModel, *, flip: bool | None = None, detector: str | None = None
     ) -> None:
-        self.model, self._detector = model, detector
-        self.thresholds = _read_thresholds(model)
-        known, inside = _read_calibration(model)
-        about = known.model if known is not None and inside else model.describe()
-        own = True
-        if self.thresholds:
-            own = self.thresholds[0].flip
-        elif known is not None and known.model["sha256"] == about.get("sha256"):
-            own = known.flip
-        self.flip = own if flip is None else flip
-        self.calibration, self._doubt = known, ""
-        if known is not None:
-            try:
-                known.check(about, self.flip, str(calibration_file(model.path or Path())))
-            except ModelError as error:  # what is left beside a file must not bar the way to it
-                self.calibration, self._doubt = None, str(error)
+        self.model, self._detector, known = model, detector, model.calibration
+        self.flip = known.flip_mode(flip) if known is not None else flip is not False
+        self.thresholds = () if known is None else known.points()
+        self.calibration = None if known is None else known.ratio
+        self.faces = None if known is None else known.faces
 
     def __repr__(self) -> str:
         about = self.model.describe()
@@ -243,7 +225,8 @@ class FaceRecognizer:
         if not 1 <= number <= len(faces):
             raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
         several = f"{where}: {len(faces)} faces, face {number} from the largest on is taken"
-        return align_face(image, faces[number - 1], size, where), several if len(faces) > 1 else ""
+        crop = align_face(image, faces[number - 1], size, where, self.model.cut)
+        return crop, several if len(faces) > 1 else ""
 
     def similarity(self, a: Faces, b: Faces) -> NDArray[np.float32]:
         """Return the cosine of every face of ``a`` (rows) with every face of ``b`` (columns).
@@ -277,21 +260,17 @@ class FaceRecognizer:
             MetricError: no rate between 0 and 1.
         """
         known = [t for t in self.thresholds if bench in (None, t.bench)]
-        usual = parse_rate(DEFAULT_FPR if fpr is None else fpr)
-        # Where all hold for the other flip mode, the refusal says so.
-        rates = [parse_rate(t.fpr) for t in known if t.flip == self.flip]
-        rates = rates or [parse_rate(t.fpr) for t in known]
-        target = usual if fpr is not None or usual in rates else min(rates, default=usual)
-        matching = [t for t in known if parse_rate(t.fpr) == target]
-        usable = [t for t in matching if t.flip == self.flip]
-        if len(usable) == 1:
-            return usable[0]
+        target = parse_rate(DEFAULT_FPR if fpr is None else fpr)
+        rates = [parse_rate(t.fpr) for t in known]
+        if fpr is None and target not in rates:
+            target = min(rates, default=target)
+        matching = [t for t, rate in zip(known, rates, strict=True) if rate == target]
+        if len(matching) == 1:
+            return matching[0]
         listed = ", ".join(dict.fromkeys(t.fpr for t in known))
         problem = f"no threshold for it is known (there are {listed or 'none'}); give a threshold"
-        if usable:
-            problem = f"it has one on {', '.join(t.bench for t in usable)}; name one bench"
-        elif matching:
-            problem = f"its threshold holds for embeddings with flip={not self.flip}; load it so"
+        if matching:
+            problem = f"it has one on {', '.join(t.bench for t in matching)}; name one bench"
         asked = matching[0].fpr if matching else fpr or DEFAULT_FPR
         raise ModelError(f"{self.model.name}, FPR {asked}: {problem}")
 
@@ -304,10 +283,12 @@ class FaceRecognizer:
         fpr: Rate | None = None,
         bench: str | None = None,
         faces: tuple[int, int] = (1, 1),
+        unchecked: bool = False,
     ) -> Verification:
         """Decide whether two faces belong to the same subject.
 
-        Where no threshold is given, nor an FPR, and the model knows none, there is no decision.
+        Where no threshold is given, nor an FPR, and the model knows none, there is no decision; nor
+        is there for a picture that is not what the model knows as a face.
 
         Args:
             a: one photo, or one raw embedding of this model.
@@ -316,6 +297,7 @@ class FaceRecognizer:
             fpr: see `threshold`.
             bench: see `threshold`.
             faces: which face of each photo, from the largest on.
+            unchecked: decide on any picture.
 
         Raises:
             ModelError: no threshold for the FPR is known; embeddings of another size.
@@ -329,26 +311,78 @@ class FaceRecognizer:
             limit, source, rate = known.value, str(known), known.fpr
         elif threshold is None:
             source = (
-                "this model knows no threshold; facerec verify --bench … --model MODEL writes one "
-                "beside it"
+                "this model knows no threshold; facerec calibrate --bench …, or --people FOLDER, "
+                "--model MODEL finds one"
             )
-        sides, notes = [], []
+        sides, notes, unknown = [], [], []
         for name, side, number in zip("ab", (a, b), faces, strict=True):
             if not _are_vectors(side):
                 side, note = self.face(cast(Photo, side), f"photo {name}", number)
                 notes.append(note)
+                if misplaced := "" if unchecked else self.misplaced(side, f"photo {name}"):
+                    unknown.append(misplaced)
             sides.append(side)
-        cosine = self.similarity(*sides)
+        vectors = [self._vectors(side) for side in sides]
+        cosine = self.similarity(*vectors)
         if cosine.ndim:
             raise ImageError("verify compares one face with one other; use similarity for more")
         similarity = float(cosine)
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
-        same = None if limit is None else similarity >= limit
-        worth = self.calibration
-        evidence = None if worth is None else worth.evidence(similarity)
-        told = tuple(filter(None, (*notes, self._doubt)))
-        return Verification(similarity, limit, same, source, rate, evidence, told)
+        scores = [self.face_score(vector) for vector in vectors]
+        if not unchecked:
+            unknown += filter(None, map(self.unlike, scores, ("photo a", "photo b")))
+        decided = limit is not None and not unknown
+        worth = None if unknown else self.calibration
+        return Verification(
+            similarity,
+            limit,
+            same=similarity >= limit if decided and limit is not None else None,
+            source=source,
+            fpr=rate,
+            evidence=None if worth is None else worth.evidence(similarity),
+            notes=tuple(filter(None, (*notes, self.unseen, *self.model.notes))),
+            face_scores=(scores[0], scores[1]),
+            unknown=tuple(unknown),
+        )
+
+    def face_score(self, vector: NDArray[np.floating[Any]]) -> float | None:
+        """Return the face score of one raw embedding ``(D,)``; None where there are no limits."""
+        return None if self.faces is None else float(self.faces(vector[None])[0])
+
+    @property
+    def unseen(self) -> str:
+        """A sentence on the kinds of pictures that this model's face score does not see, or none."""
+        blind = "" if self.faces is None else self.faces.blind
+        return f"the face score of this model does not see {blind}" if blind else ""
+
+    def unlike(self, score: float | None, where: str) -> str:
+        """Return a sentence on a picture whose face score is below the model's limit, else none."""
+        if score is None or self.faces is None or not score < self.faces.limit:
+            return ""
+        return (
+            f"{where} does not look like the faces that this model was calibrated on: "
+            f"{self.faces.below(score)}"
+        )
+
+    def misplaced(self, image: Image, where: str) -> str:
+        """Return a sentence on a picture whose face lies elsewhere than the network expects it.
+
+        None is returned where no detector is at hand, or it finds no face in the picture.
+
+        Args:
+            image: of the model's size, uint8 RGB.
+            where: names it.
+        """
+        if self.detector is None:
+            return ""
+        far = displacement(self.detector, image, self.model.cut)
+        if far is None or far <= MISPLACED:
+            return ""
+        return (
+            f"in {where} the face lies {far:.0f} pixels from where the network expects it; give "
+            "the photo that it was cut from"
+        )
 
     def find(self, photo: Photo, people: str | Path) -> list[Found]:
         """Return the photos of a folder by how alike their faces are, the most alike first.
@@ -366,24 +400,34 @@ class FaceRecognizer:
         source = FolderImages(people)
         limit = self.threshold().value if self.thresholds else None
         wanted, found = self.embed(self.face(photo)[0]), []
+        if said := self.unlike(self.face_score(wanted), "the photo that is looked for"):
+            raise NotAcquiredError(said)
         for index, name in enumerate(source.ids.tolist()):
             try:
                 face, _ = self.face(source.encoded(index), source.where(index))
-                cosine = float(self.similarity(wanted, self.embed(face)))
-                found.append(Found(name, cosine, None if limit is None else cosine >= limit))
             except NotAcquiredError:
                 found.append(Found(name, math.nan, None))
+                continue
+            vector = self.embed(face)
+            cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
+            decided = limit is not None and not self.unlike(score, name)
+            same = cosine >= limit if decided and limit is not None else None
+            found.append(Found(name, cosine, same, score))
         return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
-    def _unit(self, faces: Faces) -> NDArray[np.float64]:
-        """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
+    def _vectors(self, faces: Faces) -> NDArray[np.floating[Any]]:
+        """Return raw embeddings, ``(N, D)`` or ``(D,)``."""
         vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
                 f"{self.model.name}: embeddings have {self.embedding_size} numbers each, found "
                 f"{vectors.shape}; compare those of one model only, and give images as uint8"
             )
-        wide = vectors.astype(np.float64)
+        return vectors
+
+    def _unit(self, faces: Faces) -> NDArray[np.float64]:
+        """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
+        wide = self._vectors(faces).astype(np.float64)
         with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
             unit: NDArray[np.float64] = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
         return unit
@@ -406,8 +450,8 @@ def load(
             ``repr`` names the one in use.
         flip: see `FaceRecognizer`.
         detector: see `FaceRecognizer`.
-        options: ``engine``, ``variant``, ``precision``, ``batch_size``, and for files that do not
-            say so ``channels``, ``mean`` and ``std``, see `load_model`.
+        options: ``engine``, ``variant``, ``precision``, ``batch_size``, ``shift``, and for files
+            that do not say so ``channels``, ``mean`` and ``std``, see `load_model`.
 
     Raises:
         ModelError: missing, damaged, or it does not run there.
@@ -480,45 +524,3 @@ def _is_photo(images: Any) -> bool:
     """Tell whether there is one photo, or several."""
     one = isinstance(images, (str, Path, bytes, bytearray, memoryview))
     return one or (isinstance(images, np.ndarray) and images.ndim < 4)
-
-
-def thresholds_file(model: Path) -> Path:
-    """Return where ``facerec verify`` leaves the thresholds of a model file, beside it."""
-    return model.with_name(f"{model.name}.thresholds.json")
-
-
-def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
-    """Return the thresholds in a model file, or else those beside it, if they are of this file."""
-    table = (model.note or {}).get("thresholds") or []
-    try:
-        if not table and model.path is not None and thresholds_file(model.path).is_file():
-            beside = parse_json(read_file(thresholds_file(model.path)))
-            table = beside["thresholds"] if beside["sha256"] == model.sha256 else []
-        return tuple(map(_threshold, table))
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, MetricError) as error:
-        raise ModelError(
-            f"{model.path}: its table of thresholds is damaged ({error!r}); export it or run "
-            "facerec verify again"
-        ) from error
-
-
-def _read_calibration(model: EmbeddingModel) -> tuple[ScoreCalibration | None, bool]:
-    """Return the calibration in a model file, or else that beside it; and whether it is inside."""
-    inside = (model.note or {}).get("score_calibration")
-    if inside is not None:
-        return ScoreCalibration.from_json(inside, str(model.path)), True
-    if model.path is not None and calibration_file(model.path).is_file():
-        return ScoreCalibration.read(calibration_file(model.path)), False
-    return None, False
-
-
-def _threshold(row: Any) -> Threshold:
-    # These come from a file that anybody may have written, and are printed.
-    bench, report = (
-        printable(str(text or "")) for text in (row["bench"], row.get("source", {}).get("report"))
-    )
-    value, rate, flip = float(row["threshold"]), str(row["fpr"]), row["flip"]
-    parse_rate(rate)
-    if not math.isfinite(value) or not isinstance(flip, bool):
-        raise ValueError(f"threshold {value}, flip {flip!r}")
-    return Threshold(value, rate, bench, flip, report or None)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from facerec.errors import ModelError, printable
-from facerec.files import parse_json, read_file
 from facerec.statistics.calibration import LikelihoodRatio
 
 SCHEMA = "facerec.score_calibration/1"
@@ -138,19 +136,6 @@ class ScoreCalibration:
                 f"{where}: not a calibration, or a damaged one ({error}); run facerec calibrate"
             ) from error
 
-    @classmethod
-    def read(cls, path: Path) -> ScoreCalibration:
-        """Return the calibration of a file.
-
-        Raises:
-            ModelError: there is no such file, or it holds something else.
-        """
-        try:
-            found = parse_json(read_file(path))
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be read as a calibration ({error})") from error
-        return cls.from_json(found, str(path))
-
     def check(self, model: Mapping[str, Any], flip: bool | None, where: str) -> None:
         """Refuse a calibration of other embeddings.
 
@@ -194,11 +179,6 @@ class ScoreCalibration:
         """On whom it was calibrated, in words."""
         pairs = self.ratio.mated + self.ratio.non_mated
         return f"calibrated on {pairs:,} pairs of {self.ratio.subjects:,} people ({self.source})"
-
-
-def calibration_file(model: Path) -> Path:
-    """Return where ``facerec calibrate`` leaves the calibration of a model file, beside it."""
-    return model.with_name(f"{model.name}.calibration.json")
 
 
 def power(value: float, down: bool = False) -> str:

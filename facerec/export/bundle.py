@@ -27,7 +27,6 @@ from facerec.embedding.bundle import (
 )
 from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
-from facerec.embedding.score_calibration import ScoreCalibration, calibration_file
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ExportError, FacerecError
 from facerec.export.cards import bundle_card, evaluation_entries, training_facts
@@ -74,7 +73,7 @@ def export_bundle(
 ) -> BundleReport:
     """Write a model's bundle, and prove that every consumer embeds as the model does.
 
-    Equal inputs give equal bytes on one machine. A calibration beside the model's file goes in.
+    Equal inputs give equal bytes on one machine. The model's calibration goes in.
 
     Args:
         model: what is exported.
@@ -98,9 +97,15 @@ def export_bundle(
             "bundle alone"
         )
     check_replaceable(out, _written_before, "a bundle")
-    thresholds = (
-        [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
-    )
+    known = () if model.calibration is None else model.calibration.thresholds
+    if known and options.thresholds is not None:
+        raise ExportError(
+            f"{options.thresholds}: the model's calibration has thresholds, and a service decides "
+            "by one; leave --thresholds out"
+        )
+    thresholds = [dict(row) for row in known]
+    if options.thresholds is not None:
+        thresholds = read_thresholds(options.thresholds, model.sha256)
     with atomic_folder(out, ExportError, replace=force) as folder:
         try:
             return _write_all(model, out, folder, options, benches, thresholds, progress)
@@ -211,9 +216,10 @@ def _stated(
 ) -> dict[str, Any]:
     """Return what the exported file says about itself."""
     text = json.dumps(model.recipe, sort_keys=True, ensure_ascii=False)
-    calibration, flip = _calibration(model, thresholds), flip_mode(thresholds)
-    if calibration is not None:
-        flip = "sum_raw" if calibration.flip else "none"
+    known, flip = model.calibration, flip_mode(thresholds)
+    if known is not None:
+        flip = "sum_raw" if known.flip_mode(None) else "none"
+    faces, worth = (None, None) if known is None else (known.faces, known.ratio)
     return {
         "format": METADATA_FORMAT,
         "version": facerec.__version__,
@@ -226,19 +232,10 @@ def _stated(
         "image_size": list(model.image_size),
         "flip": flip,
         "thresholds": thresholds,
-        "score_calibration": None if calibration is None else calibration.to_json(),
+        "score_calibration": None if worth is None else worth.to_json(),
+        "faces": None if faces is None else faces.to_json(),
         "license": options.license,
     }
-
-
-def _calibration(model: TorchModel, thresholds: list[Threshold]) -> ScoreCalibration | None:
-    """Return the calibration beside a model, which must be of it, and of the thresholds' flip."""
-    path = None if model.path is None else calibration_file(model.path)
-    if path is None or not path.is_file():
-        return None
-    found = ScoreCalibration.read(path)
-    found.check(model.describe(), thresholds[0]["flip"] if thresholds else found.flip, str(path))
-    return found
 
 
 def _verify(
@@ -283,7 +280,7 @@ def _note(
         "model_id": model_id(model.name),
         "model": {
             **described,
-            **{name: stated[name] for name in ("thresholds", "score_calibration")},
+            **{name: stated[name] for name in ("thresholds", "score_calibration", "faces")},
         },
         "preprocessing": described["preprocessing"],
         "alignment_points": face_template(model.image_size).tolist(),
@@ -321,13 +318,13 @@ def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
 
 
 def _restate(content: bytes, thresholds: list[Threshold]) -> bytes:
-    """Return an exported file with thresholds of its own, and without a calibration of another."""
+    """Return an exported file with thresholds of its own, and nothing of another's calibration."""
     import onnx
 
     model = onnx.load_from_string(content)
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
-            own = {"thresholds": thresholds, "score_calibration": None}
+            own = {"thresholds": thresholds, "score_calibration": None, "faces": None}
             note = {**json.loads(entry.value), **own}
             entry.value = json.dumps(note, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return bytes(model.SerializeToString(deterministic=True))

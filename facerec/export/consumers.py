@@ -135,11 +135,11 @@ def _insightface(file: OnnxFile, images: Images) -> Vectors:
 _OPENCV = """
 import io, cv2, numpy
 given = numpy.load(io.BytesIO(sys.stdin.buffer.read()))
-images, (mean, std) = given["images"], given["pixels"]
+images, mean, std = given["images"], given["mean"].tolist(), float(given["std"])
 net = cv2.dnn.readNetFromONNX(given["model"])
 outputs = []
 for batch in (images[:1], images[1:]):
-    net.setInput(cv2.dnn.blobFromImages(list(batch), 1 / std, (112, 112), (mean,) * 3, swapRB=True))
+    net.setInput(cv2.dnn.blobFromImages(list(batch), 1 / std, (112, 112), mean, swapRB=True))
     outputs.append(net.forward().copy())
 numpy.save(sys.stdout.buffer, numpy.concatenate(outputs))
 """
@@ -150,7 +150,7 @@ def _opencv(file: OnnxFile, images: Images) -> Vectors:
     stated = guess_preprocessing(file).preprocessing
     given = io.BytesIO()
     model = np.frombuffer(file.content, np.uint8)
-    np.savez(given, model=model, images=images, pixels=np.array([stated.mean, stated.std]))
+    np.savez(given, model=model, images=images, mean=stated.per_channel()[0], std=stated.std)
     run = run_apart(file.where, "OpenCV", _OPENCV, given.getvalue())
     if run.returncode:
         raise ExportError(run.stderr.decode(errors="replace").strip().rpartition("\n")[2])

@@ -21,6 +21,7 @@ from torch import nn
 
 import facerec
 from facerec.backbones import Preprocessing
+from facerec.backbones.preprocessing import numbers_words
 from facerec.defaults import OPSET
 from facerec.embedding.onnx_file import METADATA_KEY
 from facerec.errors import ExportError, MissingExtraError, message_line
@@ -72,11 +73,15 @@ def graph_preprocessing(preprocessing: Preprocessing) -> Preprocessing:
 
     insightface's package and server know only RGB, and for a bare path only 127.5/127.5. A
     convolution takes another channel order as a permutation of its weights and, where padding with
-    zeros means the same grey in both, another scale as a factor. Another mean stays as it is.
+    zeros means the same colour in both, another scale as a factor. Another mean stays as it is; a
+    scale for each channel becomes one, since OpenCV knows no other.
     """
     if preprocessing.mean == Preprocessing().mean:
         return Preprocessing()
-    return Preprocessing("rgb", preprocessing.mean, preprocessing.std)
+    mean, std = preprocessing.mean, preprocessing.std
+    if preprocessing.channels == "bgr" and isinstance(mean, tuple):
+        mean = mean[::-1]
+    return Preprocessing("rgb", mean, std if isinstance(std, float) else Preprocessing().std)
 
 
 def serialized(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
@@ -199,14 +204,16 @@ def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocess
     first, *others = graph.readers(INPUT)
     if others or first.op_type != "Conv" or first.input[1] not in graph.stored:
         raise ExportError(
-            f"the backbone was trained with {trained.channels} and std {trained.std:g}, which only "
-            f"a first convolution can absorb, but it begins with {first.op_type}; train it with "
-            f"{wanted.channels} and std {wanted.std:g}"
+            f"the backbone was trained with {trained.channels} and std "
+            f"{numbers_words(trained.std)}, which only a first convolution can absorb, but it "
+            f"begins with {first.op_type}; train it with {wanted.channels} and std "
+            f"{numbers_words(wanted.std)}"
         )
-    weight = graph.values(first.input[1])
+    scale = wanted.per_channel()[1] / trained.per_channel()[1]
+    weight = graph.values(first.input[1]) * scale[:, None, None]
     if trained.channels != wanted.channels:
         weight = weight[:, ::-1]
-    graph.set(first.input[1], weight * (wanted.std / trained.std))
+    graph.set(first.input[1], weight)
 
 
 def _name_all(graph: Any) -> None:

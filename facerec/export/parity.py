@@ -179,8 +179,13 @@ def torch_embeddings(
     trained = model.preprocessing
     x = torch.from_numpy(inputs)
     if stated != trained:
+        mean, std, own_mean, own_std = (
+            torch.from_numpy(each.astype(np.float64))[:, None, None]
+            for each in (*stated.per_channel(), *trained.per_channel())
+        )
+        x = x * std + mean
         x = x.flip(1) if stated.channels != trained.channels else x
-        x = (x * stated.std + (stated.mean - trained.mean)) / trained.std
+        x = (x - own_mean) / own_std
     backbone = copy_for_export(model.backbone).to(dtype)
     with torch.no_grad():
         return torch.cat([backbone(chunk) for chunk in x.to(dtype).split(16)]).numpy()

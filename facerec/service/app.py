@@ -65,7 +65,7 @@ class Service:
         recognizer: what embeds; only the batcher's thread calls it.
         bounds: what is taken.
         gallery: without one its endpoints are closed.
-        choice: threshold, fpr and bench of ``/v1/verify``, see `FaceRecognizer.verify`.
+        choice: threshold, fpr, bench and unchecked of ``/v1/verify``, see `FaceRecognizer.verify`.
     """
 
     def __init__(

@@ -15,8 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
+from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.devices import choose_device
+from facerec.embedding.calibration import PIXELS, ModelCalibration
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.face_score import FaceScore
+from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import MetricError
 from facerec.progress import Progress
@@ -35,7 +39,9 @@ from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
+from facerec.statistics.operating_points import Rate
 from facerec.verification.evaluation import VerificationResult
+from facerec.verification.scoring.all_pairs import score_all_pairs
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size, total
 
 MOST_SUBJECTS = 5000
@@ -48,6 +54,87 @@ SMALLEST_GROUP = 10
 
 TOLERATED = 1.3
 """Up to this many times the least cost, ratios count as holding."""
+
+
+def calibrate_model(
+    embeddings: Embeddings,
+    subjects: NDArray[np.str_],
+    source: str,
+    *,
+    network: EmbeddingModel | None = None,
+    sample: NDArray[np.uint8] | None = None,
+    fpr: Sequence[Rate] = ALL_PAIRS_TARGETS,
+    groups: NDArray[np.str_] | None = None,
+    progress: Progress | None = None,
+) -> ModelCalibration:
+    """Return all that decides beside a model's weights, from all pairs of some people's images.
+
+    Args:
+        embeddings: of a model that its note names.
+        subjects: of the images, ``(N,)``; an image of nobody knows whom, empty, is left out.
+        source: file or bench that the images come from.
+        network: the model; without it nothing tells which pictures it knows as faces.
+        sample: some of the faces, uint8 RGB ``(n, H, W, 3)``, see `FaceScore.fit`.
+        fpr: targets whose thresholds are found; those that the images do not carry are left out.
+        groups: see `calibrate`.
+        progress: see `facerec.progress.Progress`.
+
+    Raises:
+        MetricError: too few subjects, or scores that do not separate, or the wrong way round.
+    """
+    worth = calibrate(embeddings, subjects, source, groups=groups, progress=progress)
+    rows = known_rows(embeddings, subjects)
+    vectors, flip, about = embeddings.vectors[rows], bool(embeddings.flip), embeddings.note["model"]
+    found = score_all_pairs(vectors, subjects[rows], fpr=fpr, progress=progress)
+    faces = None
+    if network is not None:
+        pictures = None if sample is None or not len(sample) else sample
+        faces = FaceScore.fit(network, vectors, flip=flip, faces=pictures, progress=progress)
+    thresholds = []
+    for point, table in zip(found.points, found.tables, strict=True):
+        if not point.resolvable or not math.isfinite(point.threshold):
+            continue
+        shares = table.fmr_share().interval(), table.fnmr_share().interval()
+        thresholds.append(
+            {
+                "bench": source,
+                "fpr": point.target,
+                "threshold": point.threshold,
+                "threshold_interval": None,
+                "fpr_realised": point.fpr_realised,
+                "fpr_interval": [shares[0].low, shares[0].high],
+                "false_accepts": [point.false_accepts, point.non_mated],
+                "tpr": point.tpr,
+                "tpr_interval": [1 - shares[1].high, 1 - shares[1].low],
+                "true_accepts": [point.true_accepts, point.mated],
+                "reliable": point.reliable,
+                "flip": flip,
+                "score": "cosine",
+            }
+        )
+    across, down = about.get("shift") or (0, 0)
+    return ModelCalibration(
+        sha256=about["sha256"],
+        preprocessing={name: about["preprocessing"][name] for name in PIXELS},
+        shift=(across, down),
+        flip=flip,
+        align=embeddings.note.get("align"),
+        source=source,
+        thresholds=tuple(thresholds),
+        faces=faces,
+        ratio=worth,
+    )
+
+
+def known_rows(embeddings: Embeddings, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
+    """Return the rows that a calibration compares, see `draw_images`.
+
+    Args:
+        embeddings: of N images.
+        subjects: of them, ``(N,)``, empty where unknown.
+    """
+    known = np.flatnonzero((subjects != "") & np.isfinite(embeddings.norms))
+    return known[draw_images(subjects[known])]
 
 
 def calibrate(
@@ -73,10 +160,18 @@ def calibrate(
     Raises:
         MetricError: too few subjects, or scores that do not overlap.
     """
-    known = np.flatnonzero((subjects != "") & np.isfinite(embeddings.norms))
-    rows = known[draw_images(subjects[known])]
+    rows = known_rows(embeddings, subjects)
     vectors, names = embeddings.vectors[rows], subjects[rows]
-    found = LikelihoodRatio.fit(count_scores(vectors, names))
+    counts = count_scores(vectors, names)
+    mated, others = counts.totals
+    above = 1 - (np.cumsum(mated) - mated / 2) / mated.sum()
+    higher = float(above @ others) / others.sum()
+    if higher < 0.5:
+        raise MetricError(
+            f"{source}: images of different people are more alike than those of one (AUC "
+            f"{higher:.2f}): who is on the images is the wrong way round, or wrong; mend the labels"
+        )
+    found = LikelihoodRatio.fit(counts)
     if found.effective < MIN_EFFECTIVE:
         raise MetricError(
             f"{found.subjects:,} people, effectively {found.effective:.1f}, are too few for the "

@@ -453,6 +453,7 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
         embeddings,
         vectors=take(embeddings.vectors, rows),
         norms=embeddings.norms[rows],
+        face_scores=None if embeddings.face_scores is None else embeddings.face_scores[rows],
         ids=wanted,
         failures={indices[row]: why for row, why in embeddings.failures.items() if row in indices},
         subjects=None if embeddings.subjects is None else embeddings.subjects[rows],

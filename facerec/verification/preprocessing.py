@@ -1,6 +1,6 @@
-"""Which preprocessing does a model of others want? The likely ones, scored on the same pairs.
+"""Which preprocessing and placement does a model want? The likely ones, scored on the same pairs.
 
-A wrong channel order or scaling raises no error, it only costs accuracy, often so little that it is
+A wrong placement, channel order or scaling raises no error, it only costs accuracy, often so little that it is
 taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart with fewer
 pairs than an accuracy near 100 % can; differences have intervals over the same resamples.
 """
@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.backbones import Preprocessing
+from facerec.backbones.preprocessing import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PerChannel,
+    Preprocessing,
+    numbers_words,
+)
 from facerec.embedding.align import Aligner
-from facerec.embedding.extraction import embed_images
+from facerec.embedding.extraction import embed_images, sample_faces
 from facerec.embedding.model import EmbeddingModel
-from facerec.errors import MetricError, ModelError
+from facerec.embedding.placement import Placement, Shift, try_placements
+from facerec.errors import MetricError
 from facerec.progress import Progress, section
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
@@ -33,19 +40,42 @@ from facerec.verification.evaluation import held_out, score_pairs
 if TYPE_CHECKING:
     import pandas as pd
 
-FOLDS = 2
-"""Folds of a bench that are scored."""
+PAIRS = 1200
+"""Pairs of a bench that are scored: whole folds, one after another, or of one without folds some."""
 
-MOST_PAIRS = 1200
-"""Pairs of a bench without folds that are scored."""
+FACES = 240
+"""Images on which placements are tried."""
 
 NEGLIGIBLE = 0.01
 """Share of the best d′ by which a candidate may lie behind and still be as good: a std of 127.5 in
 place of 128 is told from it by 1,200 pairs already, and changes no decision."""
 
 
-SCALINGS = ((127.5, 127.5), (127.5, 128.0), (0.0, 255.0), (0.0, 1.0))
-"""Mean and std that models of faces are trained with: InsightFace's, facenet's, 0…1 and 0…255."""
+SCALINGS: tuple[tuple[PerChannel, PerChannel], ...] = (
+    (127.5, 127.5),
+    (127.5, 128.0),
+    (0.0, 255.0),
+    (0.0, 1.0),
+    (IMAGENET_MEAN, IMAGENET_STD),
+)
+"""Mean and std that models of faces are trained with: InsightFace's, facenet's, 0…1, 0…255, and
+ImageNet's, which many networks that began there keep."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A preprocessing and a placement that are tried together."""
+
+    preprocessing: Preprocessing
+    shift: Shift = (0, 0)
+
+    def __str__(self) -> str:
+        """Return the flags that ask for it."""
+        pixels = self.preprocessing
+        return (
+            f"--channels {pixels.channels} --mean {numbers_words(pixels.mean)} --std "
+            f"{numbers_words(pixels.std)} --shift {self.shift[0]} {self.shift[1]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -57,6 +87,8 @@ class Trials:
     best first; the intervals of the latter are simultaneous for all candidates."""
     verdict: str
     """Which is best, whether others can be told from it, and what of the one assumed."""
+    placements: tuple[Placement, ...]
+    """What was tried without labels, the one with the largest norm first."""
     bench: str
     pairs: int
     basis: str
@@ -64,37 +96,22 @@ class Trials:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        return dict(plain({**vars(self), "figures": records(self.figures)}))
-
-
-def flags(preprocessing: Preprocessing) -> str:
-    """Return the flags that ask for a preprocessing."""
-    return (
-        f"--channels {preprocessing.channels} --mean {preprocessing.mean:g} "
-        f"--std {preprocessing.std:g}"
-    )
+        placements = [vars(each) for each in self.placements]
+        given = {**vars(self), "figures": records(self.figures), "placements": placements}
+        return dict(plain(given))
 
 
 def likely(model: EmbeddingModel) -> tuple[Preprocessing, ...]:
-    """Return the candidates for a model, the one assumed first; what is known is held.
-
-    Raises:
-        ModelError: nothing is left to try.
-    """
+    """Return the candidates for a model, the one assumed first; what is known is held."""
     known = model.preprocessing
     channels = ("rgb", "bgr") if "channels" in model.assumed else (known.channels,)
     scalings = SCALINGS if {"mean", "std"} <= {*model.assumed} else ((known.mean, known.std),)
-    others = [
-        Preprocessing(order, mean, std)  # type: ignore[arg-type]
-        for order, (mean, std) in itertools.product(channels, scalings)
-    ]
-    candidates = dict.fromkeys([known, *others])
-    if len(candidates) < 2:
-        raise ModelError(
-            f"{model.path}: its preprocessing is known ({model.evidence[0]}); leave out "
-            "--try-preprocessing"
-        )
-    return tuple(candidates)
+    others = []
+    for order, (mean, std) in itertools.product(channels, scalings):
+        if order == "bgr" and isinstance(mean, tuple) and isinstance(std, tuple):
+            mean, std = mean[::-1], std[::-1]  # of the same colours
+        others.append(Preprocessing(order, mean, std))  # type: ignore[arg-type]
+    return tuple(dict.fromkeys([known, *others]))
 
 
 def try_preprocessing(
@@ -105,24 +122,42 @@ def try_preprocessing(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Trials:
-    """Score pairs of a bench with every likely preprocessing of others' model, without flip.
+    """Find out where faces lie for a model and how its pixels are prepared, without flip.
 
-    The first two folds are used, or 1,200 pairs where it has no folds. ``align`` finds the face in
-    photos that are not aligned yet.
+    The placement is the one with the largest mean raw norm, which needs no label; the placements as
+    given and as found are then scored on pairs, with every likely preprocessing of others' model.
+
+    Args:
+        model: what embeds.
+        bench: whole folds are used up to `PAIRS` pairs, or so many where it has no folds.
+        align: finds the face in photos that are not aligned yet.
+        batch_size: images embedded together.
+        progress: see `facerec.progress.Progress`.
 
     Raises:
-        ModelError: the preprocessing is known.
-        MetricError: the pairs are of one class only.
+        MetricError: the pairs are of one class only, or no image can be read.
         ImageError: an image does not decode or is not aligned.
     """
-    candidates = likely(model)
     chosen, used = sample(bench)
-    pairs = bench.pairs
-    scores = []
+    faces = sample_faces(model, bench.images, used, FACES, align)
+    if not len(faces):
+        raise MetricError(f"{bench.name}: no image has a face that can be read; check the images")
+
+    def placing(done: int, total: int) -> None:
+        if progress is not None:
+            progress("trying placements", done, total)
+
+    placements = try_placements(model, faces, progress=placing)
+    candidates = [
+        Way(preprocessing, shift)
+        for preprocessing in likely(model)
+        for shift in dict.fromkeys([model.shift, placements[0].shift])
+    ]
+    pairs, scores = bench.pairs, []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):
         embeddings = embed_images(
-            model.with_preprocessing(candidate),
+            model.with_preprocessing(candidate.preprocessing, candidate.shift),
             bench.images,
             flip=False,
             align=align,
@@ -133,7 +168,7 @@ def try_preprocessing(
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = embeddings.vectors
         scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
-    return _rank(bench, chosen, candidates, np.array(scores))
+    return _rank(bench, chosen, candidates, np.array(scores), placements)
 
 
 def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -141,10 +176,12 @@ def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     folds = bench.pairs.folds
     if folds is None:
         # The same share of both kinds, however they are ordered.
-        every = max(1, math.ceil(len(bench.pairs) / MOST_PAIRS))
+        every = max(1, math.ceil(len(bench.pairs) / PAIRS))
         chosen = np.arange(0, len(bench.pairs), every)
     else:
-        chosen = np.flatnonzero(np.isin(folds, np.unique(folds)[:FOLDS]))
+        numbers, counts = np.unique(folds, return_counts=True)
+        enough = int(np.searchsorted(np.cumsum(counts), PAIRS)) + 1
+        chosen = np.flatnonzero(np.isin(folds, numbers[:enough]))
     sides = np.concatenate([bench.pairs.first[chosen], bench.pairs.second[chosen]])
     return chosen, np.unique(sides)
 
@@ -152,8 +189,9 @@ def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _rank(
     bench: Bench,
     chosen: NDArray[np.int64],
-    candidates: Sequence[Preprocessing],
+    candidates: Sequence[Way],
     scores: NDArray[np.float32],
+    placements: Sequence[Placement],
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
     there = np.zeros(len(bench.pairs), bool)
@@ -175,7 +213,7 @@ def _rank(
     whole, added = zip(*(_separation(one.scores, same) for one in sides), strict=True)
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
-    confidence = 1 - 0.05 / (len(candidates) - 1)
+    confidence = 1 - 0.05 / max(1, len(candidates) - 1)
     rows: list[dict[str, object]] = []
     ties: list[int] = []
     worse: list[int] = []
@@ -187,21 +225,21 @@ def _rank(
             behind = Estimate(lag, interval)
             clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]
             (worse if clear else ties).append(index)
-        way = f"{flags(candidates[index])}{'' if index else ' (assumed)'}"
+        way = f"{candidates[index]}{'' if index else ' (assumed)'}"
         rows += [
             figure_row("accuracy", _accuracy(sides[index], folds), way=way),
             figure_row("d′", Estimate(whole[index]), way=way),
             figure_row("d′ behind the best", behind, way=way),
         ]
-    said = f"best: {flags(candidates[best])}"
+    said = f"best: {candidates[best]}"
     if ties:
-        listed = "; ".join(flags(candidates[index]) for index in ties)
+        listed = "; ".join(str(candidates[index]) for index in ties)
         said += f"; these pairs do not tell it from {listed} (by more than {NEGLIGIBLE:.0%} of d′)"
     said += "; all others are worse" if worse else ""
     mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
-    verdict = f"{said}. What is assumed without flags ({flags(candidates[0])}) {mine}."
+    verdict = f"{said}. What is assumed without flags ({candidates[0]}) {mine}."
     basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
-    return Trials(tidy(rows), verdict, bench.name, int(same.size), basis)
+    return Trials(tidy(rows), verdict, tuple(placements), bench.name, int(same.size), basis)
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:

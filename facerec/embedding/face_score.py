@@ -1,0 +1,308 @@
+"""Is a picture a face that this network knows? A score from pictures that certainly are none.
+
+A network of faces gives all pictures without a face nearly one direction, whatever is on them. The
+centre of that direction needs no data: a few hundred generated pictures have it. How far an
+embedding lies from it tells faces, placed as the network expects, from all else. A short embedding,
+the other sign of a poor picture, counts for less: women's norms are lower than men's in networks in
+use, and a limit on the norm alone refuses three times as many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.embedding.extraction import extract
+from facerec.embedding.model import EmbeddingModel
+from facerec.libraries import cv2
+from facerec.progress import Progress
+from facerec.statistics.intervals import wilson
+
+Image = NDArray[np.uint8]
+
+FALSE_REFUSALS = 0.01
+"""Share of the calibration's faces that lie below the limit."""
+
+LENGTH_WEIGHT = 0.25
+"""Weight of the length beside the centre, both in standard deviations of faces: with more, the
+share of refused women of LFW moves away from that of men."""
+
+EACH = 60
+"""Generated pictures of a kind."""
+
+POWER_FACES = 64
+"""Faces of a calibration that are spoilt to measure what the score refuses."""
+
+WEAK = 50
+"""Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
+
+
+@dataclass(frozen=True, eq=False)
+class FaceScore:
+    """How far embeddings are from pictures without a face, in standard deviations of faces."""
+
+    centre: NDArray[np.float32]
+    """Mean direction of pictures without a face, ``(D,)``, of length 1."""
+    cosine: tuple[float, float]
+    """Median and standard deviation of the faces' cosines to it, as that of a normal law."""
+    length: tuple[float, float]
+    """The same of the lengths of their embeddings."""
+    weight: float
+    """Of the length."""
+    limit: float
+    """Score below which a picture is refused."""
+    faces: int
+    """Faces of the calibration, of which `FALSE_REFUSALS` lie below the limit."""
+    power: Mapping[str, tuple[int, int]]
+    """Kind of picture → how many were refused, of how many."""
+
+    def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return the face scores of raw embeddings ``(N, D)``, float32 ``(N,)``; NaN for NaN."""
+        (cosine, cosine_sd), (length, length_sd) = self.cosine, self.length
+        with np.errstate(all="ignore"):
+            lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+            away = (cosine - vectors @ self.centre / lengths) / cosine_sd
+            return np.asarray(away + self.weight * (lengths - length) / length_sd, np.float32)
+
+    def below(self, score: float) -> str:
+        """Say that a score is below the limit."""
+        return f"face score {score:.1f}, below the limit of {self.limit:.1f}"
+
+    @property
+    def words(self) -> str:
+        """Say how much the score refuses at least, by kind, and what it does not see."""
+        told = [f"{n} of 100 {kind}" for kind, n in self.least.items() if n >= WEAK]
+        refuses = f"refuses at least {', '.join(told)}" if told else "refuses few pictures"
+        return f"{refuses}; it does not see {self.blind}" if self.blind else refuses
+
+    @property
+    def least(self) -> dict[str, int]:
+        """How many of 100 pictures of each kind are refused at the least, with 95 % confidence."""
+        return {
+            kind: int(100 * wilson(*each, confidence=0.9).low) if each[1] else 0
+            for kind, each in self.power.items()
+        }
+
+    @property
+    def blind(self) -> str:
+        """The kinds of pictures of which it may refuse less than half; empty if there are none."""
+        names = [kind for kind, least in self.least.items() if least < WEAK]
+        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return {**vars(self), "centre": [float(f"{x:.6g}") for x in self.centre.tolist()]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], size: int | None = None) -> FaceScore:
+        """Return what `to_json` wrote.
+
+        Args:
+            found: parsed JSON.
+            size: D, if it is known.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged, or of another size.
+        """
+        centre = np.array(found["centre"], np.float32)
+        cosine, length = (
+            (float(found[name][0]), float(found[name][1])) for name in ("cosine", "length")
+        )
+        weight, limit = float(found["weight"]), float(found["limit"])
+        power = {str(kind): (int(seen), int(of)) for kind, (seen, of) in found["power"].items()}
+        faces = int(found["faces"])
+        if (
+            centre.ndim != 1
+            or size not in (None, centre.size)
+            or not 0.99 < float(np.linalg.norm(centre)) < 1.01
+            or min(cosine[1], length[1]) <= 0
+            or not np.isfinite([*cosine, *length, weight, limit]).all()
+            or faces < 1
+            or not all(0 <= seen <= of for seen, of in power.values())
+        ):
+            raise ValueError("its face score is none")
+        return cls(centre, cosine, length, weight, limit, faces, power)
+
+    @classmethod
+    def fit(
+        cls,
+        model: EmbeddingModel,
+        vectors: NDArray[np.floating],
+        *,
+        flip: bool,
+        faces: Image | None = None,
+        progress: Progress | None = None,
+    ) -> FaceScore:
+        """Return the face score of a model, with its limit on some people's faces.
+
+        Args:
+            model: what embeds.
+            vectors: embeddings of faces, ``(N, D)``, all of them finite.
+            flip: whether mirror images are added.
+            faces: some of these faces, uint8 RGB ``(n, H, W, 3)`` as the model takes them; without
+                them nobody knows what the score does with poor ones.
+            progress: see `facerec.progress.Progress`.
+        """
+        done, kinds = 0, 6 + (0 if faces is None else len(_SPOILT))
+
+        def embedded(pictures: Image) -> NDArray[np.float32]:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress("looking at pictures without a face", done, kinds)
+            return extract(model, pictures, flip=flip).vectors
+
+        size, generator = model.image_size, np.random.default_rng(0)
+        means = []
+        for pictures in without_face(size, generator).values():
+            known = embedded(pictures)
+            lengths = np.linalg.norm(known, axis=1, keepdims=True)
+            means.append((known / np.maximum(lengths, 1e-12)).mean(axis=0))
+        centre = np.mean(means, axis=0)
+        centre = (centre / max(float(np.linalg.norm(centre)), 1e-12)).astype(np.float32)
+        lengths = np.linalg.norm(vectors, axis=1)
+        cosine, length = _spread(vectors @ centre / lengths), _spread(lengths)
+        trials = {"pictures without a face": embedded(_things(size, generator))}
+        if faces is not None:
+            for kind, spoil in _SPOILT.items():
+                trials[kind] = embedded(np.stack([spoil(face, generator) for face in faces]))
+        tried = []
+        for weight in (LENGTH_WEIGHT, 0.0):
+            score = cls(centre, cosine, length, weight, 0.0, len(vectors), {})
+            limit = float(np.quantile(score(vectors), FALSE_REFUSALS, method="lower"))
+            power = {
+                kind: (int((score(trial) < limit).sum()), len(trial))
+                for kind, trial in trials.items()
+            }
+            tried.append(replace(score, limit=limit, power=power))
+        # In some networks pictures without a face have longer embeddings than faces.
+        return max(tried, key=lambda each: sum(seen / of for seen, of in each.power.values()))
+
+
+def _spread(values: NDArray[np.floating]) -> tuple[float, float]:
+    """Return median and standard deviation, which a few pictures of another kind do not move."""
+    low, middle, high = np.quantile(values, [0.159, 0.5, 0.841])
+    return float(middle), max(float(high - low) / 2, 1e-6)
+
+
+def without_face(size: tuple[int, int], generator: np.random.Generator) -> dict[str, Image]:
+    """Return kinds of generated pictures without a face, uint8 RGB ``(EACH, H, W, 3)`` each."""
+    height, width = size
+    y, x = np.mgrid[:height, :width] / max(size)
+    ones = np.ones((height, width, 1))
+
+    def colours() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return generator.integers(0, 256, 3), generator.integers(0, 256, 3)
+
+    def mixed(share: NDArray[np.floating]) -> NDArray[np.floating]:
+        one, other = colours()
+        return one * (1 - share[..., None]) + other * share[..., None]
+
+    def along(angle: float) -> NDArray[np.float64]:
+        return np.cos(angle) * x + np.sin(angle) * y
+
+    def noise() -> NDArray[np.floating]:
+        channels = generator.choice([1, 3])
+        return generator.uniform(60, 195) + generator.uniform(20, 90) * generator.normal(
+            size=(height, width, channels)
+        )
+
+    def smooth() -> NDArray[np.floating]:
+        blurred = cv2.GaussianBlur(noise(), (0, 0), 2.0 ** generator.uniform(0, 4.3))
+        field = np.asarray(blurred).reshape(height, width, -1)
+        spread = max(float(field.std()), 1e-6)
+        return (field - field.mean()) / spread * generator.uniform(20, 70) + 127
+
+    def gradient() -> NDArray[np.floating]:
+        share = along(generator.uniform(0, 2 * np.pi))
+        return mixed((share - share.min()) / np.ptp(share))
+
+    def checkers() -> NDArray[np.floating]:
+        angle, side = generator.uniform(0, np.pi), generator.uniform(0.04, 0.4)
+        return mixed((along(angle) // side + along(angle + np.pi / 2) // side) % 2)
+
+    kinds: dict[str, Callable[[], NDArray[Any]]] = {
+        "constants": lambda: colours()[0] * ones,
+        "noise": noise,
+        "smooth noise": smooth,
+        "gradients": gradient,
+        "checkers": checkers,
+    }
+    return {
+        name: _pictures([draw() + np.zeros(3) for _ in range(EACH)]) for name, draw in kinds.items()
+    }
+
+
+def _things(size: tuple[int, int], generator: np.random.Generator) -> Image:
+    """Return pictures without a face that gave no centre, to measure the score on, as many.
+
+    Things that hide each other, of all sizes, have the statistics of photos without being any (A.
+    Lee, D. Mumford, J. Huang, "Occlusion models for natural images", IJCV 41, 2001). Pale and soft
+    ones are refused least, and as often as photos of cars, in networks that refuse few of either.
+    """
+
+    def colour() -> NDArray[np.floating]:
+        drawn = generator.integers(0, 256, 3)
+        return drawn.mean() + 0.4 * (drawn - drawn.mean())
+
+    def draw() -> Image:
+        picture = np.zeros((*size, 3), np.uint8) + colour().astype(np.uint8)
+        for _ in range(int(generator.integers(30, 200))):
+            radius = 0.027 * max(size) * (1 - 0.99 * generator.uniform()) ** -0.7
+            centre = (generator.uniform(-0.1, 1.1, 2) * size[::-1]).tolist()
+            sides = [2 * radius * generator.uniform(0.3, 1), 2 * radius]
+            thing = centre, sides, generator.uniform(0, 180)
+            if generator.uniform() < 0.5:
+                cv2.ellipse(picture, thing, colour().tolist(), -1)
+            else:
+                cv2.fillPoly(picture, [cv2.boxPoints(thing).astype(np.int32)], colour().tolist())
+        return _blurred(picture, generator.uniform(1.5, 3) * size[0] / 112)
+
+    return np.stack([draw() for _ in range(EACH)])
+
+
+def _pictures(drawn: list[Any]) -> Image:
+    return np.clip(np.stack(drawn), 0, 255).astype(np.uint8)
+
+
+def _blurred(picture: Image, spread: float) -> Image:
+    return cv2.GaussianBlur(picture, (0, 0), spread).astype(np.uint8, copy=False)
+
+
+def _shrunk(face: Image, generator: np.random.Generator) -> Image:
+    height, width = face.shape[:2]
+    small = cv2.resize(face, (width // 8, height // 8), interpolation=cv2.INTER_AREA)
+    large = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+    return large.astype(np.uint8, copy=False)
+
+
+def _turned(face: Image, generator: np.random.Generator) -> Image:
+    height, width = face.shape[:2]
+    angle = 30 * generator.choice([-1, 1])
+    turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), angle, 1)
+    return cv2.warpAffine(face, turn, (width, height)).astype(np.uint8, copy=False)
+
+
+def _shuffled(face: Image, generator: np.random.Generator) -> Image:
+    rows, columns = (np.array_split(np.arange(side), 4) for side in face.shape[:2])
+    height, width = (min(map(len, parts)) for parts in (rows, columns))
+    tiles = [face[r[0] :][:height, c[0] :][:, :width] for r in rows for c in columns]
+    order, shuffled = generator.permutation(16), face.copy()
+    for place, tile in enumerate(order):
+        top, left = rows[place // 4][0], columns[place % 4][0]
+        shuffled[top : top + height, left : left + width] = tiles[tile]
+    return shuffled
+
+
+_SPOILT: dict[str, Callable[[Image, np.random.Generator], Image]] = {
+    "faces in shuffled pieces": _shuffled,
+    "upside-down faces": lambda face, _: np.ascontiguousarray(face[::-1, ::-1]),
+    "blurred faces": lambda face, _: _blurred(face, face.shape[0] * 4 / 112),
+    "faces of 14 pixels": _shrunk,
+    "faces turned by 30°": _turned,
+}
+"""Ways of spoiling the faces of a calibration."""

@@ -245,7 +245,7 @@ def parse_onnx(
             outputs=tuple(map(_info, model.graph.output)),
             metadata={entry.key: entry.value for entry in model.metadata_props},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
-            row_by_row=all(map(_row_by_row, model.graph.node)),
+            row_by_row=_row_by_row(model.graph),
             beside=beside,
         )
         _check_sizes(model)
@@ -304,11 +304,20 @@ def _unneeded(model: Any) -> Iterator[str]:
             yield f"the tensor {tensor.name} lies in another file, or has more than 16 dimensions"
 
 
-def _row_by_row(node: Any) -> bool:
-    """Return whether a node is known to compute each image of a batch by itself."""
+def _row_by_row(graph: Any) -> bool:
+    """Return whether every node is known to compute each image of a batch by itself."""
+    from onnx import numpy_helper
+
+    shapes = [t for t in graph.initializer if len(t.dims) == 1 and t.dims[0] < 9]
+    rows_kept = {t.name for t in shapes if numpy_helper.to_array(t)[:1].tolist() in ([-1], [0])}
     sound = {"axis": 1, "transA": 0}
-    return node.op_type in ROW_BY_ROW and all(
-        attribute.i == sound.get(attribute.name, attribute.i) for attribute in node.attribute
+    return all(
+        (node.op_type in ROW_BY_ROW or (node.op_type == "Reshape" and node.input[-1] in rows_kept))
+        and len(node.output) == 1
+        and all(
+            attribute.i == sound.get(attribute.name, attribute.i) for attribute in node.attribute
+        )
+        for node in graph.node
     )
 
 

@@ -141,7 +141,10 @@ def test_only_graphs_that_may_mix_pictures_are_tried(monkeypatch: pytest.MonkeyP
         return begin(self, pixels)
 
     monkeypatch.setattr(OnnxModel, "_begin", counted)
-    for network, batches in ((tiles(), [1]), (quantized(), [1, 2]), (shaped(-1, 8), [1, 2])):
+    plain = tiles(), shaped(-1, 8), shaped(0, 8, 1)
+    mixing = quantized(), centered(), shaped(1, 8), shaped(1, -1)
+    cases = [*((network, [1]) for network in plain), *((network, [1, 2]) for network in mixing)]
+    for network, batches in cases:
         seen.clear()
         assert parsed(network).row_by_row is (batches == [1])
         OnnxModel(parsed(network))

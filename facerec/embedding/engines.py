@@ -30,7 +30,7 @@ FOLDED_BYTES = 2**28
 
 
 class Engine(ABC):
-    """A loaded file that turns batches of images into its first output.
+    """A loaded file that turns batches of images into raw embeddings.
 
     Args:
         file: a file that passed the checks.
@@ -40,6 +40,7 @@ class Engine(ABC):
         name: the library and its version.
         device: where it really computes.
         precision: in which numbers it really computes.
+        one_by_one: whether more than one image at once is refused, see `open_engine`.
 
     Raises:
         MissingExtraError: the library is not installed.
@@ -52,6 +53,7 @@ class Engine(ABC):
     extra: ClassVar[str]
     device = "cpu"
     precision = "as stored in the file"
+    one_by_one = False
 
     def __init__(self, file: OnnxFile, *how: str) -> None:
         self.where, self.input = file.where, file.image_input()
@@ -77,23 +79,67 @@ class Engine(ABC):
             batch: images in the file's own layout, type and batch size.
 
         Returns:
-            The file's first output, float32.
+            Raw embeddings, float32 ``(N, D)``.
 
         Raises:
-            ModelError: the engine fails.
+            ModelError: the engine fails, or the outputs are no embeddings.
         """
         try:
-            return np.asarray(self._compute(batch), np.float32)
+            if self.one_by_one and len(batch) > 1:
+                raise ValueError("the file takes one image at a time")
+            outputs = [np.asarray(output, np.float32) for output in self._compute(batch)]
         except Exception as error:
             raise ModelError(f"{self.where}: {self.name} failed ({message_line(error)})") from error
+        return _raw_embeddings(outputs, len(batch), self.where)
 
     @abstractmethod
     def _load(self, library: Any, content: bytes, *how: str) -> None:
         """Make ready to compute; any error is a refusal."""
 
     @abstractmethod
-    def _compute(self, batch: Images) -> npt.NDArray[Any]:
-        """Return the first output for a batch."""
+    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
+        """Return all outputs for a batch."""
+
+
+def _raw_embeddings(
+    outputs: list[npt.NDArray[np.float32]], count: int, where: str
+) -> npt.NDArray[np.float32]:
+    """Return the raw embeddings, ``(N, D)``, that a file's outputs stand for.
+
+    Axes of length 1 do not matter. Beside the embedding a second output may hold its norm, one
+    number for each image. Rows of unit length get that norm, as AdaFace's exports need it; others
+    are raw already.
+
+    Raises:
+        ModelError: outputs of other shapes, or a negative norm.
+    """
+    rows = [
+        output.reshape(count, -1)
+        for output in outputs
+        if output.shape[:1] == (count,)
+        and output.size == count * max(output.shape[1:], default=1) > 0
+    ]
+    rows.sort(key=lambda row: row.shape[1])
+    several = [row.shape[1] > 1 for row in rows]
+    if len(rows) < len(outputs) or several not in ([True], [False, True]):
+        shapes = " and ".join(str(output.shape) for output in outputs)
+        raise ModelError(
+            f"{where}: {count} images gave an output of shape {shapes}, not ({count}, D), alone or "
+            f"with its norm ({count}, 1); this is no embedding model"
+        )
+    *norms, vectors = rows
+    for norm in norms:
+        if (norm < 0).any():
+            raise ModelError(
+                f"{where}: the output of one number for each image is no norm, since it can be "
+                f"{norm.min():.3g}; export the embedding alone"
+            )
+        with np.errstate(over="ignore"):  # a row so long is not of unit length
+            length = np.linalg.norm(vectors, axis=1, keepdims=True)
+        # In bfloat16 a length of 1 is off by up to half a percent.
+        unit = np.abs(length - 1) < 0.01
+        vectors = vectors * np.divide(norm, length, out=np.ones_like(norm), where=unit)
+    return vectors
 
 
 class OnnxruntimeEngine(Engine):
@@ -118,7 +164,6 @@ class OnnxruntimeEngine(Engine):
         if wanted in offered:
             providers = [(wanted, settings)]
             self._session = library.InferenceSession(content, session_options(), providers)
-            self._output = self._session.get_outputs()[0].name
             offered = self._session.get_providers()
         if wanted not in offered:
             raise ValueError(
@@ -126,8 +171,8 @@ class OnnxruntimeEngine(Engine):
                 "in place of onnxruntime, or use device cpu"
             )
 
-    def _compute(self, batch: Images) -> npt.NDArray[Any]:
-        return self._session.run([self._output], {self.input.name: batch})[0]
+    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
+        return self._session.run(None, {self.input.name: batch})
 
 
 def default_threads() -> int:
@@ -176,15 +221,16 @@ class OpenVinoEngine(Engine):
         model = reader.convert(reader.load(io.BytesIO(content)))
         compiled = openvino_core().compile_model(model, "CPU", _openvino_hints(precision))
         self._request = compiled.create_infer_request()
+        self._outputs = range(len(compiled.outputs))
         real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         self.precision = {"f32": "fp32", "bf16": "bf16"}.get(real, real)
         if self.precision != precision:
             self.precision += f" (this processor has no {precision})"
 
-    def _compute(self, batch: Images) -> npt.NDArray[Any]:
+    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
         with self._lock:
             self._request.infer([batch])
-            return np.array(self._request.get_output_tensor(0).data)
+            return [np.array(self._request.get_output_tensor(i).data) for i in self._outputs]
 
 
 def _openvino_hints(precision: str) -> dict[str, Any]:
@@ -206,26 +252,39 @@ import numpy
 hints, batches, shape, dtype = map(json.loads, sys.argv[1:])
 content = sys.stdin.buffer.read()
 inputs = [numpy.zeros((batch, *shape), dtype) for batch in batches]
+def shapes(compute):
+    found = []
+    for images in inputs:
+        try:
+            found.append([output.shape for output in compute(images)])
+        except Exception:
+            if not found:
+                raise
+    return found
 import onnxruntime
 session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 name = session.get_inputs()[0].name
-wanted = [session.run(None, {name: images})[0].shape for images in inputs]
+wanted = shapes(lambda images: session.run(None, {name: images}))
+del inputs[len(wanted):]
 import openvino
 from openvino.frontend import FrontEndManager
 reader = FrontEndManager().load_by_framework("onnx")
 model = reader.convert(reader.load(io.BytesIO(content)))
 request = openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
-found = [request.infer([images])[0].shape for images in inputs]
-if found != wanted:
-    raise ValueError(f"it computes an output of shape {found[0]}, onnxruntime of {wanted[0]}")
+found = shapes(lambda images: request.infer([images]).to_tuple())
+if found != wanted[:len(found)]:
+    raise ValueError(f"it computes outputs of shape {found}, onnxruntime of {wanted}")
+print(len(found))
 """
 
 
-def _try_openvino(file: OnnxFile, precision: Precision) -> None:
-    """Refuse a file with which OpenVINO crashes, is busy for ever, or computes beyond its tensors.
+def _try_openvino(file: OnnxFile, precision: Precision) -> bool:
+    """Return whether both engines take two images at once; where the batch is fixed, whether that.
 
+    Refuse a file with which OpenVINO crashes, is busy for ever, or computes beyond its tensors.
     onnxruntime must take it too: OpenVINO does not hold all shapes against each other, and what it
-    writes where it should not shows later, in something else.
+    writes where it should not shows later, in something else. A batch that onnxruntime refuses is
+    not tried.
     """
     image = file.image_input()
     batches = (1, 2) if image.batch is None else (image.batch,)
@@ -234,6 +293,7 @@ def _try_openvino(file: OnnxFile, precision: Precision) -> None:
     if run.returncode:
         said = [line for line in run.stderr.decode(errors="replace").splitlines() if line.strip()]
         raise ModelError(f"{file.where}: OpenVINO cannot load it ({''.join(said[-1:])[:300]})")
+    return run.stdout.split()[-1:] == [str(len(batches)).encode()]
 
 
 @functools.cache
@@ -258,8 +318,8 @@ def open_engine(
     """Load a file of anybody's into an engine.
 
     OpenVINO crashes on some files that its own checks and those of ONNX let pass, so it gets each
-    in another process first, after onnxruntime. Files made in this process need no such trial:
-    `OpenVinoEngine`.
+    in another process first, after onnxruntime; where one of them computes one image but not two,
+    the engine is ``one_by_one``. Files made in this process need no such trial: `OpenVinoEngine`.
 
     Args:
         file: a file that passed the checks.
@@ -279,6 +339,9 @@ def open_engine(
             f"{file.where}: there is no engine {engine!r} for {precision} on {device!r}; "
             "onnxruntime computes a file as it is on cpu or cuda, openvino in fp32 or bf16 on cpu"
         )
-    if importlib.util.find_spec("openvino") is not None:  # else the engine says what to install
-        _try_openvino(file, precision)
-    return OpenVinoEngine(file, precision)
+    # Without OpenVINO the engine says what to install.
+    there = importlib.util.find_spec("openvino") is not None
+    one_by_one = there and not _try_openvino(file, precision)
+    opened = OpenVinoEngine(file, precision)
+    opened.one_by_one = one_by_one
+    return opened

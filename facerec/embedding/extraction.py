@@ -28,6 +28,9 @@ _Vectors = npt.NDArray[np.float32]
 _Finish = Callable[[], tuple[_Vectors, _Vectors]]
 """Waits for a batch and returns its vectors and norms, see `Embeddings`."""
 
+_BLOCK = 2**16
+"""Rows that are compared at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
@@ -125,8 +128,8 @@ def embed_images(
     """Decode, align and embed the images of a source; the next batch decodes meanwhile.
 
     An image that does not decode or has the wrong size ends the work or, with ``"skip"``, is a
-    failure to acquire. One without a usable face, or with an embedding that is not finite, is a
-    failure to acquire in any case. Failures keep their row and their place in the batch, so no
+    failure to acquire. One without a usable face, or with an embedding that is zero or not finite,
+    is a failure to acquire in any case. Failures keep their row and their place in the batch, so no
     other embedding depends on them.
 
     Args:
@@ -172,9 +175,10 @@ def embed_images(
     for (block, finish), _ in itertools.pairwise(ends):
         vectors[block], norms[block] = finish()
         finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
-        for row in block.start + np.flatnonzero(~finite):
-            where = source.where(rows[row])
-            failures.setdefault(int(row), f"{where}: its embedding is not finite")
+        for bad, word in ((~finite, "not finite"), (~vectors[block].any(axis=1), "zero")):
+            for row in block.start + np.flatnonzero(bad):
+                where = source.where(rows[row])
+                failures.setdefault(int(row), f"{where}: its embedding is {word}")
         if progress is not None:
             progress("embedding", block.stop, len(rows))
     failed = list(failures)
@@ -225,6 +229,31 @@ def sample_faces(
         with contextlib.suppress(ImageError, RecordError):
             faces.append(read_face(model, source, int(index), align))
     return np.stack(faces) if faces else np.empty((0, *model.image_size, 3), np.uint8)
+
+
+def constant(embeddings: Embeddings) -> str | None:
+    """Return a sentence if the embeddings of all images point the same way; None if they do not.
+
+    Of rows that are finite and not zero, two or more, all cosines with the first are 1 to within
+    1e-6. Pictures that are the same do that, too; the caller knows whether they are.
+    """
+    first: _Vectors | None = None
+    count = 0
+    for start in range(0, len(embeddings.vectors), _BLOCK):
+        block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
+        block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
+        block /= np.linalg.norm(block, axis=1, keepdims=True)
+        if first is None and len(block):
+            first = block[0]
+        if first is not None and (block @ first < 1 - 1e-6).any():
+            return None
+        count += len(block)
+    if count < 2:
+        return None
+    return (
+        f"the {count} embeddings all point the same way, so the network does not tell pictures "
+        "apart; check its preprocessing and that it was exported in evaluation mode"
+    )
 
 
 def describe_embedding(

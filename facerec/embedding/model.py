@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -61,7 +60,7 @@ class EmbeddingModel(ABC):
         shift: pixels by which every picture is moved right and down before the network sees it.
         cut: pixels right of and below ArcFace's template where a face that is cut out of a photo
             must lie for that.
-        notes: what is to be known of it, in sentences.
+        notes: what a user must know of how it computes, in sentences.
     """
 
     name: str
@@ -179,12 +178,18 @@ class EmbeddingModel(ABC):
         return contextlib.nullcontext()
 
 
+NEIGHBOR_TOLERANCE = 1e-3
+"""By how much of its norm an embedding may change with the other pictures of its batch."""
+
+
 class OnnxModel(EmbeddingModel):
     """An ``.onnx`` file in an engine: one input of images, one output of embeddings.
 
     Input name, type, layout (NCHW or NHWC) and image size are read from the file. A file with a
-    fixed batch gets batches of just that size, the last one padded. Asked for CUDA, it computes
-    there or not at all.
+    fixed batch gets batches of just that size, the last one padded with black images. One with a
+    free batch that fails for two pictures, or whose embeddings depend on their neighbors, gets one
+    picture at a time; ``notes`` says so. A second output may hold the norm of the embedding. Asked
+    for CUDA, it computes there or not at all.
 
     Args:
         file: the file, read and checked.
@@ -221,9 +226,43 @@ class OnnxModel(EmbeddingModel):
         self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
         self.image_size = (self._input.height, self._input.width)
         self.batch_size = self._input.batch or batch_size
-        # The stated output shape may be symbolic or wrong; one black image tells the truth.
-        black = np.zeros((1, *self.image_size, 3), np.uint8)
-        self.embedding_size = self._begin(black)().shape[1]
+        # The stated output shape may be symbolic or wrong; a picture tells the truth.
+        pictures = _trial_pictures(*self.image_size)
+        alone = self._begin(pictures[1:])()
+        self.embedding_size = alone.shape[1]
+        problem = None
+        if self.batch_size > 1 and (opened.one_by_one or not file.row_by_row):
+            problem = self._batch_problem(pictures, alone)
+        if problem is not None and self._input.batch is None:
+            self.batch_size = 1
+            self.notes = (f"{problem}; pictures go through it one by one",)
+        elif problem is not None:
+            self.notes = (
+                f"{problem}; its batch of {self._input.batch} is fixed, so that a picture beside "
+                "others gets another embedding: export it with a free batch",
+            )
+
+    def _batch_problem(
+        self, pictures: npt.NDArray[np.uint8], alone: npt.NDArray[np.float32]
+    ) -> str | None:
+        """Return why the last of two pictures is not embedded as it is alone; None if it is."""
+        try:
+            beside = self._begin(pictures)()[1:]
+        except ModelError:
+            if self._input.batch is not None:
+                raise
+            beside = alone[:0]
+        if beside.shape != alone.shape:
+            return "its graph computes one picture at a time, though its input is a batch"
+        with np.errstate(all="ignore"):
+            change = np.linalg.norm(beside - alone) / np.linalg.norm(alone)
+        # What is zero or not finite, alone as beside others, does not change.
+        if change <= NEIGHBOR_TOLERANCE or np.array_equal(beside, alone, equal_nan=True):
+            return None
+        return (
+            "its embedding of a picture depends on the others in the batch, as dynamic "
+            "quantization and statistics of the batch make it"
+        )
 
     def _begin(self, pixels: npt.NDArray[np.uint8]) -> Finish:
         count = len(pixels)
@@ -236,14 +275,19 @@ class OnnxModel(EmbeddingModel):
             x = x[:, ::-1]
         if self._input.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
-        output = self._engine.run(np.ascontiguousarray(x))
-        if output.ndim < 2 or len(output) != len(pixels) or math.prod(output.shape[2:]) != 1:
-            raise ModelError(
-                f"{self.file.where}: {len(pixels)} images gave an output of shape {output.shape}, "
-                f"not ({len(pixels)}, D); this is no embedding model"
-            )
-        vectors = output.reshape(len(pixels), -1)[:count]
+        vectors = self._engine.run(np.ascontiguousarray(x))[:count]
         return lambda: vectors
+
+
+def _trial_pictures(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return a patchwork of full contrast and a faint one, uint8 ``(2, H, W, 3)``.
+
+    Where a batch shares its scales or its statistics, the faint one suffers most.
+    """
+    patches = np.random.default_rng(0).integers(0, 256, (2, 7, 7, 3))
+    patches[1] = 120 + patches[1] // 16
+    rows, columns = np.arange(height) * 7 // height, np.arange(width) * 7 // width
+    return patches[:, rows[:, None], columns].astype(np.uint8)
 
 
 def load_model(

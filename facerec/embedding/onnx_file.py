@@ -42,6 +42,13 @@ MAX_BATCH = 1024
 DOMAINS = ("", "ai.onnx")
 """Operators that every runtime knows; others need code from elsewhere."""
 
+ROW_BY_ROW = (
+    *("Add", "Sub", "Mul", "Div", "Cast", "Clip", "Constant", "Identity", "Flatten"),
+    *("Conv", "Gemm", "MatMul", "AveragePool", "GlobalAveragePool", "MaxPool"),
+    *("BatchNormalization", "PRelu", "Relu", "LeakyRelu", "Sigmoid"),
+)
+"""Operators that compute each image of a batch by itself, as convolutional networks use them."""
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -99,6 +106,8 @@ class OnnxFile:
     metadata: Mapping[str, str]
     parameters: int
     """Numbers in the initialisers."""
+    row_by_row: bool
+    """Whether its operators alone prove that images of a batch do not touch each other."""
     beside: bool = False
     """Whether weights of it lay in other files of its folder."""
 
@@ -134,12 +143,17 @@ class OnnxFile:
         ]
 
     def image_input(self) -> ImageInput:
-        """Return the input, if it is one batch of images of a fixed size and there is one output.
+        """Return the input, if it is one batch of images of a fixed size.
+
+        There must be one output, or two of floating point: an embedding and its norm.
 
         Raises:
-            ModelError: several inputs or outputs, or an input of another rank, type or size.
+            ModelError: several inputs, other outputs, or an input of another rank, type or size.
         """
-        shape = self.inputs[0].shape if len(self.inputs) == len(self.outputs) == 1 else ()
+        embedding = len(self.outputs) == 1 or (
+            len(self.outputs) == 2 and all("float" in output.dtype for output in self.outputs)
+        )
+        shape = self.inputs[0].shape if len(self.inputs) == 1 and embedding else ()
         batch, *sides = shape if len(shape) == 4 else (0, 0, 0, 0)
         layout = "NCHW" if sides[0] == 3 else "NHWC"
         channels = sides.pop(0 if layout == "NCHW" else -1)
@@ -154,9 +168,10 @@ class OnnxFile:
         ):
             found = "; ".join(map(str, (*self.inputs, *self.outputs)))
             raise ModelError(
-                f"{self.where}: an embedding model has one output and one input, float32 or uint8 "
-                f"images (N, 3, H, W) or (N, H, W, 3), H and W from 1 to {MAX_SIDE} and N free or "
-                f"up to {MAX_BATCH}, found {found[:300]}; export the embedding alone, so"
+                f"{self.where}: an embedding model has one output, or two of floats, the embedding "
+                "and its norm, and one input, float32 or uint8 images (N, 3, H, W) or "
+                f"(N, H, W, 3), H and W from 1 to {MAX_SIDE} and N free or up to {MAX_BATCH}, "
+                f"found {found[:300]}; export the embedding alone, so"
             )
         return ImageInput(self.inputs[0].name, self.inputs[0].dtype, fixed, layout, height, width)
 
@@ -230,6 +245,7 @@ def parse_onnx(
             outputs=tuple(map(_info, model.graph.output)),
             metadata={entry.key: entry.value for entry in model.metadata_props},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+            row_by_row=_row_by_row(model.graph),
             beside=beside,
         )
         _check_sizes(model)
@@ -279,10 +295,30 @@ def _unneeded(model: Any) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g") or attribute.graphs or attribute.HasField("sparse_tensor"):
                 yield f"the operator {node.op_type} has a graph of its own or a sparse tensor"
+            if attribute.name == "training_mode" and attribute.i:
+                # onnxruntime 1.31 adds to the statistics with every batch, or crashes.
+                yield f"the operator {node.op_type} is in training mode (call eval() before export)"
             tensors += (attribute.t, *attribute.tensors)
     for tensor in tensors:
         if tensor.data_location or tensor.external_data or len(tensor.dims) > 16:
             yield f"the tensor {tensor.name} lies in another file, or has more than 16 dimensions"
+
+
+def _row_by_row(graph: Any) -> bool:
+    """Return whether every node is known to compute each image of a batch by itself."""
+    from onnx import numpy_helper
+
+    shapes = [t for t in graph.initializer if len(t.dims) == 1 and t.dims[0] < 9]
+    rows_kept = {t.name for t in shapes if numpy_helper.to_array(t)[:1].tolist() in ([-1], [0])}
+    sound = {"axis": 1, "transA": 0}
+    return all(
+        (node.op_type in ROW_BY_ROW or (node.op_type == "Reshape" and node.input[-1] in rows_kept))
+        and len(node.output) == 1
+        and all(
+            attribute.i == sound.get(attribute.name, attribute.i) for attribute in node.attribute
+        )
+        for node in graph.node
+    )
 
 
 def _check_sizes(model: Any) -> None:

@@ -13,7 +13,7 @@ import facerec
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
-from facerec.embedding.extraction import embed_images
+from facerec.embedding.extraction import Embeddings, constant, embed_images
 from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.records.images import FolderImages, MemoryImages
 
@@ -188,6 +188,42 @@ def test_an_embedding_that_is_not_finite_is_a_failure() -> None:
     found = embed_images(odd, source(images), flip=False)
     assert found.failures == {1: "faces, image 1.png: its embedding is not finite"}
     assert np.isnan(found.vectors[1]).all() and np.isfinite(found.vectors[[0, 2]]).all()
+
+
+class Brightness(Odd):
+    """A model whose embedding is zero for black images."""
+
+    def embed_later(self, images: np.ndarray) -> Any:
+        return lambda: images.mean(axis=(1, 2)).astype(np.float32)
+
+
+def test_an_embedding_of_zero_is_a_failure() -> None:
+    images = faces(4)
+    images[[1, 3]] = 0
+    black: Any = Brightness()
+    found = embed_images(black, source(images), flip=True, batch_size=2)
+    assert [*found.failures] == [1, 3]
+    assert found.failures[1] == "faces, image 1.png: its embedding is zero"
+    assert np.isnan(found.vectors[[1, 3]]).all() and np.isnan(found.norms[[1, 3]]).all()
+    assert found.vectors[[0, 2]].all()
+
+
+def embeddings(rows: Any) -> Embeddings:
+    vectors = np.array(rows, np.float32)
+    return Embeddings(vectors, np.linalg.norm(vectors, axis=1), flip=False)
+
+
+def test_embeddings_that_all_point_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("facerec.embedding.extraction._BLOCK", 2)
+    direction, other = np.random.default_rng(0).normal(size=(2, 16))
+    nothing = [np.full(16, np.nan), np.zeros(16)]
+    alike = [*nothing, direction, 3 * direction, *nothing, direction, direction + 1e-5 * other]
+    sentence = constant(embeddings(alike))
+    assert sentence is not None and "4 embeddings" in sentence
+    assert constant(embeddings([*alike, *nothing, -direction])) is None
+    assert constant(embeddings([*alike, direction + 0.01 * other])) is None
+    assert constant(embeddings([*nothing, direction])) is None
+    assert constant(embeddings(np.empty((0, 16)))) is None
 
 
 def test_at_most_two_batches_are_decoded_ahead(model: TorchModel) -> None:

@@ -54,7 +54,8 @@ VECTOR = ("y", FLOAT, ["n", 512])
     ("inputs", "outputs", "sentence"),
     [
         ([IMAGE, ("mask", FLOAT, ["n"])], [VECTOR], "found x float32 .*; mask float32"),
-        ([IMAGE], [VECTOR, ("norm", FLOAT, ["n", 1])], "one output and one input"),
+        ([IMAGE], [VECTOR, ("norm", FLOAT, ["n", 1]), ("z", FLOAT, ["n", 1])], "; z float32"),
+        ([IMAGE], [VECTOR, ("class", TensorProto.INT64, ["n"])], "; class int64"),
         ([("x", FLOAT, ["n", 112, 112])], [VECTOR], r"found x float32 \[n, 112, 112\]"),
         ([("x", FLOAT, [])], [VECTOR], r"found x float32 \[\]"),
         ([("x", HALF, ["n", 3, 112, 112])], [VECTOR], "found x float16"),

@@ -61,6 +61,25 @@ def tiles(
     return model
 
 
+def followed(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    constants: dict[str, np.ndarray] | None = None,
+    outputs: Sequence[str] = ("y",),
+) -> onnx.ModelProto:
+    """Let nodes behind those of the network make its outputs, which may be inner values of it."""
+    graph = model.graph
+    graph.node.extend(nodes)
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in (constants or {}).items()
+    )
+    del graph.output[:]
+    graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs
+    )
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
 def noted(**changes: Any) -> dict[str, str]:
     """Return the metadata of a file that facerec exported."""
     note = {

@@ -18,6 +18,7 @@ from facerec.commands.embedder import (
     Embedder,
     print_embeddings,
     print_model,
+    print_notes,
     print_unlike,
 )
 from facerec.commands.figures import FIGURES, Figures, Verified, tell
@@ -261,7 +262,7 @@ def _try_preprocessing(
             batch_size=model.batch_size,
             progress=progress,
         )
-    placed = [(*each.shift, f"{each.norm:.2f}") for each in trials.placements]
+    placed = [(*map(str, each.shift), f"{each.norm:.2f}") for each in trials.placements]
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"
     console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"

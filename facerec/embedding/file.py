@@ -2,9 +2,10 @@
 
 An ``.npz`` of facerec holds the arrays ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``,
 ``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one
-text of JSON), where subjects are known ``subjects`` text ``(N,)``, and of a model with limits of the
-face score ``face_scores`` float32 ``(N,)``; for Parquet see `facerec.embedding.parquet`. Vectors and
-norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are personal data, so only the owner may read a file.
+text of JSON), where subjects are known ``subjects`` text ``(N,)``, and where the model has limits
+for it ``face_scores`` float32 ``(N,)``; for Parquet see `facerec.embedding.parquet`. Vectors and
+norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are personal data, so
+only the owner may read a file.
 """
 
 from __future__ import annotations

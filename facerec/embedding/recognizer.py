@@ -352,7 +352,7 @@ class FaceRecognizer:
 
     @property
     def unseen(self) -> str:
-        """A sentence on the kinds of pictures that this model's face score does not see, or none."""
+        """A sentence on the kinds of pictures that the face score does not see; else empty."""
         blind = "" if self.faces is None else self.faces.blind
         return f"the face score of this model does not see {blind}" if blind else ""
 

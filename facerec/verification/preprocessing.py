@@ -1,8 +1,9 @@
 """Which preprocessing and placement does a model want? The likely ones, scored on the same pairs.
 
-A wrong placement, channel order or scaling raises no error, it only costs accuracy, often so little that it is
-taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart with fewer
-pairs than an accuracy near 100 % can; differences have intervals over the same resamples.
+A wrong placement, channel order or scaling raises no error, it only costs accuracy, often so little
+that it is taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart
+with fewer pairs than an accuracy near 100 % can; differences have intervals over the same
+resamples.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAIRS = 1200
-"""Pairs of a bench that are scored: whole folds, one after another, or of one without folds some."""
+"""Pairs of a bench that are scored: whole folds, one after another, or some where it has none."""
 
 FACES = 240
 """Images on which placements are tried."""

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from facerec.commands.cli import Console, print_first, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_images, print_model
+from facerec.commands.embedder import (
+    DEFAULT,
+    Embedder,
+    print_images,
+    print_model,
+    print_several,
+)
 from facerec.commands.sources import Kind, open_set
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import check_file_name, exclusive
@@ -153,6 +159,7 @@ def print_summary(written: Embeddings, path: Path, console: Console) -> None:
     )
     failures = [f"not acquired: {why}" for why in written.failures.values()]
     print_first(failures, "the file lists all", console)
+    print_several(written, console)
     console.print(f"embeddings: {path}")
 
 

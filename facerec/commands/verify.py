@@ -19,6 +19,7 @@ from facerec.commands.embedder import (
     preprocessing_words,
     print_embeddings,
     print_model,
+    print_several,
 )
 from facerec.commands.figures import FIGURES, Figures, Verified, tell
 from facerec.commands.known_overlaps import given_overlap, training_overlaps, without_known
@@ -144,7 +145,7 @@ def _embed(
     if isinstance(source, Embeddings):
         return select_embeddings(source, bench.images.ids, bench.name)
     with progress_bar(console, "images") as progress:
-        return embed_images(
+        found = embed_images(
             source,
             bench.images,
             flip=embedder.flip,
@@ -153,6 +154,8 @@ def _embed(
             on_error=embedder.on_error,
             progress=section(progress, f"embedding {bench.name}"),
         )
+    print_several(found, console)
+    return found
 
 
 def _judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.photo_faces import EveryFace, PhotoFace
 from facerec.errors import ImageError, RecordError
 from facerec.large_arrays import empty
 from facerec.names import same_names
@@ -48,6 +50,13 @@ class Embeddings:
     """Failures to acquire: row → why."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """How the embeddings were made, as JSON types."""
+    several: Mapping[int, str] = field(default_factory=dict)
+    """Row → a sentence on a photo with several faces, of which one is embedded."""
+    digests: npt.NDArray[np.bytes_] | None = None
+    """`image_digest` of each image, ``(N,)``, empty for one that was not acquired; None where the
+    images are not known."""
+    faces: Mapping[int, PhotoFace] = field(default_factory=dict)
+    """Row → which face of which photo it is, where photos have a row a face; in no file."""
 
     def __post_init__(self) -> None:
         """Compose names, as all have that are joined with them."""
@@ -120,23 +129,31 @@ def embed_images(
     norms = np.empty(len(rows), np.float32)
     failures: dict[int, str] = {}
 
-    def face(index: int) -> Image:
+    several: dict[int, str] = {}
+    digests = np.zeros(len(rows), "S32")
+
+    def face(index: int) -> tuple[Image, str, bytes]:
         data, where = source.encoded(index), source.where(index)
         if align is None:
-            return decode_image(data, where, model.image_size, upright=source.upright)
+            image = decode_image(data, where, model.image_size, upright=source.upright)
+            return image, "", image_digest(data)
         image = decode_image(data, where, size=None, upright=True)
-        return align.crop(image, str(source.ids[index]), where, model.image_size)
+        crop, note = align.crop(image, str(source.ids[index]), where, model.image_size)
+        return crop, note, image_digest(data, align.number or 1)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
         for start, faces in batches_ahead(face, rows, batch_size):
             batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
             for position, future in enumerate(faces):
                 try:
-                    batch[position] = future.result()
+                    batch[position], note, digests[start + position] = future.result()
                 except (ImageError, RecordError) as error:
                     if on_error == "error" and not isinstance(error, NotAcquiredError):
                         raise
                     failures[start + position] = str(error)
+                    continue
+                if note:
+                    several[start + position] = note
             yield slice(start, start + len(faces)), _begin(model, batch, flip)
 
     # A batch is finished when the next one has begun, so that a GPU always has one to work on.
@@ -158,7 +175,21 @@ def embed_images(
         ids=source.ids[rows],
         failures=dict(sorted(failures.items())),
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
+        several=several,
+        digests=digests,
+        faces=source.faces if isinstance(source, EveryFace) else {},
     )
+
+
+def image_digest(data: bytes, number: int = 1) -> bytes:
+    """Return 32 characters that tell faces of photos apart: of SHA-256, in base 16.
+
+    Args:
+        data: the encoded image.
+        number: which of its faces is meant, from the largest on.
+    """
+    # The second face of a photo may be another person's.
+    return hashlib.sha256(data + b"face %d" % number * (number > 1)).hexdigest()[:32].encode()
 
 
 def describe_embedding(

@@ -110,6 +110,8 @@ class Found:
     similarity: float
     same: bool | None
     """Whether the similarity reaches the model's threshold; None without one, or without a face."""
+    note: str = ""
+    """What is to be known of the two photos, such as several faces."""
 
 
 DEFAULT_FPR = "1e-3"
@@ -221,29 +223,48 @@ class FaceRecognizer:
         vectors = extract(self.model, faces, flip=self.flip, batch_size=batch_size).vectors
         return vectors[0] if one else vectors
 
-    def face(self, photo: Photo, where: str = "the photo", number: int = 1) -> tuple[Image, str]:
+    def face(
+        self, photo: Photo, where: str = "the photo", number: int | None = 1
+    ) -> tuple[Image, str]:
         """Return the aligned face of a photo, and a sentence if there are several.
 
         Args:
             photo: taken as aligned if it has the model's size, else its faces are found.
             where: names it, for errors.
-            number: which face, from the largest on.
+            number: which face, from the largest on; None is the largest one, where no other is
+                nearly as large.
 
         Raises:
-            ImageError: it cannot be read, there is no face, or no detector; or too few faces.
+            ImageError: it cannot be read, there is no face, or no detector; too few faces, or
+                nobody knows which is meant.
         """
         image, where = read_photo(photo, where)
+        if (detector := self._detector_for(image, where)) is None:
+            return image, ""
+        points, note = detector.choose(image, where, number)
+        return align_face(image, points, self.model.image_size, where), note
+
+    def faces(self, photo: Photo, where: str) -> list[tuple[Image, list[float] | None]]:
+        """Return all aligned faces of a photo, the largest first, and their boxes.
+
+        A box is left, top, right and bottom in pixels of the upright photo; None for an image that
+        is aligned already. Arguments and errors are those of `face`.
+        """
+        image, where = read_photo(photo, where)
+        if (detector := self._detector_for(image, where)) is None:
+            return [(image, None)]
+        size, found = self.model.image_size, zip(*detector.faces(image, where), strict=True)
+        return [(align_face(image, points, size, where), box.tolist()) for points, box in found]
+
+    def _detector_for(self, image: Image, where: str) -> Detector | None:
+        """Return what finds the faces of a photo; None for one that is aligned."""
         found, size = image.shape[:2], self.model.image_size
         if found == size:
-            return image, ""
+            return None
         if self.detector is None:
             sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
             raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
-        faces = self.detector.faces(image, where)
-        if not 1 <= number <= len(faces):
-            raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
-        several = f"{where}: {len(faces)} faces, face {number} from the largest on is taken"
-        return align_face(image, faces[number - 1], size, where), several if len(faces) > 1 else ""
+        return self.detector
 
     def similarity(self, a: Faces, b: Faces) -> NDArray[np.float32]:
         """Return the cosine of every face of ``a`` (rows) with every face of ``b`` (columns).
@@ -365,12 +386,14 @@ class FaceRecognizer:
         """
         source = FolderImages(people)
         limit = self.threshold().value if self.thresholds else None
-        wanted, found = self.embed(self.face(photo)[0]), []
+        (asked, several), found = self.face(photo), []
+        wanted = self.embed(asked)
         for index, name in enumerate(source.ids.tolist()):
             try:
-                face, _ = self.face(source.encoded(index), source.where(index))
+                face, more = self.face(source.encoded(index), source.where(index))
                 cosine = float(self.similarity(wanted, self.embed(face)))
-                found.append(Found(name, cosine, None if limit is None else cosine >= limit))
+                same = None if limit is None else cosine >= limit
+                found.append(Found(name, cosine, same, "; ".join(filter(None, (several, more)))))
             except NotAcquiredError:
                 found.append(Found(name, math.nan, None))
         return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))

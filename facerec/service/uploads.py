@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from python_multipart.exceptions import FormParserError
@@ -175,14 +175,51 @@ def _read_name(subjects: Sequence[bytes]) -> str:
     return name
 
 
-def decode_faces(images: list[bytes], recognizer: FaceRecognizer) -> tuple[Faces, list[str]]:
-    """Return the aligned faces, uint8 RGB ``(N, H, W, 3)``, and what is to be known of photos.
+Places = list[dict[str, Any]]
+
+
+class Decoded(NamedTuple):
+    """The faces on the images of a request."""
+
+    faces: Faces
+    """Aligned, uint8 RGB ``(N, H, W, 3)``."""
+    places: Places
+    """Of each face: number of its image, its own number from the largest on, and box in pixels."""
+    notes: list[str]
+    """What is to be known of photos."""
+
+
+def decode_faces(
+    images: list[bytes], recognizer: FaceRecognizer, which: Literal["all"] | int | None, most: int
+) -> Decoded:
+    """Return a face of each image, or all faces.
+
+    Args:
+        images: encoded.
+        recognizer: finds the faces.
+        which: all faces, or one, see `FaceRecognizer.face`.
+        most: faces that a request may have.
 
     Raises:
-        ImageError: an image without a face, or that does not decode.
+        ImageError: an image without a face, or that does not decode, or nobody knows whose it is.
+        Refusal: too many faces.
     """
-    found = [recognizer.face(image, f"image {i}") for i, image in enumerate(images)]
-    return np.stack([face for face, _ in found]), [note for _, note in found if note]
+    faces: list[Any] = []
+    places: Places = []
+    notes: list[str] = []
+    for i, image in enumerate(images):
+        found: list[tuple[Any, list[float] | None]]
+        if which == "all":
+            found = recognizer.faces(image, f"image {i}")
+        else:
+            face, note = recognizer.face(image, f"image {i}", which)
+            found = [(face, None)]
+            notes += [note] if note else []
+        faces += [face for face, _ in found]
+        places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
+    if len(faces) > most:
+        raise Refusal(413, f"{len(faces):,} faces, more than the limit of {most:,}; cut photos up")
+    return Decoded(np.stack(faces), places, notes)
 
 
 def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:

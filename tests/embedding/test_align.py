@@ -177,10 +177,10 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     aligner = PointsTable(path)
     image = photo()
     np.testing.assert_array_equal(
-        aligner.crop(image, "a/1.jpg", "where", (112, 112)), align_face(image, first)
+        aligner.crop(image, "a/1.jpg", "where", (112, 112))[0], align_face(image, first)
     )
     np.testing.assert_array_equal(
-        aligner.crop(image, "comma, inside.jpg", "where", (224, 224)),
+        aligner.crop(image, "comma, inside.jpg", "where", (224, 224))[0],
         align_face(image, second, (224, 224)),
     )
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
@@ -260,11 +260,11 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     image = photo()
     small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
     insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
-    np.testing.assert_array_equal(aligner.find(image, "a", "a"), large)
+    np.testing.assert_array_equal(aligner.find(image, "a", "a")[0], large)
     # The package takes BGR.
     np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
     np.testing.assert_array_equal(
-        aligner.crop(image, "a", "a", (112, 112)), align_face(image, large)
+        aligner.crop(image, "a", "a", (112, 112))[0], align_face(image, large)
     )
     insightface.faces = []
     with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face"):
@@ -318,13 +318,13 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [[0, 0, 20, 20, *range(10), 0.99], [10, 20, 90, 80, *points.reshape(-1), 0.95]], np.float32
     )
     image = photo()
-    found = aligner.find(image, "a", "a")
+    found, several = aligner.find(image, "a", "a")
     np.testing.assert_allclose(found, points, rtol=1e-6)
     assert fake.size == (200, 150)
     np.testing.assert_array_equal(fake.seen, image[:, :, ::-1])  # OpenCV takes BGR
 
     # Large photos are shown smaller, and the points come back in their own pixels.
-    found = aligner.find(photo(1500, 2000), "a", "a")
+    found = aligner.find(photo(1500, 2000), "a", "a")[0]
     assert fake.size == (640, 480) and fake.seen.shape == (480, 640, 3)
     np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
 
@@ -341,4 +341,4 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.rows = np.array(
             [[*box[:4], *[float(i)] * 10, box[4]] for i, box in enumerate(boxes)], np.float32
         )
-        assert aligner.find(image, "a", "a")[0, 0] == first
+        assert aligner.find(image, "a", "a")[0][0, 0] == first

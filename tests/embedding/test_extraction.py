@@ -136,10 +136,10 @@ class Centre(Aligner):
     def __init__(self, points: np.ndarray) -> None:
         self.points = points
 
-    def find(self, image: np.ndarray, image_id: str, where: str) -> np.ndarray:
+    def find(self, image: np.ndarray, image_id: str, where: str) -> tuple[np.ndarray, str]:
         if image_id == "2.png":
             raise NotAcquiredError(f"{where}: no face")
-        return self.points + (np.nan if image_id == "3.png" else 0)
+        return self.points + (np.nan if image_id == "3.png" else 0), f"several on {image_id}"
 
     def describe(self) -> dict[str, Any]:
         return {"method": "centre"}

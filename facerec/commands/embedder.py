@@ -155,11 +155,7 @@ class Embedder(Flags):
         return found
 
     def read(
-        self,
-        path: Path,
-        console: Console,
-        space: Space | None = None,
-        every_face: bool = False,
+        self, path: Path, console: Console, space: Space | None = None, every_face: bool = False
     ) -> Embeddings:
         """Return the embeddings of a folder's images or of one photo, or those of a file.
 

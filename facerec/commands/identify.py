@@ -64,6 +64,7 @@ def identify(
         json: JSON file to write all answers to.
         embedder: how images become embeddings.
     """
+    from facerec.embedding.photo_faces import PhotoFace
     from facerec.galleries.gallery import Gallery
 
     if fpir is not None and threshold is not None:
@@ -105,12 +106,11 @@ def identify(
     if json is not None:  # first, as the reader of a pipe may go away
         about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
         about["expired"] = len(everybody.expired)
-        answers = []
-        for row, answer in enumerate(found):
-            one = probes.faces.get(row)
-            place = (names[row], None, None) if one is None else one
-            named = dict(zip(("image_id", "face", "box"), place, strict=True))
-            answers.append({**named, **asdict(answer)})
+        places = probes.faces or [PhotoFace(name) for name in names]
+        answers = [
+            {**place._asdict(), **asdict(answer)}
+            for place, answer in zip(places, found, strict=True)
+        ]
         document = {
             "facerec": facerec.__version__,
             "gallery": about,
@@ -121,7 +121,7 @@ def identify(
         }
         write_json(json, document)
         console.print(f"answers: {json}")
-    _print(found, names, len(probes.faces), console)
+    _print(found, names, sum(place.face is not None for place in probes.faces), console)
 
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:

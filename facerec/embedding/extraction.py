@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,8 +55,8 @@ class Embeddings:
     digests: npt.NDArray[np.bytes_] | None = None
     """`image_digest` of each image, ``(N,)``, empty for one that was not acquired; None where the
     images are not known."""
-    faces: Mapping[int, PhotoFace] = field(default_factory=dict)
-    """Row → which face of which photo it is, where photos have a row a face; in no file."""
+    faces: Sequence[PhotoFace] = ()
+    """Which face of which photo each row is, where every face has a row; in no file."""
 
     def __post_init__(self) -> None:
         """Compose names, as all have that are joined with them."""
@@ -177,7 +177,7 @@ def embed_images(
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
         several=several,
         digests=digests,
-        faces=source.faces if isinstance(source, EveryFace) else {},
+        faces=[source.faces[row] for row in rows] if isinstance(source, EveryFace) else (),
     )
 
 

@@ -18,11 +18,11 @@ from facerec.threads import batches_ahead
 class PhotoFace(NamedTuple):
     """A face among those of a photo."""
 
-    photo: str
-    """Id of the photo."""
-    number: int
-    """From the largest on."""
-    box: tuple[float, ...]
+    image_id: str
+    """Of the photo."""
+    face: int | None = None
+    """Its number, from the largest on; None where no face is looked for, or found."""
+    box: tuple[float, ...] | None = None
     """Left, top, right and bottom, in pixels of the upright photo."""
 
 
@@ -38,7 +38,7 @@ class EveryFace(ImageSource, Aligner):
         progress: called with the photos done.
 
     Attributes:
-        faces: row → which face it is; none for a photo that cannot be read or has no face.
+        faces: which one each image is; without number for a photo without a face.
     """
 
     upright = True
@@ -49,28 +49,31 @@ class EveryFace(ImageSource, Aligner):
         self._photos, self._detector, self.notes = photos, detector, photos.notes
         self._photo: list[int] = []
         self._points: dict[str, Points | FacerecError] = {}
-        self.faces: dict[int, PhotoFace] = {}
+        self.faces: list[PhotoFace] = []
         ids: list[str] = []
 
-        def find(index: int) -> list[tuple[Points | FacerecError, Points | None]]:
-            where = photos.where(index)
+        def find(index: int) -> list[tuple[Points | FacerecError, PhotoFace]]:
+            name, where = str(photos.ids[index]), photos.where(index)
             try:
                 image = decode_image(photos.encoded(index), where, size=None, upright=True)
-                return list(zip(*detector.faces(image, where), strict=True))
+                every = zip(*detector.faces(image, where), strict=True)
+                return [
+                    (points, PhotoFace(name, number, tuple(box.tolist())))
+                    for number, (points, box) in enumerate(every, 1)
+                ]
             except (ImageError, RecordError) as error:
-                return [(error, None)]
+                return [(error, PhotoFace(name))]
 
-        names = photos.ids.tolist()
-        for start, batch in batches_ahead(find, np.arange(len(names)), batch_size):
+        for start, batch in batches_ahead(find, np.arange(len(photos)), batch_size):
             for index, future in enumerate(batch, start):
-                found, name = future.result(), names[index]
-                for number, (points, box) in enumerate(found, 1):
-                    if box is not None:
-                        self.faces[len(ids)] = PhotoFace(name, number, tuple(box.tolist()))
-                    ids.append(f"{name} face {number}" if len(found) > 1 else name)
+                found = future.result()
+                for points, face in found:
+                    several = f" face {face.face}" if len(found) > 1 else ""
+                    ids.append(face.image_id + several)
                     self._points[ids[-1]] = points
                     self._photo.append(index)
-            progress("finding faces", start + len(batch), len(names))
+                    self.faces.append(face)
+            progress("finding faces", start + len(batch), len(photos))
         self.ids = text_array(ids, "the photos")
 
     def encoded(self, i: int) -> bytes:

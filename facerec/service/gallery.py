@@ -66,11 +66,9 @@ class GalleryFile:
         about = {"name": self._space.name, "sha256": self._space.model}
         note = {"model": {**about, "preprocessing": self._space.preprocessing}}
         norms = np.linalg.norm(vectors, axis=1)
-        known: Any = {
-            "subjects": np.full(len(vectors), subject),
-            "digests": np.array([*map(image_digest, form.images)]),
-        }
-        images = Embeddings(vectors, norms, self._space.flip, note=note, **known)
+        names, digests = np.full(len(vectors), subject), np.array([*map(image_digest, form.images)])
+        flip = self._space.flip
+        images = Embeddings(vectors, norms, flip, subjects=names, note=note, digests=digests)
         with self._changing():
             report = self.gallery.enroll(images)
             if not report.images + report.repeated:

@@ -21,6 +21,9 @@ from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
 from facerec.service.limits import Bounds, Refusal
 
+Places = list[dict[str, Any]]
+"""Of each face: number of its image, its own number from the largest on, and box in pixels."""
+
 LARGE = 8
 """Bodies of the largest size that one address may have on their way."""
 
@@ -175,29 +178,15 @@ def _read_name(subjects: Sequence[bytes]) -> str:
     return name
 
 
-Places = list[dict[str, Any]]
-
-
-class Decoded(NamedTuple):
-    """The faces on the images of a request."""
-
-    faces: Faces
-    """Aligned, uint8 RGB ``(N, H, W, 3)``."""
-    places: Places
-    """Of each face: number of its image, its own number from the largest on, and box in pixels."""
-    notes: list[str]
-    """What is to be known of photos."""
-
-
 def decode_faces(
     images: list[bytes], recognizer: FaceRecognizer, which: Literal["all"] | int | None, most: int
-) -> Decoded:
-    """Return a face of each image, or all faces.
+) -> tuple[Faces, Places, list[str]]:
+    """Return aligned faces, uint8 RGB ``(N, H, W, 3)``, where each lies, and notes on photos.
 
     Args:
         images: encoded.
         recognizer: finds the faces.
-        which: all faces, or one, see `FaceRecognizer.face`.
+        which: all faces of each, or one, see `FaceRecognizer.face`.
         most: faces that a request may have.
 
     Raises:
@@ -208,18 +197,16 @@ def decode_faces(
     places: Places = []
     notes: list[str] = []
     for i, image in enumerate(images):
-        found: list[tuple[Any, list[float] | None]]
         if which == "all":
             found = recognizer.faces(image, f"image {i}")
         else:
             face, note = recognizer.face(image, f"image {i}", which)
-            found = [(face, None)]
-            notes += [note] if note else []
+            found, notes = [(face, None)], [*notes, note]
         faces += [face for face, _ in found]
         places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
     if len(faces) > most:
         raise Refusal(413, f"{len(faces):,} faces, more than the limit of {most:,}; cut photos up")
-    return Decoded(np.stack(faces), places, notes)
+    return np.stack(faces), places, [*filter(None, notes)]
 
 
 def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:

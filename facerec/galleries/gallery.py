@@ -250,23 +250,24 @@ class Gallery:
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             failures.setdefault(str(names[row]), why)
-        digests, at = embeddings.digests, np.flatnonzero(usable)
+        digests, at, old = embeddings.digests, np.flatnonzero(usable), len(self.digests)
         if digests is None:
             raw = (image_digest(vector.tobytes()) for vector in embeddings.vectors)
             digests = np.fromiter(raw, "S32", count)
-        every = np.concatenate([self.digests, digests[at]])
-        holders = np.concatenate([self.subjects[self.digest_rows], known[at]])
+        every, again = np.concatenate([self.digests, digests[at]]), []
         _, first, alike = np.unique(every, return_index=True, return_inverse=True)
-        holder = holders[first[alike]][len(self.digests) :]
-        again = (first[alike] < np.arange(len(every)))[len(self.digests) :]
-        others = holder != known[at]
-        for row, name in zip(at[others].tolist(), holder[others].tolist(), strict=True):
-            failures[str(names[row])] = (
-                f"the same photo is {name!r} already, and shows one person; take it out where that "
-                "is wrong"
-            )
-        named = np.unique(known[at[~others]])
-        usable[at[again]] = False
+        earliest = first[alike][old:]
+        for place in np.flatnonzero(earliest < old + np.arange(len(at))).tolist():
+            row, same = at[place], earliest[place]
+            holder = self.subjects[self.digest_rows[same]] if same < old else known[at[same - old]]
+            usable[row] = False
+            if holder == known[row]:
+                again.append(holder)
+            else:
+                failures[str(names[row])] = (
+                    f"the same photo is {str(holder)!r} already, and shows one person; take it out "
+                    "where that is wrong"
+                )
         distinct, first, subject, images = np.unique(
             known[usable], return_index=True, return_inverse=True, return_counts=True
         )
@@ -297,7 +298,8 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            self.expires[self.rows_of(named)] = expires
+            held = np.append(at[more], self.rows_of(np.array(again, np.str_)))
+            self.expires[held[held >= 0]] = expires
         rows = rows[np.repeat(~lost, images)]
         self.digests = np.append(self.digests, digests[rows])
         self.digest_rows = np.append(self.digest_rows, self.rows_of(known[rows]))
@@ -305,8 +307,7 @@ class Gallery:
         absent = asked[self.rows_of(asked) < 0]
         taken = int(images[~lost].sum())
         fresh, extended, none = (tuple(w.tolist()) for w in (distinct[new], distinct[more], absent))
-        repeated = int((again & ~others).sum())
-        return Enrolment(fresh, extended, taken, failures, none, repeated)
+        return Enrolment(fresh, extended, taken, failures, none, len(again))
 
     def delete(self, *subjects: str) -> None:
         """Take subjects out: templates, names, dates, digests, calibration scores, and any index.

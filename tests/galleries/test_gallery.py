@@ -339,6 +339,9 @@ def test_a_photo_counts_once(tmp_path: Path, stored: bool) -> None:
     # Who comes with the same photo again stays as long as is asked for now.
     assert again.enroll(more, expires=date(2999, 1, 1)).images == 0
     assert np.isnat(again.expires[0]) and str(again.expires[1]) == "2999-01-01"
+    nobody = embeddings(np.stack([third, -third]), ["c", "c"], digests=digests("5", "6"))
+    assert not again.enroll(nobody, expires=date(2999, 2, 1)).images
+    assert str(again.expires[1]) == "2999-01-01"
 
 
 def gallery_of(made: Embeddings) -> Gallery:

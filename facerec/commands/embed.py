@@ -18,6 +18,7 @@ from facerec.commands.embedder import (
     Embedder,
     print_images,
     print_model,
+    print_several,
     print_unlike,
 )
 from facerec.commands.sources import Kind, open_set
@@ -161,6 +162,7 @@ def print_summary(written: Embeddings, path: Path, console: Console) -> None:
     failures = [f"not acquired: {why}" for why in written.failures.values()]
     print_first(failures, "the file lists all", console)
     print_unlike(written, console, "marked in the file")
+    print_several(written, console)
     console.print(f"embeddings: {path}")
 
 

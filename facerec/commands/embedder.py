@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
 from facerec.backbones.preprocessing import PerChannel, numbers_words
-from facerec.embedding.align import Aligner, alignment_words, parse_align
+from facerec.commands.cli import Console, print_first
+from facerec.embedding.align import Aligner, Detector, alignment_words, parse_align
 from facerec.errors import DatasetError
 from facerec.limits import Count, Flags
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
+from facerec.report.words import counted
 
 if TYPE_CHECKING:
     from facerec.backbones import Preprocessing
@@ -172,6 +173,7 @@ class Embedder(ModelFlags):
         aligner: Aligner | None = None,
         space: Space | None = None,
         network: EmbeddingModel | None = None,
+        every_face: bool = False,
     ) -> Embeddings:
         """Return the embeddings of images.
 
@@ -182,11 +184,13 @@ class Embedder(ModelFlags):
             aligner: finds the faces unless a flag names another.
             space: a model that does not embed into it is refused before it embeds anything.
             network: the model, where it is not to be loaded as the flags say.
+            every_face: where a detector finds faces, each has a row, see `EveryFace`.
 
         Raises:
             FacerecError: another model, or an image that cannot be read.
         """
         from facerec.embedding.extraction import embed_images
+        from facerec.embedding.photo_faces import EveryFace
         from facerec.galleries.space import Space
 
         aligner = self.aligner or aligner
@@ -201,7 +205,9 @@ class Embedder(ModelFlags):
             none = embed_images(network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
         with progress_bar(console, "images") as progress:
-            return embed_images(
+            if every_face and isinstance(aligner, Detector):
+                images = aligner = EveryFace(images, aligner, self.batch_size, progress)
+            found = embed_images(
                 network,
                 images,
                 flip=flip,
@@ -210,6 +216,8 @@ class Embedder(ModelFlags):
                 on_error=self.on_error,
                 progress=progress,
             )
+        print_several(found, console)
+        return found
 
     def known(self, embeddings: Embeddings, console: Console) -> Embeddings:
         """Return embeddings without those of pictures that the model does not know as faces."""
@@ -218,10 +226,12 @@ class Embedder(ModelFlags):
         )
         return embeddings if self.unchecked else embeddings.without_unlike()
 
-    def read(self, path: Path, console: Console, space: Space | None = None) -> Embeddings:
+    def read(
+        self, path: Path, console: Console, space: Space | None = None, every_face: bool = False
+    ) -> Embeddings:
         """Return the embeddings of a folder's images or of one photo, or those of a file.
 
-        The first folders of a folder are subjects.
+        The first folders of a folder are subjects, unless every face has a row.
         """
         from facerec.embedding.file import is_embeddings, read_embeddings
 
@@ -234,8 +244,10 @@ class Embedder(ModelFlags):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         photo = path.resolve()  # one photo may be a link to it
         source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
-        embeddings = self.embed(path, source, console, space=space)
-        return self.known(replace(embeddings, subjects=source.first_folders()), console)
+        embeddings = self.embed(path, source, console, space=space, every_face=every_face)
+        if not every_face:
+            embeddings = replace(embeddings, subjects=source.first_folders())
+        return self.known(embeddings, console)
 
 
 PLAIN = ModelFlags()
@@ -264,6 +276,15 @@ def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> No
         channels, mean, std = (str(known.get(name)) for name in ("channels", "mean", "std"))
         words = f"{model.get('name')}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True)
+    print_several(embeddings, console)
+
+
+def print_several(embeddings: Embeddings, console: Console) -> None:
+    """Name photos with several faces, of which one was taken, and count them."""
+    if several := [*embeddings.several.values()]:
+        count = counted(len(several), "photo shows", "photos show")
+        console.print(f"note: {count} several faces:", style="yellow")
+        print_first(several, "embed_images returns all of them", console)
 
 
 def print_images(path: object, images: ImageSource, console: Console) -> None:

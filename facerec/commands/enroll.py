@@ -14,8 +14,10 @@ import tyro
 from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import LENIENT, Embedder
 from facerec.commands.sources import read_members
+from facerec.embedding.align import Detector
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import atomic_path
+from facerec.limits import Count
 from facerec.names import same_name
 from facerec.report import words
 from facerec.report.csv_tables import to_csv
@@ -38,14 +40,15 @@ def enroll(
     delete: tuple[str, ...] = (),
     failures: Path | None = None,
     export: Path | None = None,
+    face: Count | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
     """Enrol people in a gallery file, which is made if it is not there; or delete people from it.
 
     A person's template is the mean embedding of all their images, which count alike; images of
-    somebody who is enrolled already join theirs. The file knows its model and preprocessing and
-    takes no embeddings of another. It also holds how high strangers score, from which facerec
-    identify finds its threshold.
+    somebody who is enrolled already join theirs, and an image counts once. The file knows
+    its model and preprocessing and takes no embeddings of another. It also holds how high strangers
+    score, from which facerec identify finds its threshold.
 
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
@@ -61,6 +64,8 @@ def enroll(
         delete: people to take out, by name; nothing of them stays in the file.
         failures: write the images that could not be enrolled, and why, to this .csv file.
         export: also write all templates to this .parquet file, one row a person, for a database.
+        face: which face of each photo is meant, from the largest on, where --align finds several;
+            by default the largest one, and a photo with another of similar size is not enrolled.
         embedder: how images become embeddings.
     """
     from facerec.galleries.gallery import Gallery
@@ -74,6 +79,9 @@ def enroll(
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
     console = Console(highlight=False, soft_wrap=True)
+    detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
+    if face is not None and detector is None:
+        raise FacerecError("--face chooses among faces that a detector finds; name it with --align")
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
         opened = Gallery.read(gallery) if gallery.exists() else None
@@ -86,6 +94,8 @@ def enroll(
         if opened is not None and delete:
             opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
+            if detector is not None:
+                detector.number = face
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
             if subjects is not None:
                 assert embeddings.ids is not None
@@ -98,6 +108,8 @@ def enroll(
             # What failed is said before anything can go wrong with the file.
             _print_enrolment(enrolled, failures, console)
         assert opened is not None
+        if detector is not None:
+            detector.number = 1  # whoever is a stranger's neighbour is a stranger too
         strangers = None if impostors is None else embedder.read(impostors, console, opened.space)
         with progress_bar(console, "probes") as progress:
             if strangers is None:
@@ -136,6 +148,8 @@ def _print_enrolment(enrolled: Enrolment, file: Path | None, console: Console) -
         f"with {words.counted(enrolled.images, 'image')}; {words.counted(len(failed), 'image')} "
         f"failed, {people_words(len(enrolled.not_enrolled))} not enrolled"
     )
+    if enrolled.repeated:
+        console.print(f"{words.counted(enrolled.repeated, 'image was', 'images were')} in already")
     lines = [f"not enrolled: {image}: {why}" for image, why in failed.items()]
     print_first(lines, "--failures lists all", console)
     print_first([f"failure to enrol: {name}" for name in enrolled.not_enrolled], "", console)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -35,6 +35,7 @@ def identify(
     threshold: Number | None = None,
     candidates: Count = 5,
     among: Count | None = None,
+    face: Literal["all", "largest"] = "all",
     index: IndexKind = "exact",
     json: Path | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
@@ -57,11 +58,13 @@ def identify(
         among: people who may be on an image, each as likely as the others, in the gallery or not:
             where the gallery's model has a calibration (facerec calibrate), the probability that it
             is the best candidate is told. By default one more than the gallery has.
+        face: which faces of a photo to search for, where --align names a detector.
         index: how to search: exact looks at everybody; faiss builds an index first, which pays for
             many images and millions of people, and may miss somebody; auto chooses by size.
         json: JSON file to write all answers to.
         embedder: how images become embeddings.
     """
+    from facerec.embedding.photo_faces import PhotoFace
     from facerec.galleries.gallery import Gallery
 
     if fpir is not None and threshold is not None:
@@ -86,7 +89,7 @@ def identify(
             "photos of other people",
             style="yellow",
         )
-    probes = embedder.read(images, console, enrolled.space)
+    probes = embedder.read(images, console, enrolled.space, every_face=face == "all")
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
@@ -103,8 +106,10 @@ def identify(
     if json is not None:  # first, as the reader of a pipe may go away
         about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
         about["expired"] = len(everybody.expired)
+        places = probes.faces or [PhotoFace(name) for name in names]
         answers = [
-            {"image_id": name, **asdict(answer)} for name, answer in zip(names, found, strict=True)
+            {**place._asdict(), **asdict(answer)}
+            for place, answer in zip(places, found, strict=True)
         ]
         document = {
             "facerec": facerec.__version__,
@@ -116,10 +121,10 @@ def identify(
         }
         write_json(json, document)
         console.print(f"answers: {json}")
-    _print(found, names, console)
+    _print(found, names, sum(place.face is not None for place in probes.faces), console)
 
 
-def _print(found: Identification, names: Sequence[str], console: Console) -> None:
+def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:
     """Print how many are identified at which threshold, and the first answers."""
     if found.fpir is not None:
         console.print(fpir_words(found.fpir))
@@ -127,9 +132,9 @@ def _print(found: Identification, names: Sequence[str], console: Console) -> Non
         console.print(f"threshold {words.threshold(found.threshold)}; its FPIR is not known")
     named = sum(answer.subject is not None for answer in found)
     failed = sum(answer.failure is not None for answer in found)
+    what = words.counted(faces, "face") if faces else words.counted(len(names), "image")
     console.print(
-        f"{named:,} of {words.counted(len(names), 'image')} identified, "
-        f"{words.counted(failed, 'failure')} to acquire",
+        f"{named:,} of {what} identified, {words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
     chances = any(answer.probability for answer in found)

@@ -60,18 +60,12 @@ def same(
     if threshold is not None and (fpr, bench) != (None, None):
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
     path = model or newest_run()
-    recognizer = FaceRecognizer(network.load_model(path), flip=network.flip, detector=detector)
-    answer = recognizer.verify(
-        str(photo),
-        str(other),
-        threshold,
-        fpr=fpr,
-        bench=bench,
-        faces=face,
-        unchecked=unchecked,
+    recognizer = FaceRecognizer(
+        network.load_model(path), flip=network.flip, detector=detector, unchecked=unchecked
     )
+    answer = recognizer.verify(str(photo), str(other), threshold, fpr=fpr, bench=bench, faces=face)
     notes = [*answer.notes]
-    if recognizer.faces is None:
+    if recognizer.face_limits is None:
         notes.append(
             "not looked at whether the pictures are faces; facerec calibrate finds the limits"
         )

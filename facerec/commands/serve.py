@@ -90,14 +90,15 @@ def serve(
     if flip is None and gallery is not None and gallery.exists():
         flip = Gallery.read(gallery).space.flip
     loaded = network.load_model(model, batch_size=bounds.max_batch)
-    recognizer = FaceRecognizer(loaded, flip=flip, detector=network.detector)
+    recognizer = FaceRecognizer(
+        loaded, flip=flip, detector=network.detector, unchecked=network.unchecked
+    )
     with contextlib.ExitStack() as claims:
         opened = None
         if gallery is not None:
             claims.enter_context(Gallery.claim(gallery))  # as long as the service runs
             opened = GalleryFile(gallery, recognizer, bounds.max_people, fpir, identify_threshold)
-        choice = {"threshold": threshold, "fpr": fpr, "bench": bench}
-        service = Service(recognizer, bounds, opened, unchecked=network.unchecked, **choice)
+        service = Service(recognizer, bounds, opened, threshold=threshold, fpr=fpr, bench=bench)
         listener = claims.enter_context(listen(host, port))
         address, port = listener.getsockname()[:2]
         found = "no detector" if recognizer.detector is None else "photos' faces are found"

@@ -19,6 +19,7 @@ from facerec.commands.embedder import (
     print_embeddings,
     print_model,
     print_notes,
+    print_several,
     print_unlike,
 )
 from facerec.commands.figures import FIGURES, Figures, Verified, tell
@@ -150,7 +151,7 @@ def _embed(
     if isinstance(source, Embeddings):
         return select_embeddings(source, bench.images.ids, bench.name)
     with progress_bar(console, "images") as progress:
-        return embed_images(
+        found = embed_images(
             source,
             bench.images,
             flip=embedder.flip_of(source),
@@ -159,6 +160,8 @@ def _embed(
             on_error=embedder.on_error,
             progress=section(progress, f"embedding {bench.name}"),
         )
+    print_several(found, console)
+    return found
 
 
 def _looked_at(

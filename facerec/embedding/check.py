@@ -42,18 +42,21 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
         raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
     texts = [ids] if found.subjects is None else [ids, found.subjects]
     scores = norms if found.face_scores is None else found.face_scores
-    columns = [norms, scores, *texts]
+    digests = [] if found.digests is None else [found.digests]
+    columns = [norms, scores, *texts, *digests]
     if (
         [vectors.ndim, vectors.dtype, norms.dtype, scores.dtype] != [2, *[np.float32] * 3]
         or not vectors.shape[1]
         or any(array.shape != vectors.shape[:1] for array in columns)
         or any(text.dtype.kind != "U" for text in texts)
-        or any(not 0 <= row < len(vectors) for row in found.failures)
+        or any(array.dtype.kind != "S" for array in digests)
+        or any(not 0 <= row < len(vectors) for row in (*found.failures, *found.several))
     ):
         layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, *columns))
         raise DatasetError(
-            f"{path}: vectors (N, D) and norms (N,) of numbers, ids and subjects (N,) of text, and "
-            f"failures of these rows are needed, found {layouts}; make the file again"
+            f"{path}: vectors (N, D) and norms (N,) of numbers, ids and subjects (N,) of text, "
+            f"digests (N,) of bytes, and failures of these rows are needed, found {layouts}; make "
+            "the file again"
         )
     check_unique(ids, str(path))
     failed = np.zeros(len(ids), bool)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.photo_faces import EveryFace, PhotoFace
 from facerec.errors import ImageError, RecordError
 from facerec.large_arrays import empty
 from facerec.names import same_names
@@ -55,6 +57,13 @@ class Embeddings:
     limits. The limit is in the note."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """How the embeddings were made, as JSON types."""
+    several: Mapping[int, str] = field(default_factory=dict)
+    """Row → a sentence on a photo with several faces, of which one is embedded."""
+    digests: npt.NDArray[np.bytes_] | None = None
+    """`image_digest` of each image, ``(N,)``, empty for one that was not acquired; None where the
+    images are not known."""
+    faces: Sequence[PhotoFace] = ()
+    """Which face of which photo each row is, where every face has a row; in no file."""
 
     def __post_init__(self) -> None:
         """Compose names, as all have that are joined with them."""
@@ -155,7 +164,10 @@ def embed_images(
     norms = np.empty(len(rows), np.float32)
     failures: dict[int, str] = {}
 
-    def face(index: int) -> Image:
+    several: dict[int, str] = {}
+    digests = np.zeros(len(rows), "S32")
+
+    def face(index: int) -> tuple[Image, str, bytes]:
         return read_face(model, source, index, align)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
@@ -163,11 +175,14 @@ def embed_images(
             batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
             for position, future in enumerate(faces):
                 try:
-                    batch[position] = future.result()
+                    batch[position], note, digests[start + position] = future.result()
                 except (ImageError, RecordError) as error:
                     if on_error == "error" and not isinstance(error, NotAcquiredError):
                         raise
                     failures[start + position] = str(error)
+                    continue
+                if note:
+                    several[start + position] = note
             yield slice(start, start + len(faces)), _begin(model, batch, flip)
 
     # A batch is finished when the next one has begun, so that a GPU always has one to work on.
@@ -192,13 +207,18 @@ def embed_images(
         failures=dict(sorted(failures.items())),
         face_scores=None if known is None or known.faces is None else known.faces(vectors),
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
+        several=several,
+        digests=digests,
+        faces=[source.faces[row] for row in rows] if isinstance(source, EveryFace) else (),
     )
 
 
 def read_face(
     model: EmbeddingModel, source: ImageSource, index: int, align: Aligner | None
-) -> Image:
-    """Return the face of an image of a source as the model takes it, uint8 RGB ``(H, W, 3)``.
+) -> tuple[Image, str, bytes]:
+    """Return the face of an image as the model takes it, a sentence on others, and its digest.
+
+    The face is uint8 RGB ``(H, W, 3)``, the digest that of `image_digest`.
 
     Raises:
         ImageError: it does not decode, has the wrong size, or no face is found.
@@ -206,9 +226,11 @@ def read_face(
     """
     data, where = source.encoded(index), source.where(index)
     if align is None:
-        return decode_image(data, where, model.image_size, upright=source.upright)
+        image = decode_image(data, where, model.image_size, upright=source.upright)
+        return image, "", image_digest(data)
     image = decode_image(data, where, size=None, upright=True)
-    return align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
+    crop, note = align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
+    return crop, note, image_digest(data, align.number or 1)
 
 
 def sample_faces(
@@ -227,7 +249,7 @@ def sample_faces(
         if len(faces) == count:
             break
         with contextlib.suppress(ImageError, RecordError):
-            faces.append(read_face(model, source, int(index), align))
+            faces.append(read_face(model, source, int(index), align)[0])
     return np.stack(faces) if faces else np.empty((0, *model.image_size, 3), np.uint8)
 
 
@@ -254,6 +276,17 @@ def constant(embeddings: Embeddings) -> str | None:
         f"the {count} embeddings all point the same way, so the network does not tell pictures "
         "apart; check its preprocessing and that it was exported in evaluation mode"
     )
+
+
+def image_digest(data: bytes, number: int = 1) -> bytes:
+    """Return 32 characters that tell faces of photos apart: of SHA-256, in base 16.
+
+    Args:
+        data: the encoded image.
+        number: which of its faces is meant, from the largest on.
+    """
+    # The second face of a photo may be another person's.
+    return hashlib.sha256(data + b"face %d" % number * (number > 1)).hexdigest()[:32].encode()
 
 
 def describe_embedding(

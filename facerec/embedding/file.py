@@ -2,10 +2,11 @@
 
 An ``.npz`` of facerec holds the arrays ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``,
 ``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one
-text of JSON), where subjects are known ``subjects`` text ``(N,)``, and where the model has limits
-for it ``face_scores`` float32 ``(N,)``; for Parquet see `facerec.embedding.parquet`. Vectors and
-norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are personal data, so
-only the owner may read a file.
+text of JSON), and where they are known ``subjects`` text ``(N,)``, ``face_scores`` float32
+``(N,)`` and ``digests`` bytes ``(N,)``; where photos show several faces ``several_rows`` int64 and
+``several_faces`` text. For Parquet, which lacks the last three, see `facerec.embedding.parquet`.
+Vectors and norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are
+personal data, so only the owner may read a file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from facerec.large_arrays import as_type
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 
 _FAILURES = ("failure_rows", "failure_reasons")
-_OPTIONAL = ("subjects", "face_scores")
+_OPTIONAL = ("subjects", "face_scores", "digests")
+_SEVERAL = ("several_rows", "several_faces")
 
 Array = npt.NDArray[Any]
 
@@ -117,12 +119,15 @@ def _write_npz(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> N
         "note": np.array(json.dumps(note, ensure_ascii=False, allow_nan=False)),
         **{name: array for name in _OPTIONAL if (array := getattr(embeddings, name)) is not None},
     }
+    if embeddings.several:
+        arrays["several_rows"] = np.array([*embeddings.several], np.int64)
+        arrays["several_faces"] = np.array([*embeddings.several.values()], np.str_)
     write_arrays(path, arrays)
 
 
 def _read_npz(path: Path, numbered: bool) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, "norms", "note"}
+    names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except (OSError, ArchiveError) as problem:
@@ -147,11 +152,17 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
         with np.errstate(over="ignore"):  # what overflows is caught as not finite
             vectors = as_type(vectors, np.float32)
     note, failures = parse_note(path, str(arrays["note"][()]) if own else None), {}
+    several: dict[int, str] = {}
     norms = np.full(vectors.shape[:1], np.nan, np.float32)
     if own:
         try:
-            rows, reasons = (arrays[name].tolist() for name in _FAILURES)
-            failures = dict(zip(map(int, rows), map(str, reasons), strict=True))
+            failures, several = (
+                dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
+                for rows, texts in (
+                    [arrays[name] for name in _FAILURES],
+                    [arrays.get(name, np.empty(0)) for name in _SEVERAL],
+                )
+            )
             norms = arrays["norms"]
         except (KeyError, ValueError, TypeError) as problem:
             raise DatasetError(
@@ -167,6 +178,8 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
         failures=failures,
         face_scores=arrays.get("face_scores") if own else None,
         note=note,
+        several=several,
+        digests=arrays.get("digests") if own else None,
     )
 
 

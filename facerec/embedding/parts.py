@@ -143,6 +143,8 @@ class EmbeddingsWriter:
         vectors = empty((len(self.ids), first.vectors.shape[1]), np.float32)
         norms = np.empty(len(self.ids), np.float32)
         failures: dict[int, str] = {}
+        several: dict[int, str] = {}
+        digests = []
         for number in range(-(-len(self.ids) // self._rows_per_chunk)):
             rows, part = self.rows(number), read_embeddings(self._file(number))
             if not np.array_equal(part.ids, self.ids[rows]):  # type: ignore[arg-type]
@@ -152,6 +154,9 @@ class EmbeddingsWriter:
                 )
             vectors[rows], norms[rows] = part.vectors, part.norms
             failures |= {int(rows[row]): why for row, why in part.failures.items()}
+            several |= {int(rows[row]): note for row, note in part.several.items()}
+            digests.append(part.digests)
+        known = [each for each in digests if each is not None]  # a part of before has none
         return Embeddings(
             vectors,
             norms,
@@ -161,6 +166,8 @@ class EmbeddingsWriter:
             failures=failures,
             face_scores=None if self._faces is None else self._faces(vectors),
             note=self.note,
+            several=several,
+            digests=np.concatenate(known) if len(known) == len(digests) else None,
         )
 
     def abandon(self) -> int:

@@ -101,6 +101,8 @@ class Found:
     same: bool | None
     """Whether the similarity reaches the model's threshold; None without one, without a face, or
     for a picture that is not what the model knows as a face."""
+    note: str = ""
+    """What is to be known of the two photos, such as several faces."""
     face_score: float | None = None
     """See `FaceScore`; None where the model has no limits."""
 
@@ -118,24 +120,32 @@ class FaceRecognizer:
             default the one at hand, see `detector_at_hand`. It is loaded when a photo needs it.
         flip: add the raw embedding of the mirror image to each, which takes twice the time; by
             default as the model's calibration has it, else yes, as in every command.
+        unchecked: decide on any picture, also on one that does not look like the faces that the
+            model was calibrated on.
 
     Attributes:
         thresholds: the operating points that the model's calibration has.
         calibration: what its cosines are worth as evidence; None where that is not known.
-        faces: which pictures it knows as faces; None where that is not known.
+        face_limits: which pictures it knows as faces; None where that is not known.
 
     Raises:
         ModelError: its calibration contradicts the flip.
     """
 
     def __init__(
-        self, model: EmbeddingModel, *, flip: bool | None = None, detector: str | None = None
+        self,
+        model: EmbeddingModel,
+        *,
+        flip: bool | None = None,
+        detector: str | None = None,
+        unchecked: bool = False,
     ) -> None:
         self.model, self._detector, known = model, detector, model.calibration
         self.flip = known.flip_mode(flip) if known is not None else flip is not False
         self.thresholds = () if known is None else known.points()
         self.calibration = None if known is None else known.ratio
-        self.faces = None if known is None else known.faces
+        self.face_limits = None if known is None else known.faces
+        self.unchecked = unchecked
 
     def __repr__(self) -> str:
         about = self.model.describe()
@@ -203,30 +213,49 @@ class FaceRecognizer:
         vectors = extract(self.model, faces, flip=self.flip, batch_size=batch_size).vectors
         return vectors[0] if one else vectors
 
-    def face(self, photo: Photo, where: str = "the photo", number: int = 1) -> tuple[Image, str]:
+    def face(
+        self, photo: Photo, where: str = "the photo", number: int | None = 1
+    ) -> tuple[Image, str]:
         """Return the aligned face of a photo, and a sentence if there are several.
 
         Args:
             photo: taken as aligned if it has the model's size, else its faces are found.
             where: names it, for errors.
-            number: which face, from the largest on.
+            number: which face, from the largest on; None is the largest one, where no other is
+                nearly as large.
 
         Raises:
-            ImageError: it cannot be read, there is no face, or no detector; or too few faces.
+            ImageError: it cannot be read, there is no face, or no detector; too few faces, or
+                nobody knows which is meant.
         """
         image, where = read_photo(photo, where)
+        if (detector := self._detector_for(image, where)) is None:
+            return image, ""
+        points, note = detector.choose(image, where, number)
+        return align_face(image, points, self.model.image_size, where, self.model.cut), note
+
+    def faces(self, photo: Photo, where: str) -> list[tuple[Image, list[float] | None]]:
+        """Return all aligned faces of a photo, the largest first, and their boxes.
+
+        A box is left, top, right and bottom in pixels of the upright photo; None for an image that
+        is aligned already. Arguments and errors are those of `face`.
+        """
+        image, where = read_photo(photo, where)
+        if (detector := self._detector_for(image, where)) is None:
+            return [(image, None)]
+        size, found = self.model.image_size, zip(*detector.faces(image, where), strict=True)
+        cut = self.model.cut
+        return [(align_face(image, each, size, where, cut), box.tolist()) for each, box in found]
+
+    def _detector_for(self, image: Image, where: str) -> Detector | None:
+        """Return what finds the faces of a photo; None for one that is aligned."""
         found, size = image.shape[:2], self.model.image_size
         if found == size:
-            return image, ""
+            return None
         if self.detector is None:
             sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
             raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
-        faces = self.detector.faces(image, where)
-        if not 1 <= number <= len(faces):
-            raise ImageError(f"{where}: there is no face {number} among the {len(faces)} found")
-        several = f"{where}: {len(faces)} faces, face {number} from the largest on is taken"
-        crop = align_face(image, faces[number - 1], size, where, self.model.cut)
-        return crop, several if len(faces) > 1 else ""
+        return self.detector
 
     def similarity(self, a: Faces, b: Faces) -> NDArray[np.float32]:
         """Return the cosine of every face of ``a`` (rows) with every face of ``b`` (columns).
@@ -283,7 +312,6 @@ class FaceRecognizer:
         fpr: Rate | None = None,
         bench: str | None = None,
         faces: tuple[int, int] = (1, 1),
-        unchecked: bool = False,
     ) -> Verification:
         """Decide whether two faces belong to the same subject.
 
@@ -297,7 +325,6 @@ class FaceRecognizer:
             fpr: see `threshold`.
             bench: see `threshold`.
             faces: which face of each photo, from the largest on.
-            unchecked: decide on any picture.
 
         Raises:
             ModelError: no threshold for the FPR is known; embeddings of another size.
@@ -317,10 +344,10 @@ class FaceRecognizer:
         sides, notes, unknown = [], [], []
         for name, side, number in zip("ab", (a, b), faces, strict=True):
             if not _are_vectors(side):
-                side, note = self.face(cast(Photo, side), f"photo {name}", number)
+                image, _ = read_photo(cast(Photo, side), f"photo {name}")
+                side, note = self.face(image, f"photo {name}", number)
                 notes.append(note)
-                if misplaced := "" if unchecked else self.misplaced(side, f"photo {name}"):
-                    unknown.append(misplaced)
+                unknown.append(self.misplaced(image, f"photo {name}"))
             sides.append(side)
         vectors = [self._vectors(side) for side in sides]
         cosine = self.similarity(*vectors)
@@ -330,8 +357,8 @@ class FaceRecognizer:
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         scores = [self.face_score(vector) for vector in vectors]
-        if not unchecked:
-            unknown += filter(None, map(self.unlike, scores, ("photo a", "photo b")))
+        unknown += map(self.unlike, scores, ("photo a", "photo b"))
+        unknown = [*filter(None, unknown)]
         decided = limit is not None and not unknown
         worth = None if unknown else self.calibration
         return Verification(
@@ -348,33 +375,36 @@ class FaceRecognizer:
 
     def face_score(self, vector: NDArray[np.floating[Any]]) -> float | None:
         """Return the face score of one raw embedding ``(D,)``; None where there are no limits."""
-        return None if self.faces is None else float(self.faces(vector[None])[0])
+        return None if self.face_limits is None else float(self.face_limits(vector[None])[0])
 
     @property
     def unseen(self) -> str:
         """A sentence on the kinds of pictures that the face score does not see; else empty."""
-        blind = "" if self.faces is None else self.faces.blind
+        blind = "" if self.face_limits is None else self.face_limits.blind
         return f"the face score of this model does not see {blind}" if blind else ""
 
     def unlike(self, score: float | None, where: str) -> str:
         """Return a sentence on a picture whose face score is below the model's limit, else none."""
-        if score is None or self.faces is None or not score < self.faces.limit:
+        known = self.face_limits
+        if score is None or known is None or self.unchecked or not score < known.limit:
             return ""
         return (
             f"{where} does not look like the faces that this model was calibrated on: "
-            f"{self.faces.below(score)}"
+            f"{known.below(score)}"
         )
 
     def misplaced(self, image: Image, where: str) -> str:
-        """Return a sentence on a picture whose face lies elsewhere than the network expects it.
+        """Return a sentence on a crop whose face lies elsewhere than the network expects it.
 
-        None is returned where no detector is at hand, or it finds no face in the picture.
+        An empty one is returned for a photo of another size, in which the face is looked for; where
+        no detector is at hand; and where it finds no face in the crop.
 
         Args:
-            image: of the model's size, uint8 RGB.
+            image: uint8 RGB.
             where: names it.
         """
-        if self.detector is None:
+        given = image.shape[:2] == self.model.image_size and not self.unchecked
+        if not given or self.detector is None:
             return ""
         far = displacement(self.detector, image, self.model.cut)
         if far is None or far <= MISPLACED:
@@ -399,20 +429,24 @@ class FaceRecognizer:
         """
         source = FolderImages(people)
         limit = self.threshold().value if self.thresholds else None
-        wanted, found = self.embed(self.face(photo)[0]), []
-        if said := self.unlike(self.face_score(wanted), "the photo that is looked for"):
+        image, where = read_photo(photo, "the photo")
+        (asked, several), found = self.face(image, where), []
+        wanted = self.embed(asked)
+        if said := self.misplaced(image, where) or self.unlike(self.face_score(wanted), where):
             raise NotAcquiredError(said)
         for index, name in enumerate(source.ids.tolist()):
+            image, where = read_photo(source.encoded(index), source.where(index))
             try:
-                face, _ = self.face(source.encoded(index), source.where(index))
+                face, more = self.face(image, where)
             except NotAcquiredError:
                 found.append(Found(name, math.nan, None))
                 continue
             vector = self.embed(face)
             cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
-            decided = limit is not None and not self.unlike(score, name)
-            same = cosine >= limit if decided and limit is not None else None
-            found.append(Found(name, cosine, same, score))
+            unknown = self.misplaced(image, name) or self.unlike(score, name)
+            same = cosine >= limit if limit is not None and not unknown else None
+            note = "; ".join(filter(None, (several, more, unknown)))
+            found.append(Found(name, cosine, same, note, score))
         return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
     def _vectors(self, faces: Faces) -> NDArray[np.floating[Any]]:
@@ -439,6 +473,7 @@ def load(
     device: str | torch.device = "auto",
     flip: bool | None = None,
     detector: str | None = None,
+    unchecked: bool = False,
     **options: Any,
 ) -> FaceRecognizer:
     """Load a model to embed and compare faces with.
@@ -450,6 +485,7 @@ def load(
             ``repr`` names the one in use.
         flip: see `FaceRecognizer`.
         detector: see `FaceRecognizer`.
+        unchecked: see `FaceRecognizer`.
         options: ``engine``, ``variant``, ``precision``, ``batch_size``, ``shift``, and for files
             that do not say so ``channels``, ``mean`` and ``std``, see `load_model`.
 
@@ -458,7 +494,8 @@ def load(
         DeviceError: the device is not there.
         MissingExtraError: the engine is not installed.
     """
-    return FaceRecognizer(load_model(path, device=device, **options), flip=flip, detector=detector)
+    model = load_model(path, device=device, **options)
+    return FaceRecognizer(model, flip=flip, detector=detector, unchecked=unchecked)
 
 
 @functools.lru_cache(maxsize=4)

@@ -28,11 +28,18 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import IndexKind
-from facerec.embedding.extraction import Embeddings
+from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path, exclusive
-from facerec.galleries.gallery_file import COLUMNS, FORMAT, KEPT, export_table, read_gallery
+from facerec.galleries.gallery_file import (
+    COLUMNS,
+    DIGESTS,
+    FORMAT,
+    KEPT,
+    export_table,
+    read_gallery,
+)
 from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
@@ -74,6 +81,8 @@ class Enrolment:
     """Image → why it went into none."""
     not_enrolled: tuple[str, ...]
     """Subjects of whom no image could be used and who are not in the gallery."""
+    repeated: int
+    """Images left out as they are in the template already, or twice among the images."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,8 @@ class Gallery:
         images: how many went into each template, int64 ``(N,)``.
         enrolled: when each subject came, UTC, datetime64[s]; NaT where it is not known.
         expires: the last day on which each is found, UTC, datetime64[D]; NaT where there is none.
+        digests: `image_digest` of each image in a template, bytes ``(M,)``.
+        digest_rows: of the subject whose it is, int64 ``(M,)``.
         calibration: what FPIRs are predicted from; None where there is none.
         score_calibration: what a cosine is worth as evidence; None where that is not known.
     """
@@ -190,6 +201,8 @@ class Gallery:
         self.images: NDArray[np.int64] = np.empty(0, np.int64)
         self.enrolled: NDArray[np.datetime64] = np.empty(0, "M8[s]")
         self.expires: NDArray[np.datetime64] = np.empty(0, "M8[D]")
+        self.digests: NDArray[np.bytes_] = np.empty(0, "S32")
+        self.digest_rows: NDArray[np.int64] = np.empty(0, np.int64)
         self.calibration: Calibration | None = None
         self.score_calibration: ScoreCalibration | None = None
         self._index: FaissIndex | None = None
@@ -208,10 +221,12 @@ class Gallery:
     ) -> Enrolment:
         """Add subjects, or images of subjects who are there.
 
-        An image without an embedding, or of nobody knows whom, is left out and listed.
+        An image without an embedding, of nobody knows whom, or that is another subject's already,
+        is left out and listed. One that is the subject's already counts once.
 
         Args:
-            embeddings: with ids and subjects; rows of failures to acquire may be among them.
+            embeddings: with ids and subjects; rows of failures to acquire may be among them. Images
+                without digests are told apart by their embeddings.
             where: the images come from.
             expires: the last day of all of them, UTC; without one, subjects who are there keep
                 theirs and new ones have none.
@@ -235,6 +250,24 @@ class Gallery:
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             failures.setdefault(str(names[row]), why)
+        digests, at, old = embeddings.digests, np.flatnonzero(usable), len(self.digests)
+        if digests is None:
+            raw = (image_digest(vector.tobytes()) for vector in embeddings.vectors)
+            digests = np.fromiter(raw, "S32", count)
+        every, again = np.concatenate([self.digests, digests[at]]), []
+        _, first, alike = np.unique(every, return_index=True, return_inverse=True)
+        earliest = first[alike][old:]
+        for place in np.flatnonzero(earliest < old + np.arange(len(at))).tolist():
+            row, same = at[place], earliest[place]
+            holder = self.subjects[self.digest_rows[same]] if same < old else known[at[same - old]]
+            usable[row] = False
+            if holder == known[row]:
+                again.append(holder)
+            else:
+                failures[str(names[row])] = (
+                    f"the same photo is {str(holder)!r} already, and shows one person; take it out "
+                    "where that is wrong"
+                )
         distinct, first, subject, images = np.unique(
             known[usable], return_index=True, return_inverse=True, return_counts=True
         )
@@ -265,15 +298,19 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            self.expires[at[more]] = expires
+            held = np.append(at[more], self.rows_of(np.array(again, np.str_)))
+            self.expires[held[held >= 0]] = expires
+        rows = rows[np.repeat(~lost, images)]
+        self.digests = np.append(self.digests, digests[rows])
+        self.digest_rows = np.append(self.digest_rows, self.rows_of(known[rows]))
         asked = np.unique(known[known != ""])
         absent = asked[self.rows_of(asked) < 0]
         taken = int(images[~lost].sum())
         fresh, extended, none = (tuple(w.tolist()) for w in (distinct[new], distinct[more], absent))
-        return Enrolment(fresh, extended, taken, failures, none)
+        return Enrolment(fresh, extended, taken, failures, none, len(again))
 
     def delete(self, *subjects: str) -> None:
-        """Take subjects out: templates, names, dates, calibration scores, and any index.
+        """Take subjects out: templates, names, dates, digests, calibration scores, and any index.
 
         `write` then leaves no byte of them in the file.
 
@@ -303,6 +340,9 @@ class Gallery:
         self.subjects = np.array(np.delete(self.subjects, rows).tolist(), np.str_)
         for name in COLUMNS[2:]:
             setattr(self, name, np.delete(getattr(self, name), rows))
+        kept = ~np.isin(self.digest_rows, rows)
+        self.digests, held = self.digests[kept], self.digest_rows[kept]
+        self.digest_rows = held - np.searchsorted(np.sort(rows), held)
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = self._current = None
 
@@ -594,7 +634,7 @@ class Gallery:
         }
         arrays: dict[str, NDArray[Any]] = {
             "note": np.array(json.dumps({**note, "fusion": "unit"}, allow_nan=False)),
-            **{name: getattr(self, name) for name in COLUMNS},
+            **{name: getattr(self, name) for name in (*COLUMNS, *DIGESTS)},
         }
         if self.calibration is not None:
             arrays |= {f"calibration_{name}": getattr(self.calibration, name) for name in KEPT}
@@ -611,7 +651,7 @@ class Gallery:
         arrays, space, calibration, worth = read_gallery(Path(path))
         gallery = cls(space)
         gallery.score_calibration = worth
-        for name in COLUMNS:
+        for name in (*COLUMNS, *DIGESTS):
             setattr(gallery, name, arrays[name])
         gallery.calibration = calibration
         return gallery

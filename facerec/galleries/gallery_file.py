@@ -31,6 +31,9 @@ FORMAT = "facerec gallery 2"
 COLUMNS = ("subjects", "templates", "lengths", "images", "enrolled", "expires")
 """Arrays of a gallery and its file with a row a subject."""
 
+DIGESTS = ("digests", "digest_rows")
+"""Arrays with a row an image; in files from before there are none, and no image is known again."""
+
 MAX_BYTES = 64 << 30
 """Largest total size of the arrays of a gallery file that is read."""
 
@@ -48,7 +51,7 @@ def read_gallery(
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
     """
-    names = {"note", *COLUMNS, *(f"calibration_{name}" for name in KEPT)}
+    names = {"note", *COLUMNS, *DIGESTS, *(f"calibration_{name}" for name in KEPT)}
     try:
         arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
         note = parse_json(str(arrays["note"][()]))
@@ -57,6 +60,7 @@ def read_gallery(
         if note["format"] != FORMAT:
             never = np.full(len(arrays["subjects"]), "NaT", "M8[s]")
             arrays |= {"enrolled": never, "expires": never}
+        arrays = {"digests": np.empty(0, "S32"), "digest_rows": np.empty(0, np.int64), **arrays}
         space = Space(**note["space"])
         calibration = note["calibration"]
         if calibration is not None:
@@ -87,6 +91,10 @@ def _checked(
         shape = (people, size) if name == "templates" else (people,)
         if arrays[name].dtype.kind != kind or arrays[name].shape != shape:
             raise ValueError(f"its {name!r} do not fit")
+    digests, rows = (arrays[name] for name in DIGESTS)
+    layout = [digests.dtype.kind, rows.dtype.kind, *digests.shape, *rows.shape]
+    if layout != ["S", "i", rows.size, rows.size] or ((rows < 0) | (rows >= people)).any():
+        raise ValueError("its digests do not fit")
     # Templates were unit vectors when they were written.
     if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
         raise ValueError("a template is not of length 1")

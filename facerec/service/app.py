@@ -1,7 +1,8 @@
 """The endpoints of the service, around one recognizer, and its HTTP server.
 
 Without a gallery nothing about a person is kept: no image, embedding, file name or person's name is
-logged or written to disk. A gallery keeps one template and one name a person in its file.
+logged or written to disk. A gallery keeps one template and one name a person, and a hash of each
+photo, in its file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from facerec.errors import DatasetError, FacerecError, ImageError, ModelError
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
 from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds, Refusal
-from facerec.service.uploads import Bodies, decode_faces, read_form
+from facerec.service.uploads import Bodies, Form, Places, decode_faces, read_form
 
 log = logging.getLogger("facerec.service")
 
@@ -50,6 +51,9 @@ _FORMS: dict[str, dict[str, Any]] = {
 }
 """Paths, and what OpenAPI says of the fields of their forms."""
 
+_FACES = {"/v1/identify": "all", "/v1/enroll": None}
+"""Paths that take other faces than the largest one of each image, see `decode_faces`."""
+
 _HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
     408: {"Connection": "close"},
@@ -65,7 +69,7 @@ class Service:
         recognizer: what embeds; only the batcher's thread calls it.
         bounds: what is taken.
         gallery: without one its endpoints are closed.
-        choice: threshold, fpr, bench and unchecked of ``/v1/verify``, see `FaceRecognizer.verify`.
+        choice: threshold, fpr and bench of ``/v1/verify``, see `FaceRecognizer.verify`.
     """
 
     def __init__(
@@ -116,22 +120,25 @@ class Service:
     async def _answer(self, request: Request, body: bytes) -> dict[str, Any]:
         path, kind = request.url.path, request.headers.get("content-type", "")
         form = await self._run("crops", read_form, body, kind, list(_FORMS[path]), self.bounds)
-        vectors, notes = np.empty((0, 0), np.float32), []
+        vectors, places, notes = np.empty((0, 0), np.float32), [], []
         request.state.images = len(form.images)
         if form.images:
             crops = {self.recognizer.model.image_size}.issuperset(form.sizes)
             thread = "crops" if crops else "photos"
-            faces, notes = await self._run(thread, decode_faces, form.images, self.recognizer)
+            which = _FACES.get(path, 1)
+            most = max(self.bounds.max_queue, self.bounds.max_images)
+            given = form.images, self.recognizer, which, most
+            faces, places, notes = await self._run(thread, decode_faces, *given)
             with self._batcher.places(len(faces) - 1):
                 vectors = await self._batcher.embed(faces)
         # What is begun is done, whether or not it is late.
-        found = await self._run("answers", self._works[path], vectors, form.subject)
+        found = await self._run("answers", self._works[path], vectors, form, places)
         return {**found, "notes": notes}
 
-    def _show(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+    def _show(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         return {"embeddings": vectors.tolist(), "embedding_size": vectors.shape[1]}
 
-    def _compare(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+    def _compare(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         if len(vectors) != 2:
             raise Refusal(400, "a comparison takes two images; send both in fields called images")
         try:

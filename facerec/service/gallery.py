@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from facerec.embedding.extraction import Embeddings
+from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import MetricError
 from facerec.galleries.gallery import Gallery
@@ -18,6 +18,7 @@ from facerec.galleries.space import Space
 from facerec.galleries.threshold import Fpir
 from facerec.service.batching import Vectors
 from facerec.service.limits import Refusal
+from facerec.service.uploads import Form, Places
 from facerec.statistics.operating_points import parse_rate
 
 
@@ -48,48 +49,49 @@ class GalleryFile:
         if not 0 < parse_rate(fpir) < 1:
             raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
         self._path, self._space = path, Space.of(recognizer)
-        self._worth = recognizer.calibration
+        self._recognizer, self._worth = recognizer, recognizer.calibration
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()
         self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
         self._known: Fpir | None = None
 
-    def enroll(self, vectors: Vectors, subject: str) -> dict[str, Any]:
+    def enroll(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Add images of a person, new or not, and write the file."""
+        subject = form.subject
         new = subject not in self.gallery
         if new and len(self.gallery) >= self._max_people:
             raise Refusal(
                 409, f"the gallery is full with {len(self.gallery):,} people; delete some first"
             )
-        about = {"name": self._space.name, "sha256": self._space.model}
-        note = {"model": {**about, "preprocessing": self._space.preprocessing}}
-        norms = np.linalg.norm(vectors, axis=1)
-        names = np.full(len(vectors), subject)
-        images = Embeddings(vectors, norms, self._space.flip, subjects=names, note=note)
+        names, digests = np.full(len(vectors), subject), np.array([*map(image_digest, form.images)])
+        images = replace(self._faces(vectors), subjects=names, digests=digests)
         with self._changing():
             report = self.gallery.enroll(images)
-            if not report.images:
-                raise Refusal(422, "no image has an embedding to enrol; send others")
+            if not report.images + report.repeated:
+                why = "; ".join(dict.fromkeys(report.failures.values()))
+                raise Refusal(422, f"no image can be enrolled: {why}")
         row = int(np.flatnonzero(self.gallery.subjects == subject)[0])
         return {
             "subject": subject,
             "new": new,
             "images": int(self.gallery.images[row]),
+            "repeated": report.repeated,
             "expires": None if np.isnat(last := self.gallery.expires[row]) else str(last),
             "failures": [{"image": int(i), "failure": why} for i, why in report.failures.items()],
             "people": len(self.gallery),
         }
 
-    def delete(self, vectors: Vectors | None, subject: str) -> dict[str, Any]:
+    def delete(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Take a person out, and write the file, which keeps nothing of them."""
+        subject = form.subject
         if subject not in self.gallery:
             raise Refusal(404, "nobody of that name is in the gallery")
         with self._changing():
             self.gallery.delete(subject)
         return {"subject": subject, "people": len(self.gallery)}
 
-    def identify(self, vectors: Vectors, subject: str = "") -> dict[str, Any]:
-        """Return an answer for each image, and the FPIR of the threshold."""
+    def identify(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
+        """Return an answer for each face, and the FPIR of the threshold."""
         if not len(self.gallery.current()):
             raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
         try:
@@ -101,14 +103,24 @@ class GalleryFile:
                 "service with --identify-threshold",
             ) from error
         threshold = self._threshold if point is None else point.threshold
-        found = self.gallery.identify(vectors, threshold=threshold, point=point)
+        found = self.gallery.identify(self._faces(vectors), threshold=threshold, point=point)
         return {
-            "answers": [asdict(answer) for answer in found],
+            "answers": [{**p, **asdict(answer)} for p, answer in zip(places, found, strict=True)],
             "threshold": found.threshold,
             "fpir": None if found.fpir is None else found.fpir.to_json(),
             "people": len(found.subjects),
             "expired": len(self.gallery) - len(found.subjects),
         }
+
+    def _faces(self, vectors: Vectors) -> Embeddings:
+        """Return embeddings, in which pictures that the model knows as no faces are failures."""
+        limits, about = self._recognizer.face_limits, self._recognizer.model.describe()
+        norms = np.linalg.norm(vectors, axis=1)
+        found = Embeddings(vectors, norms, self._space.flip, note={"model": about})
+        if limits is None or self._recognizer.unchecked:
+            return found
+        note = {**found.note, "face_limit": limits.limit}
+        return replace(found, note=note, face_scores=limits(vectors)).without_unlike()
 
     def _point(self) -> Fpir | None:
         gallery = self.gallery

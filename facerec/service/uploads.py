@@ -8,18 +8,22 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import File, FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from facerec.embedding.recognizer import FaceRecognizer
+from facerec.embedding.recognizer import FaceRecognizer, read_photo
+from facerec.errors import ImageError
 from facerec.names import same_name
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
 from facerec.service.limits import Bounds, Refusal
+
+Places = list[dict[str, Any]]
+"""Of each face: number of its image, its own number from the largest on, and box in pixels."""
 
 LARGE = 8
 """Bodies of the largest size that one address may have on their way."""
@@ -175,14 +179,39 @@ def _read_name(subjects: Sequence[bytes]) -> str:
     return name
 
 
-def decode_faces(images: list[bytes], recognizer: FaceRecognizer) -> tuple[Faces, list[str]]:
-    """Return the aligned faces, uint8 RGB ``(N, H, W, 3)``, and what is to be known of photos.
+def decode_faces(
+    images: list[bytes], recognizer: FaceRecognizer, which: Literal["all"] | int | None, most: int
+) -> tuple[Faces, Places, list[str]]:
+    """Return aligned faces, uint8 RGB ``(N, H, W, 3)``, where each lies, and notes on photos.
+
+    Args:
+        images: encoded.
+        recognizer: finds the faces.
+        which: all faces of each, or one, see `FaceRecognizer.face`.
+        most: faces that a request may have.
 
     Raises:
-        ImageError: an image without a face, or that does not decode.
+        ImageError: an image without a face, or that does not decode, or nobody knows whose it is,
+            or a crop that lies otherwise than the network expects.
+        Refusal: too many faces.
     """
-    found = [recognizer.face(image, f"image {i}") for i, image in enumerate(images)]
-    return np.stack([face for face, _ in found]), [note for _, note in found if note]
+    faces: list[Any] = []
+    places: Places = []
+    notes: list[str] = []
+    for i, image in enumerate(images):
+        pixels, where = read_photo(image, f"image {i}")
+        if misplaced := recognizer.misplaced(pixels, where):
+            raise ImageError(misplaced)
+        if which == "all":
+            found = recognizer.faces(pixels, where)
+        else:
+            face, note = recognizer.face(pixels, where, which)
+            found, notes = [(face, None)], [*notes, note]
+        faces += [face for face, _ in found]
+        places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
+    if len(faces) > most:
+        raise Refusal(413, f"{len(faces):,} faces, more than the limit of {most:,}; cut photos up")
+    return np.stack(faces), places, [*filter(None, notes)]
 
 
 def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:

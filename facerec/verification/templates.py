@@ -82,9 +82,9 @@ class BenchPoints(Aligner):
 
     def find(
         self, image: NDArray[np.uint8], image_id: str, where: str
-    ) -> NDArray[np.floating[Any]]:
+    ) -> tuple[NDArray[np.floating[Any]], str]:
         """Return the points of ``image_id``."""
-        return self._points[image_id]
+        return self._points[image_id], ""
 
     def describe(self) -> dict[str, Any]:
         """Name the method."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from helpers.marked_faces import Marked, marked_photo, marks
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands import enroll, identify
+from facerec.commands import embed, enroll, identify
 from facerec.embedding import Embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
@@ -165,6 +167,7 @@ def test_a_folder_of_images(
         (tmp_path / "faces" / person).mkdir(parents=True)
         image = generator.integers(0, 256, (112, 112, 3), dtype=np.uint8)
         for shot in range(2):
+            image[0, 0] = shot  # the same photo would count once
             cv2.imwrite(str(tmp_path / "faces" / person / f"{shot}.png"), image)
     (tmp_path / "faces" / "b" / "2.jpg").write_bytes(b"no image")
     enroll.main(["faces", "--gallery", "g.npz", "--model", "model.safetensors"])
@@ -198,3 +201,66 @@ def test_a_folder_of_images(
     assert "give a threshold" in refused(
         identify.main, *asked, "--gallery", "g.npz", "--fpir", "0.1"
     )
+
+
+def test_several_faces(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Backbone(name="mbf", width=0.25, embedding_size=16)
+    save_model("m.safetensors", create_backbone(config, seed=0), config, Preprocessing(), {})
+    photos = {
+        "people/ada/1.png": [(1, 10, 40, 1.5), (2, 240, 80, 0.8)],  # with somebody behind her
+        "people/bob/1.png": [(3, 10, 40, 1.5), (4, 220, 40, 1.4)],  # with somebody beside him
+        "visit/group.png": [(5, 0, 10, 0.8), (1, 100, 40, 1.5), (4, 290, 80, 0.9)],
+        "visit/nobody.png": [],
+    }
+    for name, faces in photos.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(name, marked_photo(*faces)[:, :, ::-1])
+    model = ("--gallery", "g.npz", "--model", "m.safetensors")
+    assert "--align" in refused(enroll.main, "people", *model, "--face", "1")
+    monkeypatch.setattr("facerec.commands.embedder.parse_align", lambda *given: Marked())
+    enroll.main(["people", *model])
+    text = capsys.readouterr().out
+    assert "1 photo shows several faces" in text and "ada/1.png: 2 faces, face 1" in text
+    assert "1 person enrolled" in text and "bob/1.png: 2 faces, of which more" in text
+    # Of the same photo another face may be another person, the same one may not.
+    shutil.copytree("people/bob", "late/eve")
+    enroll.main(["late", *model, "--face", "2"])
+    enroll.main(["people", *model, "--face", "1"])
+    text = capsys.readouterr().out
+    assert text.count("1 person enrolled") == 2 and "1 image was in already" in text
+    enroll.main(["late", *model, "--face", "1"])
+    assert "'bob' already" in capsys.readouterr().out
+    gallery = Gallery.read("g.npz")
+    assert gallery.subjects.tolist() == ["ada", "eve", "bob"] and gallery.images.tolist() == [1] * 3
+
+    identify.main(["visit", *model, "--threshold", "-1", "--json", "a.json"])
+    text = capsys.readouterr().out
+    assert "3 of 3 faces" in text and "1 failure to acquire" in text and "group.png face 3" in text
+    *group, nobody = json.loads(Path("a.json").read_text())["answers"]
+    photo = marked_photo(*photos["visit/group.png"])
+    for number, (answer, face) in enumerate(zip(group, (1, 4, 5), strict=True), 1):
+        points = marks(photo, face)
+        assert points is not None
+        assert (answer["image_id"], answer["face"]) == ("group.png", number)
+        assert answer["box"] == [*points.min(axis=0), *points.max(axis=0)]
+    assert [answer["subject"] for answer in group[:2]] == ["ada", "eve"]
+    assert (nobody["image_id"], nobody["face"], nobody["box"]) == ("nobody.png", None, None)
+    assert "no face" in nobody["failure"]
+    identify.main(["visit", *model, "--threshold", "-1", "--json", "b.json", "--face", "largest"])
+    assert "group.png: 3 faces, face 1" in capsys.readouterr().out
+    largest, none = json.loads(Path("b.json").read_text())["answers"]
+    assert largest["score"] == pytest.approx(group[0]["score"], abs=1e-5) and none == nobody
+    assert (largest["subject"], largest["face"], largest["box"]) == ("ada", None, None)
+
+    # An embeddings file tells of both, however it came to be.
+    embed.main(["--images", "people", "--model", "m.safetensors", "--out", "e.npz"])
+    assert "2 photos show several faces" in capsys.readouterr().out
+    enroll.main(["e.npz", "--gallery", "g.npz"])
+    text = capsys.readouterr().out
+    assert "bob/1.png: 2 faces" in text and "2 images were in already" in text

@@ -153,6 +153,8 @@ def test_faces_of_a_photo(
     ] == pytest.approx(1, abs=1e-5)
     found = json.loads(same(capsys, "both.png", "b.png", "--json"))
     assert found["similarity"] > 0.8 and "2 faces" in found["notes"][0]
+    found = facerec.find("a.png", ".", model="m", detector="two")
+    assert {item.image for item in found if item.note} == {"both.png"} and len(found) == 3
     assert "no face 3 among the 2" in refused(
         command.main, "--model", "m", "both.png", "a.png", "--face", "3", "1"
     )

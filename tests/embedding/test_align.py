@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.marked_faces import Marked, marked_photo, marks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -177,10 +178,10 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     aligner = PointsTable(path)
     image = photo()
     np.testing.assert_array_equal(
-        aligner.crop(image, "a/1.jpg", "where", (112, 112)), align_face(image, first)
+        aligner.crop(image, "a/1.jpg", "where", (112, 112))[0], align_face(image, first)
     )
     np.testing.assert_array_equal(
-        aligner.crop(image, "comma, inside.jpg", "where", (224, 224)),
+        aligner.crop(image, "comma, inside.jpg", "where", (224, 224))[0],
         align_face(image, second, (224, 224)),
     )
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
@@ -260,11 +261,11 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     image = photo()
     small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
     insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
-    np.testing.assert_array_equal(aligner.find(image, "a", "a"), large)
+    np.testing.assert_array_equal(aligner.find(image, "a", "a")[0], large)
     # The package takes BGR.
     np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
     np.testing.assert_array_equal(
-        aligner.crop(image, "a", "a", (112, 112)), align_face(image, large)
+        aligner.crop(image, "a", "a", (112, 112))[0], align_face(image, large)
     )
     insightface.faces = []
     with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face"):
@@ -318,13 +319,14 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [[0, 0, 20, 20, *range(10), 0.99], [10, 20, 90, 80, *points.reshape(-1), 0.95]], np.float32
     )
     image = photo()
-    found = aligner.find(image, "a", "a")
+    found, several = aligner.find(image, "a", "a")
     np.testing.assert_allclose(found, points, rtol=1e-6)
+    assert "2 faces" in several and aligner.faces(image, "a")[1][0].tolist() == [10, 20, 100, 100]
     assert fake.size == (200, 150)
     np.testing.assert_array_equal(fake.seen, image[:, :, ::-1])  # OpenCV takes BGR
 
     # Large photos are shown smaller, and the points come back in their own pixels.
-    found = aligner.find(photo(1500, 2000), "a", "a")
+    found = aligner.find(photo(1500, 2000), "a", "a")[0]
     assert fake.size == (640, 480) and fake.seen.shape == (480, 640, 3)
     np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
 
@@ -341,4 +343,54 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.rows = np.array(
             [[*box[:4], *[float(i)] * 10, box[4]] for i, box in enumerate(boxes)], np.float32
         )
-        assert aligner.find(image, "a", "a")[0, 0] == first
+        assert aligner.find(image, "a", "a")[0][0, 0] == first
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_a_face_on_its_side_is_found_upright(turns: int) -> None:
+    photo = marked_photo((3, 20, 40, 1.5), (5, 260, 80, 0.9))
+    lying, detector = np.ascontiguousarray(np.rot90(photo, turns)), Marked()
+    points, boxes = detector.faces(lying, "a")
+    assert detector.looks == (4 if turns else 1)
+    for number, mine, box in zip((3, 5), points, boxes, strict=True):
+        expected = marks(lying, number)
+        assert expected is not None
+        np.testing.assert_array_equal(mine, expected)
+        np.testing.assert_array_equal(box, [*expected.min(axis=0), *expected.max(axis=0)])
+    crop = detector.crop(lying, "a", "a", (112, 112))[0].astype(int)
+    upright = Marked().crop(photo, "a", "a", (112, 112))[0].astype(int)
+    assert np.abs(crop - upright).mean() < 1
+
+
+def test_of_faces_in_several_turns_the_surest_counts() -> None:
+    one, other = marked_photo((3, 20, 40, 1.5)), marked_photo((5, 20, 40, 1.5))
+    both = np.concatenate([np.rot90(one), np.rot90(other, 3)], axis=1)
+    points, _ = Marked().faces(both, "a")
+    np.testing.assert_array_equal(points, [marks(both, 5)])
+    # Where one is upright the others count if it is doubtful, and they are much surer.
+    both, detector = np.concatenate([one, np.rot90(other, 2)], axis=1), Marked()
+    for sure, score, face in ((0.0, 0.5, 3), (0.4, 0.5, 5), (0.4, 0.32, 3)):
+        detector.sure, detector.scores = sure, {5: score}
+        points, _ = detector.faces(both, "a")
+        np.testing.assert_array_equal(points, [marks(both, face)])
+    with pytest.raises(NotAcquiredError, match=r"a\.jpg: marked finds no face"):
+        Marked().faces(np.zeros((50, 60, 3), np.uint8), "a.jpg")
+
+
+@pytest.mark.parametrize(("size", "refused"), [(0.75, True), (0.65, False)])
+def test_which_of_several_faces_is_meant(size: float, refused: bool) -> None:
+    """The second face's area is 0.56 and 0.42 of the first one's."""
+    photo, detector = marked_photo((3, 10, 40, 1.5), (5, 220, 80, 1.5 * size)), Marked()
+    for number, face in ((1, 3), (2, 5)):
+        points, note = detector.choose(photo, "a.jpg", number)
+        np.testing.assert_array_equal(points, marks(photo, face))
+        assert note.startswith("a.jpg: 2 faces") and f"face {number}" in note
+    with pytest.raises(NotAcquiredError, match=r"no face 3 among the 2"):
+        detector.choose(photo, "a.jpg", 3)
+    detector.number = None
+    if refused:
+        with pytest.raises(NotAcquiredError, match=r"^a\.jpg: 2 faces"):
+            detector.find(photo, "a", "a.jpg")
+    else:
+        points, note = detector.find(photo, "a", "a.jpg")
+        assert "face 1" in note and (points == marks(photo, 3)).all()

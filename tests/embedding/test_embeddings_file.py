@@ -65,6 +65,8 @@ def test_any_embeddings_come_back(
         ids=np.array(ids, np.str_),
         subjects=None if subjects is None else np.array(subjects, np.str_),
         failures=failures,
+        several=data.draw(st.dictionaries(rows, text)) if ids else {},
+        digests=data.draw(st.sampled_from([None, np.full(len(ids), b"ab" * 16)])),
     )
     path = tmp_path_factory.mktemp("any") / "e.npz"
     write_embeddings(path, embeddings)
@@ -78,6 +80,9 @@ def test_what_contradicts_itself_is_refused_or_a_failure(tmp_path: Path) -> None
         (replace(toy(), ids=np.array(["a"] * 5)), "the id 'a' names two images"),
         (replace(toy(), norms=toy().norms.astype(float)), "float64"),
         (replace(toy(), failures={5: "x"}), "failures of these rows"),
+        (replace(toy(), several={5: "x"}), "of these rows"),
+        (replace(toy(), digests=np.full(4, b"ab" * 16)), "digests .N,. of bytes"),
+        (replace(toy(), digests=np.full(5, "ab")), "digests .N,. of bytes"),
     ):
         with pytest.raises(DatasetError, match=f"{path}: .*{words}"):
             write_embeddings(path, wrong)

@@ -13,7 +13,7 @@ import facerec
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
-from facerec.embedding.extraction import Embeddings, constant, embed_images
+from facerec.embedding.extraction import Embeddings, constant, embed_images, image_digest
 from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.records.images import FolderImages, MemoryImages
 
@@ -136,10 +136,10 @@ class Centre(Aligner):
     def __init__(self, points: np.ndarray) -> None:
         self.points = points
 
-    def find(self, image: np.ndarray, image_id: str, where: str) -> np.ndarray:
+    def find(self, image: np.ndarray, image_id: str, where: str) -> tuple[np.ndarray, str]:
         if image_id == "2.png":
             raise NotAcquiredError(f"{where}: no face")
-        return self.points + (np.nan if image_id == "3.png" else 0)
+        return self.points + (np.nan if image_id == "3.png" else 0), f"several on {image_id}"
 
     def describe(self) -> dict[str, Any]:
         return {"method": "centre"}
@@ -157,6 +157,9 @@ def test_photos_are_aligned_and_those_without_a_face_counted(
     assert [*found.failures] == [2, 3] and found.failures[2] == "faces, image 2.png: no face"
     assert "image 3.png: no face can be cut out" in found.failures[3]
     assert found.note["align"] == {"method": "centre"}
+    assert found.several == {row: f"several on {row}.png" for row in (0, 1, 4)}
+    assert found.digests is not None and found.digests[0] == image_digest(encode(photos[0]))
+    assert [*np.flatnonzero(found.digests == b"")] == [2, 3]
     crops = np.stack([align_face(photo, points) for photo in photos])
     expected = extract(model, crops, flip=True, batch_size=3)
     kept = [0, 1, 4]

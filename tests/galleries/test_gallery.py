@@ -74,7 +74,9 @@ def test_search_is_a_naive_loop(monkeypatch: pytest.MonkeyPatch, block: int, cou
     monkeypatch.setattr(module, "QUERIES", 4)
     vectors, names = people(37)
     vectors[20:25] = vectors[3]  # ties, also across blocks
-    found = gallery(vectors, names)
+    made = embeddings(vectors, names, digests=np.array([f"{i:032x}" for i in range(37)], "S"))
+    found = Gallery(Space.of(made))
+    found.enroll(made)
     probes = np.concatenate([vectors[3:4] * 7, people(9, seed=1)[0]])
     rows, scores = found.search(probes, count)
     assert rows.shape == scores.shape == (10, min(count, 37))
@@ -125,7 +127,7 @@ def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
     vectors[2] = 0
     vectors[6], vectors[7] = vectors[5], -vectors[5]
     names = ["a", "a", "b", "", "c", "d", "e", "e"]
-    vectors[6] = -vectors[7]
+    vectors[5], vectors[6] = 2 * vectors[5], -vectors[7]
     given = embeddings(vectors, names, failures={1: "no face on it"})
     found = Gallery(Space.of(given))
     report = found.enroll(given)
@@ -302,6 +304,87 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
             Gallery.read(path)
 
 
+def digests(*texts: str) -> np.ndarray:
+    return np.array([f"{text:>032}" for text in texts], "S32")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_photo_counts_once(tmp_path: Path, stored: bool) -> None:
+    """A template is the mean over distinct photos, whether they come at once, again or later."""
+    vectors, _ = people(4)
+    first, second, third, other = vectors
+    rows = np.stack([first, second, first, other])
+    told = {"digests": digests("1", "2", "1", "4")} if stored else {}
+    found = gallery_of(embeddings(rows, ["a", "a", "a", "b"], **told))
+    report = found.enroll(
+        embeddings(
+            np.stack([second, third, third]),
+            ["a", "a", "a"],
+            **({"digests": digests("2", "3", "3")} if stored else {}),
+        )
+    )
+    assert (report.images, report.repeated, dict(report.failures)) == (1, 2, {})
+    assert report.extended == ("a",) and found.images.tolist() == [3, 1]
+    mean = sum(v.astype(np.float64) / np.linalg.norm(v) for v in (first, second, third))
+    np.testing.assert_allclose(found.templates[0], mean / np.linalg.norm(mean), atol=1e-6)
+    # The file knows it too, until the person goes; then the photo is as good as new.
+    found.write(tmp_path / "g.npz")
+    again = Gallery.read(tmp_path / "g.npz")
+    more = embeddings(first[None], ["a"], **({"digests": digests("1")} if stored else {}))
+    report = again.enroll(more)
+    assert (report.images, report.repeated, report.extended) == (0, 1, ())
+    again.delete("a")
+    assert again.digest_rows.tolist() == [0] and len(again.digests) == 1
+    assert again.enroll(more).enrolled == ("a",) and again.images.tolist() == [1, 1]
+    # Who comes with the same photo again stays as long as is asked for now.
+    assert again.enroll(more, expires=date(2999, 1, 1)).images == 0
+    assert np.isnat(again.expires[0]) and str(again.expires[1]) == "2999-01-01"
+    nobody = embeddings(np.stack([third, -third]), ["c", "c"], digests=digests("5", "6"))
+    assert not again.enroll(nobody, expires=date(2999, 2, 1)).images
+    assert str(again.expires[1]) == "2999-01-01"
+
+
+def gallery_of(made: Embeddings) -> Gallery:
+    found = Gallery(Space.of(made))
+    found.enroll(made)
+    return found
+
+
+def test_one_photo_under_two_people_is_refused_for_the_second() -> None:
+    vectors, _ = people(4)
+    names = ["a", "b", "b", "c"]
+    made = embeddings(vectors, names, digests=digests("1", "1", "2", "2"))
+    found = Gallery(Space.of(made))
+    report = found.enroll(made)
+    assert report.failures.keys() == {"image 1", "image 3"} and report.repeated == 0
+    assert "'a'" in report.failures["image 1"] and "'b'" in report.failures["image 3"]
+    assert report.enrolled == ("a", "b") and report.not_enrolled == ("c",)
+    np.testing.assert_allclose(found.templates[1], vectors[2] / np.linalg.norm(vectors[2]), 1e-5)
+    later = found.enroll(embeddings(vectors[:1], ["c"], digests=digests("1")))
+    assert "'a'" in later.failures["image 0"] and not later.images and "c" not in found
+
+
+def test_no_digest_of_a_deleted_person_stays(tmp_path: Path) -> None:
+    vectors, names = people(5)
+    path, marks = tmp_path / "g.npz", digests(*"abcde")
+    found = gallery_of(embeddings(vectors, names, digests=marks))
+    found.write(path)
+    assert bytes(marks[2]) in path.read_bytes()
+    found.delete("person 0", "person 2")
+    found.write(path)
+    content = path.read_bytes()
+    assert [bytes(mark) in content for mark in marks] == [False, True, False, True, True]
+    assert Gallery.read(path).digest_rows.tolist() == [0, 1, 2]
+    # Of a file from before nothing is known but templates.
+    arrays = dict(np.load(path))
+    np.savez(path, **{name: arrays[name] for name in arrays if "digest" not in name})
+    assert not len(Gallery.read(path).digests)
+    for wrong in ({"digest_rows": np.array([0, 1, 3])}, {"digests": marks[:2]}):
+        np.savez(path, **{**arrays, **wrong})
+        with pytest.raises(DatasetError, match="digests"):
+            Gallery.read(path)
+
+
 _KILLED = """
 import os, signal, sys
 from facerec.galleries import Gallery, gallery
@@ -449,7 +532,7 @@ def test_a_name_is_one_person_in_any_form(name: str) -> None:
 def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) -> None:
     vectors, names = people(40)
     known = toy_calibration({"name": "tiny", "sha256": SHA, "preprocessing": None}, flip=False)
-    made = gallery(np.concatenate([vectors, vectors[:1]]), [*names, names[0]])
+    made = gallery(np.concatenate([vectors, 2 * vectors[:1]]), [*names, names[0]])
     made.score_calibration = known
     made.write(tmp_path / "g.npz")
     probes = vectors[:30] + 0.5 * people(30, seed=1)[0]

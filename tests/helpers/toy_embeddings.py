@@ -26,7 +26,7 @@ def toy(
 
 
 def same(first: Embeddings, second: Embeddings) -> bool:
-    arrays = ("vectors", "norms", "ids", "subjects")
+    arrays = ("vectors", "norms", "ids", "subjects", "digests")
     for name in arrays:
         one, other = getattr(first, name), getattr(second, name)
         if (one is None) != (other is None):
@@ -36,6 +36,7 @@ def same(first: Embeddings, second: Embeddings) -> bool:
             assert one.dtype.kind == other.dtype.kind
     assert first.vectors.dtype == second.vectors.dtype == np.float32
     assert (first.flip, first.failures) == (second.flip, second.failures)
+    assert first.several == second.several
     return dict(first.note) == dict(second.note)
 
 
@@ -43,7 +44,7 @@ def take(embeddings: Embeddings, rows: Any) -> Embeddings:
     """Return some rows, in any order, as embeddings of their own."""
     assert embeddings.ids is not None
     places = np.arange(len(embeddings.vectors))[rows].tolist()
-    reasons = embeddings.failures
+    reasons, several = embeddings.failures, embeddings.several
     return replace(
         embeddings,
         vectors=embeddings.vectors[rows],
@@ -51,4 +52,6 @@ def take(embeddings: Embeddings, rows: Any) -> Embeddings:
         ids=embeddings.ids[rows],
         subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
         failures={place: reasons[row] for place, row in enumerate(places) if row in reasons},
+        several={place: several[row] for place, row in enumerate(places) if row in several},
+        digests=None if embeddings.digests is None else embeddings.digests[rows],
     )

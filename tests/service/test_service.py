@@ -17,7 +17,7 @@ from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.embedding.align import align_face, face_template
+from facerec.embedding.align import Detector, align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import ModelError
 from facerec.service.limits import Refusal
@@ -51,12 +51,15 @@ def test_embeddings_are_those_of_the_recognizer(client: Any) -> None:
 
 
 def test_faces_in_photos_are_found(client: Any) -> None:
-    class Found:
-        def faces(self, image: np.ndarray, where: str) -> list[np.ndarray]:
-            return [face_template() + 5, face_template() + 9]
+    class Found(Detector):
+        name = "found"
+
+        def _detect(self, image: np.ndarray) -> Any:
+            points = np.stack([face_template() + 5, face_template() + 9])
+            return np.array([(0, 0, 90, 90), (0, 0, 80, 80.0)]), points, np.ones(2)
 
     recognizer = client.service.recognizer
-    recognizer.detector = Found()
+    recognizer.detector = Found(0.5)
     photo = faces(1, 2, (150, 140))[0]
     found = client.post("/v1/verify", files=form(encode(photo), FACE)).json()
     crop = align_face(photo, face_template() + 5)

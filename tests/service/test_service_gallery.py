@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.marked_faces import Marked, marked_photo, marks
 from helpers.toy_files import encode
 
 from facerec.embedding.recognizer import FaceRecognizer
@@ -43,15 +44,21 @@ def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
         first = client.post("/v1/enroll", files=images(1, subject="Je\u0301ro\u0302me")).json()
         assert (first["subject"], first["new"], first["people"]) == ("J\xe9r\xf4me", True, 1)
         client.post("/v1/enroll", files=images(2, 2, subject="b"))
-        more = client.post("/v1/enroll", files=images(1, subject="J\xe9r\xf4me")).json()
+        more = client.post("/v1/enroll", files=images(1, 4, subject="J\xe9r\xf4me")).json()
         assert more["new"] is False and more["images"] == 2 and more["people"] == 2
+        # A photo counts once, and belongs to one person.
+        assert more["repeated"] == 1 and Gallery.read(path).images.tolist() == [2, 1]
+        client.post("/v1/delete", files=form(subject="J\xe9r\xf4me"))
+        client.post("/v1/enroll", files=images(1, subject="J\xe9r\xf4me"))
+        foreign = client.post("/v1/enroll", files=images(1, subject="c"))
+        assert foreign.status_code == 422 and "one person" in foreign.json()["error"]
         found = client.post("/v1/identify", files=images(1, 9)).json()
         known, stranger = found["answers"]
         assert known["subject"] == "Jérôme" and known["score"] == pytest.approx(1)
         assert stranger["subject"] is None and found["threshold"] == pytest.approx(0.9)
         assert found["contract"] == first["contract"] and found["people"] == 2
         # It is on the disk, and nobody else may write it.
-        assert Gallery.read(path).subjects.tolist() == ["Jérôme", "b"]
+        assert Gallery.read(path).subjects.tolist() == ["b", "Jérôme"]
         gone = client.post("/v1/delete", files=form(subject="Jérôme"))
         assert gone.status_code == 200 and gone.json()["people"] == 1
         assert "Jérôme" not in Gallery.read(path)
@@ -67,6 +74,27 @@ def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
         found = client.post("/v1/identify", files=images(2)).json()
         assert found["answers"][0]["subject"] is None
         assert (found["people"], found["expired"]) == (1, 1)
+
+
+def test_every_face_of_a_photo_is_answered(serve: Any, keep: Any) -> None:
+    both = marked_photo((1, 10, 40, 1.4), (2, 220, 80, 0.9))
+    alike = marked_photo((1, 10, 40, 1.4), (2, 220, 80, 1.3))
+    with serve(keep(threshold=0.9), max_images=2, max_queue=2) as client:
+        client.service.recognizer.detector = Marked()
+        told = client.post("/v1/enroll", files=form(encode(both), subject="a")).json()
+        assert told["images"] == 1 and "2 faces" in told["notes"][0]
+        refused = client.post("/v1/enroll", files=form(encode(alike), subject="b"))
+        assert refused.status_code == 422 and "which is meant" in refused.json()["error"]
+        found = client.post("/v1/identify", files=form(encode(both))).json()["answers"]
+        assert [(each["image"], each["face"]) for each in found] == [(0, 1), (0, 2)]
+        assert found[0]["subject"] == "a" and found[0]["score"] == pytest.approx(1, abs=1e-5)
+        points = marks(both, 2)
+        assert points is not None and found[1]["score"] < found[0]["score"]
+        assert found[1]["box"] == [*points.min(axis=0), *points.max(axis=0)]
+        (crop,) = client.post("/v1/identify", files=images(1)).json()["answers"]
+        assert (crop["image"], crop["face"], crop["box"]) == (0, 1, None)
+        many = client.post("/v1/identify", files=form(encode(both), encode(both)))
+        assert many.status_code == 413 and "4 faces" in many.json()["error"]
 
 
 def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any) -> None:

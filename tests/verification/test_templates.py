@@ -96,7 +96,7 @@ def test_ijb(tmp_path: Path, name: Literal["ijbb", "ijbc"], newline: str, bom: s
     assert bench.probes.templates.tolist() == [1, 2]
     aligner = bench.aligner()
     assert aligner is not None and bench.points is not None
-    found = aligner.find(np.zeros((9, 9, 3), np.uint8), str(bench.images.ids[2]), "here")
+    found = aligner.find(np.zeros((9, 9, 3), np.uint8), str(bench.images.ids[2]), "here")[0]
     np.testing.assert_array_equal(found, bench.points[2])
     assert bench.probes.subjects.tolist() == [1, 0]
     first, second = bench.galleries

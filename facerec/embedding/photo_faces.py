@@ -1,0 +1,95 @@
+"""All faces of photos, each as an image of its own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.embedding.align import Aligner, Detector, Points
+from facerec.errors import FacerecError, ImageError, RecordError
+from facerec.progress import Progress
+from facerec.records.decode import decode_image
+from facerec.records.images import ImageSource, text_array
+from facerec.threads import batches_ahead
+
+
+class PhotoFace(NamedTuple):
+    """A face among those of a photo."""
+
+    image_id: str
+    """Of the photo."""
+    face: int | None = None
+    """Its number, from the largest on; None where no face is looked for, or found."""
+    box: tuple[float, ...] | None = None
+    """Left, top, right and bottom, in pixels of the upright photo."""
+
+
+class EveryFace(ImageSource, Aligner):
+    """The faces of photos as images, and what cuts them out; a photo without one has a row too.
+
+    Faces are found at once, and their points kept: photos are read again when faces are cut out.
+
+    Args:
+        photos: encoded images.
+        detector: finds their faces.
+        batch_size: photos decoded together.
+        progress: called with the photos done.
+
+    Attributes:
+        faces: which one each image is; without number for a photo without a face.
+    """
+
+    upright = True
+
+    def __init__(
+        self, photos: ImageSource, detector: Detector, batch_size: int, progress: Progress
+    ) -> None:
+        self._photos, self._detector, self.notes = photos, detector, photos.notes
+        self._photo: list[int] = []
+        self._points: dict[str, Points | FacerecError] = {}
+        self.faces: list[PhotoFace] = []
+        ids: list[str] = []
+
+        def find(index: int) -> list[tuple[Points | FacerecError, PhotoFace]]:
+            name, where = str(photos.ids[index]), photos.where(index)
+            try:
+                image = decode_image(photos.encoded(index), where, size=None, upright=True)
+                every = zip(*detector.faces(image, where), strict=True)
+                return [
+                    (points, PhotoFace(name, number, tuple(box.tolist())))
+                    for number, (points, box) in enumerate(every, 1)
+                ]
+            except (ImageError, RecordError) as error:
+                return [(error, PhotoFace(name))]
+
+        for start, batch in batches_ahead(find, np.arange(len(photos)), batch_size):
+            for index, future in enumerate(batch, start):
+                found = future.result()
+                for points, face in found:
+                    several = f" face {face.face}" if len(found) > 1 else ""
+                    ids.append(face.image_id + several)
+                    self._points[ids[-1]] = points
+                    self._photo.append(index)
+                    self.faces.append(face)
+            progress("finding faces", start + len(batch), len(photos))
+        self.ids = text_array(ids, "the photos")
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded photo of face ``i``."""
+        return self._photos.encoded(self._photo[i])
+
+    def where(self, i: int) -> str:
+        """Name the photo of face ``i``."""
+        return self._photos.where(self._photo[i])
+
+    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> tuple[Points, str]:
+        """Return the points of a face."""
+        if isinstance(points := self._points[image_id], FacerecError):
+            raise points
+        return points, ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the detector says of itself."""
+        return self._detector.describe()

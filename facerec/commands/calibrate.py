@@ -151,7 +151,7 @@ def _embed(
         embedder: how images become embeddings.
         console: where is said what is embedded.
     """
-    from facerec.embedding.extraction import sample_faces
+    from facerec.embedding.extraction import draw_faces
     from facerec.embedding.face_score import POWER_FACES
     from facerec.embedding.file import read_embeddings
     from facerec.embedding.model import newest_run
@@ -188,7 +188,7 @@ def _embed(
             embeddings = embedder.embed(path, images, console, align, network=network)
         if network is not None and (stored is None or stored.note.get("align") is None):
             rows = np.flatnonzero(np.isfinite(embeddings.norms))
-            sample = sample_faces(network, images, rows, POWER_FACES, align)
+            sample = draw_faces(network, images, rows, POWER_FACES, align)
     none = np.empty(0, np.str_)
     return _Found(str(path), embeddings, none if names is None else names, network, sample)
 

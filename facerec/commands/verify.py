@@ -171,7 +171,7 @@ def _looked_at(
     embedder: Embedder,
 ) -> list[str]:
     """Return sentences on crops that do not lie as the network expects."""
-    from facerec.embedding.extraction import Embeddings, constant, sample_faces
+    from facerec.embedding.extraction import Embeddings, constant, draw_faces
     from facerec.embedding.placement import SAMPLE, alike_words, better_placement
     from facerec.verification import Bench, score_pairs
 
@@ -182,7 +182,7 @@ def _looked_at(
     said = [constant(found) or "", alike_words(float(np.nanmean(scores)) if scores.size else 0.0)]
     if not isinstance(source, Embeddings):
         rows = np.flatnonzero(np.isfinite(found.norms))
-        faces = sample_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
+        faces = draw_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
         said.append(better_placement(source, faces))
     return said
 

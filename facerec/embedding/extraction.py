@@ -233,7 +233,7 @@ def read_face(
     return crop, note, image_digest(data, align.number or 1)
 
 
-def sample_faces(
+def draw_faces(
     model: EmbeddingModel,
     source: ImageSource,
     rows: npt.NDArray[np.integer],

@@ -25,7 +25,7 @@ from facerec.backbones.preprocessing import (
     numbers_words,
 )
 from facerec.embedding.align import Aligner
-from facerec.embedding.extraction import embed_images, sample_faces
+from facerec.embedding.extraction import draw_faces, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.placement import Placement, Shift, try_placements
 from facerec.errors import MetricError
@@ -140,7 +140,7 @@ def try_preprocessing(
         ImageError: an image does not decode or is not aligned.
     """
     chosen, used = sample(bench)
-    faces = sample_faces(model, bench.images, used, FACES, align)
+    faces = draw_faces(model, bench.images, used, FACES, align)
     if not len(faces):
         raise MetricError(f"{bench.name}: no image has a face that can be read; check the images")
 

@@ -165,8 +165,8 @@ class Embedder(ModelFlags):
         for name in ("no_flip", "align", "align_threshold", "channels", "mean", "std", "shift"):
             if getattr(self, name) not in (None, False):
                 raise DatasetError(
-                    f"--{name.replace('_', '-')} says how a model embeds images, and none does here; "
-                    "leave it out"
+                    f"--{name.replace('_', '-')} says how a model embeds images, and none does "
+                    "here; leave it out"
                 )
 
     def embed(
@@ -276,7 +276,10 @@ def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> No
     words = "how they were made is not known"
     if isinstance(model, dict) and isinstance(known, dict):  # may hold anything
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
-        channels, mean, std = (str(known.get(name)) for name in ("channels", "mean", "std"))
+        channels, mean, std = (
+            ",".join(map(str, each)) if isinstance(each, list) else str(each)
+            for each in map(known.get, ("channels", "mean", "std"))
+        )
         words = f"{model.get('name')}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True)
     print_several(embeddings, console)

@@ -125,8 +125,8 @@ def try_preprocessing(
 ) -> Trials:
     """Find out where faces lie for a model and how its pixels are prepared, without flip.
 
-    The placement is the one with the largest mean raw norm, which needs no label; the placements as
-    given and as found are then scored on pairs, with every likely preprocessing of others' model.
+    The placement is the one with the largest mean raw norm, which needs no label; it is then scored
+    on pairs beside the one that is given, and with every likely preprocessing of others' model.
 
     Args:
         model: what embeds.
@@ -149,11 +149,8 @@ def try_preprocessing(
             progress("trying placements", done, total)
 
     placements = try_placements(model, faces, progress=placing)
-    candidates = [
-        Way(preprocessing, shift)
-        for preprocessing in likely(model)
-        for shift in dict.fromkeys([model.shift, placements[0].shift])
-    ]
+    placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
+    candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
     pairs, scores = bench.pairs, []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):

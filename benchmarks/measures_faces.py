@@ -22,7 +22,9 @@ from facerec.embedding.align import NotAcquiredError, YuNet
 from facerec.embedding.face_score import _SPOILT
 from facerec.embedding.model import shifted
 from facerec.embedding.recognizer import FaceRecognizer, load
+from facerec.records import Data
 from facerec.records.decode import decode_image
+from facerec.records.training_set import open_images
 from facerec.tables import TextTable
 from facerec.verification.bench import find_pack, pack_bench
 
@@ -66,6 +68,13 @@ def _of_model(model: FaceRecognizer, folder: Path, first: bool) -> Iterator[Row]
     remark = f"{shares[0]:.2f} % of women, {shares[1]:.2f} % of men, {len(rows):,} images"
     ratio = max(shares) / max(min(shares), 1e-9)
     yield Row(f"{name}: refusals of women against men", ratio, "×", 1.6, remark=remark)
+    records = open_images(folder / "cfp_train", Data(folder / "cfp_train"))
+    own = load(model.model.path or Path(), shift=(0, 0))  # these lie on the template
+    kinds = {"frontal": np.arange(len(records)) % 14 < 10}  # ten, then four profiles a person
+    for kind, chosen in {**kinds, "profile": ~kinds["frontal"]}.items():
+        drawn = np.random.default_rng(5).permutation(np.flatnonzero(chosen))[: 2 * COUNT]
+        refused = 100 * float((_scores(own, _decoded(records, drawn)) < limit).mean())
+        yield Row(f"{name}: CFP {kind} refused", refused, "%", 1.0 if kind == "frontal" else None)
     if "FACEREC_DETECTOR" in os.environ:
         yield from _boxes(model, faces[:COUNT], name)
     if first and (picture := os.environ.get("FACEREC_PICTURE")):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rows import Row
 
 from facerec.embedding.align import NotAcquiredError, YuNet
-from facerec.embedding.face_score import _SPOILT
+from facerec.embedding.face_score import _SPOILT, FaceScore
 from facerec.embedding.model import shifted
 from facerec.embedding.recognizer import FaceRecognizer, load
 from facerec.records import Data
@@ -176,3 +176,27 @@ def _draw(scores: dict[str, NDArray[np.float32]], limit: float, path: Path) -> N
     axes.set_xlabel("face score, standard deviations of faces")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
+
+
+def quality_signals() -> Iterator[Row]:
+    """Yield how well a short embedding, and the centre, tell faces from other pictures: the AUC."""
+    folder, models = os.environ.get("FACEREC_TEST_DATA"), os.environ.get("FACEREC_MODELS")
+    if not folder or not models:
+        remark = "FACEREC_TEST_DATA and FACEREC_MODELS are not set"
+        yield Row("AUC of a low norm", None, "", remark=remark)
+        return
+    bench = pack_bench(find_pack("lfw", Path(folder) / "lfw"))
+    rows = np.random.default_rng(3).permutation(len(bench.images))[:COUNT]
+    faces = _decoded(bench.images, rows)
+    for path in models.split(","):
+        model = load(path, shift=(8, 0), calibrated=False)
+        of_faces = model.embed(faces)
+        centre = FaceScore.fit(model.model, of_faces, flip=model.flip).centre
+        for kind, pictures in _pictures(faces, Path(folder)).items():
+            signals = []
+            for vectors in (of_faces, model.embed(pictures)):
+                lengths = np.linalg.norm(vectors, axis=1)
+                signals.append((lengths, -vectors @ centre / lengths))
+            for what, ours, theirs in zip(("norm", "centre"), *signals, strict=True):
+                higher = (ours[:, None] > theirs).mean() + (ours[:, None] == theirs).mean() / 2
+                yield Row(f"{path}: {what}, {kind}", float(higher), "AUC")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,14 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.placement import Placement, Shift, try_placements
 from facerec.errors import MetricError
 from facerec.progress import Progress, section
+from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.table import Table
 from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.clustered import JACKKNIFE, paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
+from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import held_out, score_pairs
 
@@ -94,6 +98,23 @@ class Trials:
     pairs: int
     basis: str
     """What the intervals rest on."""
+
+    def table(self, caption: str) -> Table:
+        """Return one line for each way, the best first."""
+        lines = []
+        for way, rows in self.figures.groupby("way", sort=False):
+            found = rows.set_index("figure")
+            behind = found.loc["d′ behind the best"]
+            limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
+            lines.append(
+                (
+                    re.sub(r"--\w+ ", "", str(way)),
+                    words.percent(found["value"]["accuracy"]),
+                    words.number(found["value"]["d′"], ".3f"),
+                    f"{words.number(behind['value'])} {words.limits(limits)}",
+                )
+            )
+        return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""

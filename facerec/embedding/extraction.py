@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
-from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.embedding.photo_faces import EveryFace, PhotoFace
 from facerec.errors import ImageError, RecordError
 from facerec.large_arrays import empty
@@ -306,6 +306,8 @@ def describe_embedding(
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
     """Begin to embed images and, with ``flip``, their mirror images; norms are means over both."""
+    # First, as the mirror image of a face at the left lies at the right.
+    batch = shifted(batch, model.shift)
     views = [model.embed_later(batch)]
     if flip:
         views.append(model.embed_later(batch[:, :, ::-1]))

@@ -57,7 +57,8 @@ class EmbeddingModel(ABC):
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
         calibration: all that decides beside the weights; None where nothing is known.
-        shift: pixels by which every picture is moved right and down before the network sees it.
+        shift: pixels by which pictures are moved right and down before they are embedded, and
+            before they are mirrored (`facerec.embedding.extraction`).
         cut: pixels right of and below ArcFace's template where a face that is cut out of a photo
             must lie for that.
         notes: what a user must know of how it computes, in sentences.
@@ -116,7 +117,6 @@ class EmbeddingModel(ABC):
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
                 f"found {images.dtype} of shape {images.shape}"
             )
-        images = shifted(images, self.shift)
         vectors = np.empty((len(images), self.embedding_size), np.float32)
         waiting: deque[tuple[slice, Finish]] = deque()
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.model import EmbeddingModel, shifted
 
 Shift = tuple[int, int]
 """Pixels to the right, and down."""
@@ -65,8 +65,8 @@ def try_placements(
 
     def norm(shift: Shift) -> float:
         if shift not in found:
-            moved = model.with_preprocessing(model.preprocessing, shift)
-            found[shift] = float(np.linalg.norm(moved.embed(faces), axis=1).mean())
+            vectors = model.embed(shifted(faces, shift))
+            found[shift] = float(np.linalg.norm(vectors, axis=1).mean())
             if progress is not None:
                 progress(len(found), 2 * len(steps))
         return found[shift]

@@ -105,13 +105,14 @@ class Trials:
         for way, rows in self.figures.groupby("way", sort=False):
             found = rows.set_index("figure")
             behind = found.loc["d′ behind the best"]
-            limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
+            value, low, high = (float(x) for x in behind[["value", "low", "high"]].tolist())
+            limits = words.limits(Interval(low, high) if value else None)
             lines.append(
                 (
                     re.sub(r"--\w+ ", "", str(way)),
                     words.percent(found["value"]["accuracy"]),
                     words.number(found["value"]["d′"], ".3f"),
-                    f"{words.number(behind['value'])} {words.limits(limits)}",
+                    f"{words.number(value)} {limits}",
                 )
             )
         return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)

@@ -103,16 +103,15 @@ class Trials:
         """Return one line for each way, the best first."""
         lines = []
         for way, rows in self.figures.groupby("way", sort=False):
-            found = rows.set_index("figure")
-            behind = found.loc["d′ behind the best"]
-            value, low, high = (float(x) for x in behind[["value", "low", "high"]].tolist())
-            limits = words.limits(Interval(low, high) if value else None)
+            found = rows.set_index("figure").to_dict("index")
+            accuracy, separation, behind = found.values()
+            limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
             lines.append(
                 (
                     re.sub(r"--\w+ ", "", str(way)),
-                    words.percent(found["value"]["accuracy"]),
-                    words.number(found["value"]["d′"], ".3f"),
-                    f"{words.number(value)} {limits}",
+                    words.percent(accuracy["value"]),
+                    words.number(separation["value"], ".3f"),
+                    f"{words.number(behind['value'])} {words.limits(limits)}",
                 )
             )
         return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)

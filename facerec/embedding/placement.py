@@ -36,9 +36,8 @@ CelebA have 0.00 to 0.06 in the networks that were at hand, boxes of a detector 
 
 
 PEOPLE = 10
-"""People from which on that is looked at: cosines of different people vary by 0.1 and are higher of
-one person than of another, so the mean of ten people errs by 0.03, a third of what parts it from
-the limit."""
+"""People from which on that is looked at: of ten people of LFW the mean errs by 0.02 (standard
+deviation, MobileFaceNet), of five by 0.04, where 0.09 part it from the limit."""
 
 MOST_ALIKE = 20_000
 """Images, evenly from a set, from which that mean is taken."""

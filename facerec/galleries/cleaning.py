@@ -166,15 +166,8 @@ def _without_face(
     """
     sure = accept(log_ndtr(ndtri(FALSE_REFUSALS) * scores / min(limit, -1.0)), FALSE_SHARE)
     for row in np.argsort(scores, kind="stable")[: np.count_nonzero(scores < limit)]:
-        what = (
-            str(images[row]),
-            str(labels[row]),
-            "",
-            "",
-            limit - float(scores[row]),
-            bool(sure[row]),
-        )
-        yield Proposal("no_face", *what)
+        image, label, score = str(images[row]), str(labels[row]), limit - float(scores[row])
+        yield Proposal("no_face", image, label, "", "", score, bool(sure[row]))
 
 
 def _fresh_names(words: NDArray[np.str_], mixed: Ints) -> Iterator[str]:

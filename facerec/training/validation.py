@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 from torch import nn
 
 from facerec.embedding.engines import Precision
-from facerec.embedding.extraction import embed_images
+from facerec.embedding.extraction import draw_faces, embed_images
+from facerec.embedding.placement import SAMPLE, alike_words, better_placement
 from facerec.embedding.torch_model import TorchModel
 from facerec.errors import PackError
 from facerec.training.distributed import Processes
@@ -80,6 +82,26 @@ class PackValidator:
             name: replace(self._score(model, bench), name=name)
             for name, bench in self.benches.items()
         }
+
+    def misplaced(
+        self, backbone: nn.Module, results: Mapping[str, VerificationResult]
+    ) -> Iterator[str]:
+        """Yield sentences on packs whose crops lie elsewhere than the network expects them.
+
+        Two signs must agree, as a small or half-trained network shows either on crops that lie
+        well: different people are too much alike, and norms are larger at another place.
+
+        Args:
+            backbone: the module in training.
+            results: what this returned of it.
+        """
+        model = TorchModel(backbone, self.recipe.preprocessing, batch_size=self.batch_size)
+        for name, bench in self.benches.items():
+            others = results[name].non_mated_scores
+            if others.size and alike_words(float(others.mean())):
+                every = np.arange(len(bench.images))
+                if said := better_placement(model, draw_faces(model, bench.images, every, SAMPLE)):
+                    yield f"{name}: {said}"
 
     def _score(self, model: TorchModel, bench: Bench) -> VerificationResult:
         rank, world = self.processes.rank, self.processes.world_size

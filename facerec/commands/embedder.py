@@ -28,7 +28,6 @@ from facerec.embedding.align import (
     parse_align,
 )
 from facerec.errors import DatasetError, FacerecError
-from facerec.libraries import cv2
 from facerec.limits import Count, Flags
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
@@ -214,7 +213,7 @@ class Embedder(ModelFlags):
         Raises:
             FacerecError: another model, or an image that cannot be read.
         """
-        from facerec.embedding.extraction import embed_images
+        from facerec.embedding.extraction import constant, embed_images
         from facerec.embedding.photo_faces import EveryFace
         from facerec.galleries.space import Space
 
@@ -225,7 +224,7 @@ class Embedder(ModelFlags):
         if not told:
             print_model(network, flip, aligner, console)
         print_images(path, images, console)
-        print_notes([misplaced_note(network, images, aligner)], console)
+        print_notes([constant(found) or "", misplaced_note(network, images, aligner)], console)
         if space is not None:
             none = embed_images(network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
@@ -371,7 +370,6 @@ def misplaced_note(model: EmbeddingModel, images: ImageSource, align: Aligner | 
     if align is not None or (os.environ.get("FACEREC_DETECTOR") == "insightface" and not here):
         return ""
     beside = None if model.path is None else model.path.parent
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # of what insightface prints
             detector = detector_at_hand(None, beside)

@@ -257,8 +257,10 @@ def constant(embeddings: Embeddings) -> str | None:
     """Return a sentence if the embeddings of all images point the same way; None if they do not.
 
     Of rows that are finite and not zero, two or more, all cosines with the first are 1 to within
-    1e-6. Pictures that are the same do that, too; the caller knows whether they are.
+    1e-6. Pictures that are the same do that, too, and are not meant.
     """
+    if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
+        return None
     first: _Vectors | None = None
     count = 0
     for start in range(0, len(embeddings.vectors), _BLOCK):

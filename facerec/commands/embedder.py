@@ -224,7 +224,7 @@ class Embedder(ModelFlags):
         if not told:
             print_model(network, flip, aligner, console)
         print_images(path, images, console)
-        print_notes([constant(found) or "", misplaced_note(network, images, aligner)], console)
+        print_notes([misplaced_note(network, images, aligner)], console)
         if space is not None:
             none = embed_images(network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
@@ -241,6 +241,7 @@ class Embedder(ModelFlags):
                 progress=progress,
             )
         print_several(found, console)
+        print_notes([constant(found) or ""], console)
         return found
 
     def known(self, embeddings: Embeddings, console: Console) -> Embeddings:

@@ -146,9 +146,9 @@ class Trainer:
                     # not know of it: who goes on from there validates once more, to the same end.
                     self.validate()
             if self.learner.step == self.learner.total_steps:
-                results = self.validate()
+                self.validate()
                 if self.validator is not None and self.processes.is_main:
-                    self.monitor.note(*self.validator.misplaced(self.final_backbone, results))
+                    self.monitor.note(*self.validator.misplaced(self.final_backbone))
                 if self._writer is not None:
                     self._writer.wait()
                 if self.learner.average is not None:

@@ -387,9 +387,15 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
     """Set by how much a model's pictures are moved, as asked for or as in its calibration.
 
     Raises:
-        ModelError: nothing would be left of a picture.
+        ModelError: nothing would be left of a picture, or the calibration is none of this model.
     """
     known = model.calibration
+    if known is not None and known.faces is not None:
+        if known.faces.centres.shape[1] != model.embedding_size:
+            raise ModelError(
+                f"{known.where or model.path}: its face score is of {known.faces.centres.shape[1]} "
+                f"dimensions, and the model has {model.embedding_size}; run facerec calibrate"
+            )
     if shift is None and known is not None:
         shift = known.shift
         if known.align is None:

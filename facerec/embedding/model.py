@@ -390,12 +390,12 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
         ModelError: nothing would be left of a picture, or the calibration is none of this model.
     """
     known = model.calibration
-    if known is not None and known.faces is not None:
-        if known.faces.centres.shape[1] != model.embedding_size:
-            raise ModelError(
-                f"{known.where or model.path}: its face score is of {known.faces.centres.shape[1]} "
-                f"dimensions, and the model has {model.embedding_size}; run facerec calibrate"
-            )
+    faces = None if known is None else known.faces
+    if faces is not None and faces.centres.shape[1] != model.embedding_size:
+        raise ModelError(
+            f"{model.path}: the face score of its calibration has {faces.centres.shape[1]} "
+            f"dimensions, and the model {model.embedding_size}; run facerec calibrate"
+        )
     if shift is None and known is not None:
         shift = known.shift
         if known.align is None:

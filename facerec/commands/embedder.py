@@ -331,7 +331,7 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     """Say which model it is, what it is fed, why, and what of that is assumed."""
     (height, width), (right, down), known = model.image_size, model.shift, model.calibration
     moved = f", moved by {right} {down}" if any(model.shift) else ""
-    faces = "not looked at whether pictures are faces (facerec calibrate finds the limits)"
+    faces = "not looked at which pictures are none (facerec calibrate finds the limits)"
     if known is not None and known.faces is not None:
         faces = f"known by a face score of {known.faces.limit:.1f} or more ({known.source})"
     views = "image and mirror image summed" if flip else "image alone, no flip"

@@ -101,6 +101,8 @@ def test_ranks_find_the_figures_of_one_process(
 class _Window(nn.Module):
     """Sees the middle of a picture, and little else."""
 
+    embedding_size = 4 * 4 * 3 + 1
+
     def __init__(self) -> None:
         super().__init__()
         self.constant = nn.Parameter(torch.tensor(0.1))

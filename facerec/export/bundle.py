@@ -35,7 +35,7 @@ from facerec.export.graph import export_graph
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
-from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
+from facerec.export.thresholds import Threshold, result_thresholds
 from facerec.export.triton import model_id, triton_config
 from facerec.files import atomic_folder, check_replaceable, json_bytes
 from facerec.progress import Progress, section
@@ -97,18 +97,9 @@ def export_bundle(
             "bundle alone"
         )
     check_replaceable(out, _written_before, "a bundle")
-    known = () if model.calibration is None else model.calibration.thresholds
-    if known and options.thresholds is not None:
-        raise ExportError(
-            f"{options.thresholds}: the model's calibration has thresholds, and a service decides "
-            "by one; leave --thresholds out"
-        )
-    thresholds = [dict(row) for row in known]
-    if options.thresholds is not None:
-        thresholds = read_thresholds(options.thresholds, model.sha256)
     with atomic_folder(out, ExportError, replace=force) as folder:
         try:
-            return _write_all(model, out, folder, options, benches, thresholds, progress)
+            return _write_all(model, out, folder, options, benches, progress)
         except FacerecError as error:
             raise type(error)(f"{error}; no bundle was written") from error
 
@@ -126,7 +117,6 @@ def _write_all(
     folder: Path,
     options: BundleOptions,
     benches: Sequence[Bench],
-    thresholds: list[Threshold],
     progress: Progress | None,
 ) -> BundleReport:
     """Do all of it in a folder that nobody sees yet, in the order of what is likely to fail."""
@@ -143,7 +133,7 @@ def _write_all(
             os.fsync(file.fileno())
 
     begin("exporting the graph")
-    stated = _stated(model, options, thresholds)
+    stated = _stated(model, options)
     graph = export_graph(model.backbone, model.preprocessing, opset=options.opset, note=stated)
     main = parse_onnx(graph, str(out / ONNX_FILE))
     write(ONNX_FILE, graph)
@@ -161,7 +151,7 @@ def _write_all(
         int8 = parse_onnx(quantize_int8(graph, faces), str(out / INT8_FILE))
         # A cosine is told; only a bench can say what it is worth.
         parity[INT8_FILE] = check_parity(model, int8, Bar(np.inf, -1.0))
-        flip = flip_mode(thresholds) != "none"
+        flip = stated["flip"] != "none"
         results = _verify(main, "float32", benches, flip, progress)
         own = _verify(int8, "int8", benches, flip, progress)
         comparisons = [compare(*both) for both in zip(results, own, strict=True)]
@@ -211,14 +201,12 @@ def _write_all(
     return BundleReport(out, note, parity, comparisons)
 
 
-def _stated(
-    model: TorchModel, options: BundleOptions, thresholds: list[Threshold]
-) -> dict[str, Any]:
-    """Return what the exported file says about itself."""
+def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
+    """Return what the exported file says about itself, with its calibration."""
     text = json.dumps(model.recipe, sort_keys=True, ensure_ascii=False)
-    known, flip = model.calibration, flip_mode(thresholds)
-    if known is not None:
-        flip = "sum_raw" if known.flip_mode(None) else "none"
+    known = model.calibration
+    flip = None if known is None else "sum_raw" if known.flip_mode(None) else "none"
+    thresholds = () if known is None else known.thresholds
     faces, worth = (None, None) if known is None else (known.faces, known.ratio)
     return {
         "format": METADATA_FORMAT,
@@ -231,7 +219,7 @@ def _stated(
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),
         "flip": flip,
-        "thresholds": thresholds,
+        "thresholds": [dict(row) for row in thresholds],
         "score_calibration": None if worth is None else worth.to_json(),
         "faces": None if faces is None else faces.to_json(),
         "license": options.license,

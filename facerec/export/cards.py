@@ -89,11 +89,11 @@ def front_license(terms: str | None) -> dict[str, str]:
 
 
 def _evaluation_words(row: Mapping[str, Any]) -> str:
-    """Return what stands beside a TPR: intervals, counts, threshold and source."""
+    """Return what stands beside a TPR: intervals, counts, threshold and set."""
     return (
         f"TPR {rate_words(row, 'tpr')} at FPR {rate_words(row, 'fpr')}, 95 % intervals; threshold "
         f"{words.threshold(row['threshold'])}, {'with' if row['flip'] else 'without'} mirror "
-        f"images; {row['source']['report']}, SHA-256 {row['source']['sha256'][:12]}"
+        f"images; all pairs of {row['bench']}"
     )
 
 

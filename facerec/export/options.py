@@ -25,8 +25,6 @@ class BundleOptions(Flags):
     """Version of the ONNX operator set."""
     triton: bool = False
     """Write a model repository for Triton Inference Server too."""
-    thresholds: Path | None = None
-    """A report of facerec verify on this model, whose thresholds go into the bundle."""
     license: str | None = None
     """Terms of use of the weights, in words."""
 

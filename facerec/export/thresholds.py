@@ -1,14 +1,11 @@
-"""Thresholds of a verification report, for the services that will use the model."""
+"""Thresholds that a verification found, as rows of a bundle."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from facerec.errors import ExportError
-from facerec.files import parse_json, read_file, sha256
 from facerec.verification import VerificationResult
 
 Threshold = dict[str, Any]
@@ -16,56 +13,9 @@ Threshold = dict[str, Any]
 intervals and counts, flip, score."""
 
 
-def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
-    """Read the thresholds of a report that ``facerec verify`` wrote, by ``--json`` or ``--out``.
-
-    Each gets a ``source``: the report's name and SHA-256. What the data could not resolve is left
-    out.
-
-    Args:
-        path: the file, or the folder of a report.
-        model_sha256: of the weights that are exported; thresholds of others do not fit.
-
-    Raises:
-        ExportError: no such report, one on another model, or one of mixed kind.
-    """
-    path = path / "report.json" if path.is_dir() else path
-    try:
-        results = parse_json(read_file(path))["results"]
-        results = list(results.values() if isinstance(results, dict) else results)
-        digests = {(result["model"] or {}).get("sha256") for result in results}
-        source = {"report": path.name, "sha256": sha256(path)}
-        rows = [{**row, "source": source} for result in results for row in _rows(result)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(
-            f"{path}: not a report of facerec verify ({error!r}); write one with --json"
-        ) from error
-    if digests != {model_sha256} or model_sha256 is None:
-        raise ExportError(
-            f"{path}: the report is on a model with SHA-256 "
-            f"{', '.join(str(digest)[:12] for digest in digests)}, not on this one "
-            f"({str(model_sha256)[:12]}), and thresholds belong to one model; verify this one"
-        )
-    flips = [row["flip"] for row in rows]
-    if not any(all(flip is mode for flip in flips) for mode in (True, False)):
-        raise ExportError(
-            f"{path}: its thresholds do not all say, or not all alike, whether mirror images took "
-            "part, but a service embeds in one way; give a report of one kind"
-        )
-    return rows
-
-
 def result_thresholds(result: VerificationResult) -> list[Threshold]:
-    """Return the thresholds that a result found, without a ``source``."""
+    """Return the thresholds that a result found."""
     return list(_rows(result.to_json()))
-
-
-def flip_mode(thresholds: Sequence[Threshold]) -> str | None:
-    """Name how the embeddings behind thresholds were made: ``none`` or ``sum_raw``.
-
-    None without thresholds.
-    """
-    return ("sum_raw" if thresholds[0]["flip"] else "none") if thresholds else None
 
 
 def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:

@@ -98,15 +98,11 @@ class FaceScore:
         return {**vars(self), "centre": [float(f"{x:.6g}") for x in self.centre.tolist()]}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any], size: int | None = None) -> FaceScore:
+    def from_json(cls, found: Mapping[str, Any]) -> FaceScore:
         """Return what `to_json` wrote.
 
-        Args:
-            found: parsed JSON.
-            size: D, if it is known.
-
         Raises:
-            KeyError, TypeError, ValueError: it is damaged, or of another size.
+            KeyError, TypeError, ValueError: it is damaged.
         """
         centre = np.array(found["centre"], np.float32)
         cosine, length = (
@@ -117,7 +113,6 @@ class FaceScore:
         faces = int(found["faces"])
         if (
             centre.ndim != 1
-            or size not in (None, centre.size)
             or not 0.99 < float(np.linalg.norm(centre)) < 1.01
             or min(cosine[1], length[1]) <= 0
             or not np.isfinite([*cosine, *length, weight, limit]).all()

@@ -60,7 +60,9 @@ def squares(across: int, down: int, side: int = 112, half: int = 12) -> np.ndarr
     """Draw bright squares that lie beside the middle."""
     pixels = np.zeros((4, side, side, 3), np.uint8)
     middle, size = side // 2, slice(-half, half)
-    rows, columns = (slice(middle + by + size.start, middle + by + size.stop) for by in (down, across))
+    rows, columns = (
+        slice(middle + by + size.start, middle + by + size.stop) for by in (down, across)
+    )
     pixels[:, rows, columns] = np.arange(150, 250, 25)[:, None, None, None]
     return pixels
 

@@ -82,8 +82,17 @@ def test_other_embeddings_are_refused(
 
 @pytest.mark.parametrize(
     "damage",
-    [{"schema": "other"}, {"flip": "yes"}, {"model": {}}, {"ratio": {}}, {"cllr": "x"}, {"groups": 7}],
+    [
+        {"schema": "other"},
+        {"flip": "yes"},
+        {"model": {}},
+        {"ratio": {}},
+        {"cllr": "x"},
+        {"groups": 7},
+    ],
 )
-def test_what_is_damaged_is_refused_by_name(known: ScoreCalibration, damage: dict[str, Any]) -> None:
+def test_what_is_damaged_is_refused_by_name(
+    known: ScoreCalibration, damage: dict[str, Any]
+) -> None:
     with pytest.raises(ModelError, match=r"c\.json"):
         ScoreCalibration.from_json(known.to_json() | damage, "c.json")

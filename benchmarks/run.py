@@ -78,6 +78,7 @@ SUITES: dict[str, dict[str, Act]] = {
             ),
             "measures_planted": ("cleaning_planted", "overlap_planted"),
         },
+        "faces": {"measures_faces": ("face_refusals", "quality_signals")},
         "gpu": {
             "measures_gpu": (
                 *("gpu_rates", "gpu_training", "gpu_heads", "gpu_profile", "gpu_settings"),

@@ -21,12 +21,15 @@ VARIABLES = {
     "NO_ALBUMENTATIONS_UPDATE": "1",
     # timm imports huggingface_hub, and models named hf://… come by it.
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # It warns of what it lacks on a processor, among answers.
+    "OPENCV_LOG_LEVEL": "ERROR",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Where somebody set DNNL_DEFAULT_FPMATH_MODE, as images for ARM servers do, torch would compute
     # float32 in bfloat16. oneDNN reads this once, when torch is loaded, and prefers this name.
     "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
 }
-"""Environment variables that keep libraries from reports to their makers, and float32 float32."""
+"""Environment variables that keep libraries from reports to their makers and among answers, and
+float32 float32."""
 
 
 def prepare() -> None:

@@ -19,7 +19,8 @@ from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print
 from facerec.commands.sources import kind_of, open_set, read_members
 from facerec.defaults import ALL_PAIRS_TARGETS
 from facerec.errors import DatasetError
-from facerec.files import check_file_name, sha256, write_json
+from facerec.files import check_file_name, write_json
+from facerec.recipe import from_dict
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
@@ -92,6 +93,8 @@ def calibrate(
             "images were added, and a calibration holds for one model; make them with facerec embed"
         )
     place = Path(model.get("path") or "")
+    if found.network is not None and found.network.path is not None:
+        place = found.network.path
     if out is None and (not place.is_file() or is_bundle(place.parent)):
         raise DatasetError(
             f"{place}: a bundle is never changed, and the file of a model that is not there has no "
@@ -203,18 +206,23 @@ def _model_of(embeddings: Embeddings) -> dict[str, Any]:
 
 
 def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> EmbeddingModel | None:
-    """Return the network that made embeddings, if it is where it was and what it was."""
+    """Return the network that made embeddings, named or where it was; None if it is not there.
+
+    Raises:
+        DatasetError: another one is named.
+    """
     about = _model_of(stored)
-    path = Path(about.get("path") or "")
-    if path.is_file() and sha256(path) == about["sha256"]:
-        own = {name: about["preprocessing"][name] for name in ("channels", "mean", "std")}
-        own = {name: tuple(each) if isinstance(each, list) else each for name, each in own.items()}
-        network = embedder.load(path, calibrated=False)
-        moved = about.get("shift") or (0, 0)
-        return network.with_preprocessing(Preprocessing(**own), tuple(moved))
+    path = embedder.model or about.get("path")
+    if about and path and Path(path).exists():
+        network = embedder.load(Path(path), calibrated=False)
+        if network.sha256 == about.get("sha256"):
+            own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
+            return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
+        if embedder.model is not None:
+            raise DatasetError(f"{path}: these embeddings were made by another model; name that")
     console.print(
-        "the model that made these embeddings is not where it was, so that the limits of faces "
-        "cannot be found; give its images and --model",
+        "the model that made these embeddings is not where it was, so the limits of faces cannot "
+        "be found; name it with --model",
         style="yellow",
     )
     return None

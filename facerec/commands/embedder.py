@@ -54,9 +54,9 @@ class ModelFlags(Flags):
     what contradicts it is refused.
     """
 
-    flip: bool | None = None
-    """Add the embeddings of each image and of its mirror image, which takes twice the time; by
-    default as the calibration or the gallery has it, else yes."""
+    no_flip: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Embed each image alone. By default the embeddings of it and of its mirror image are added,
+    which takes twice the time, unless the calibration or the gallery has them alone."""
     channels: Literal["rgb", "bgr"] | None = None
     """Channel order that a model from elsewhere expects; by default rgb."""
     mean: Pixels = None
@@ -90,8 +90,13 @@ class ModelFlags(Flags):
         from facerec.embedding.model import load_model
 
         given = {each.name: getattr(self, each.name) for each in fields(ModelFlags)}
-        del given["flip"]
+        del given["no_flip"]
         return load_model(model, **given, **options)
+
+    @property
+    def flip(self) -> bool | None:
+        """Whether mirror images are asked for; None where nothing is."""
+        return False if self.no_flip else None
 
 
 @dataclass(frozen=True)
@@ -130,14 +135,14 @@ class Embedder(ModelFlags):
             )
         return self.load_model(model, batch_size=self.batch_size, **options)
 
-    def flip_of(self, model: EmbeddingModel) -> bool:
-        """Return whether mirror images are added.
+    def flip_of(self, model: EmbeddingModel, space: Space | None = None) -> bool:
+        """Return whether mirror images are added, in a space as there.
 
         Raises:
-            ModelError: the model's calibration contradicts what is asked for.
+            ModelError: the model's calibration contradicts that.
         """
-        known = model.calibration
-        return self.flip is not False if known is None else known.flip_mode(self.flip)
+        known, asked = model.calibration, self.flip if space is None else bool(space.flip)
+        return asked is not False if known is None else known.flip_mode(asked)
 
     @cached_property
     def network(self) -> EmbeddingModel:
@@ -157,12 +162,11 @@ class Embedder(ModelFlags):
 
     def refuse_unused(self) -> None:
         """Refuse a flag that says how a model embeds, where none does."""
-        for name in ("flip", "align", "align_threshold", "channels", "mean", "std", "shift"):
-            value = getattr(self, name)
-            if value is not None:
-                flag = f"no-{name}" if value is False else name.replace("_", "-")
+        for name in ("no_flip", "align", "align_threshold", "channels", "mean", "std", "shift"):
+            if getattr(self, name) not in (None, False):
                 raise DatasetError(
-                    f"--{flag} says how a model embeds images, and none does here; leave it out"
+                    f"--{name.replace('_', '-')} says how a model embeds images, and none does "
+                    "here; leave it out"
                 )
 
     def embed(
@@ -196,8 +200,7 @@ class Embedder(ModelFlags):
         aligner = self.aligner or aligner
         told = "network" in vars(self)
         network = network or self.network
-        own = self.flip if space is None else bool(space.flip)
-        flip = replace(self, flip=own).flip_of(network)
+        flip = self.flip_of(network, space)
         if not told:
             print_model(network, flip, aligner, console)
         print_images(path, images, console)
@@ -273,7 +276,10 @@ def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> No
     words = "how they were made is not known"
     if isinstance(model, dict) and isinstance(known, dict):  # may hold anything
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
-        channels, mean, std = (str(known.get(name)) for name in ("channels", "mean", "std"))
+        channels, mean, std = (
+            ",".join(map(str, each)) if isinstance(each, list) else str(each)
+            for each in map(known.get, ("channels", "mean", "std"))
+        )
         words = f"{model.get('name')}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True)
     print_several(embeddings, console)

@@ -248,7 +248,6 @@ def _try_preprocessing(
 ) -> None:
     """Say what the file holds, compare likely ways of preprocessing and say which is best."""
     from facerec.embedding.model import OnnxModel
-    from facerec.report.tidy import figures_table
     from facerec.verification import Bench
     from facerec.verification.preprocessing import try_preprocessing
 
@@ -269,7 +268,7 @@ def _try_preprocessing(
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"
     console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
-    console.print(figures_table(caption, trials.figures).terminal())
+    console.print(trials.table(caption).terminal())
     console.print(trials.basis, style="dim italic", soft_wrap=True)
     console.print(trials.verdict, style="bold", soft_wrap=True)
     if json is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,14 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.placement import Placement, Shift, try_placements
 from facerec.errors import MetricError
 from facerec.progress import Progress, section
+from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.table import Table
 from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.clustered import JACKKNIFE, paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
+from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import held_out, score_pairs
 
@@ -95,6 +99,23 @@ class Trials:
     basis: str
     """What the intervals rest on."""
 
+    def table(self, caption: str) -> Table:
+        """Return one line for each way, the best first."""
+        lines = []
+        for way, rows in self.figures.groupby("way", sort=False):
+            found = rows.set_index("figure")
+            behind = found.loc["d′ behind the best"]
+            limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
+            lines.append(
+                (
+                    re.sub(r"--\w+ ", "", str(way)),
+                    words.percent(found["value"]["accuracy"]),
+                    words.number(found["value"]["d′"], ".3f"),
+                    f"{words.number(behind['value'])} {words.limits(limits)}",
+                )
+            )
+        return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
         placements = [vars(each) for each in self.placements]
@@ -125,8 +146,8 @@ def try_preprocessing(
 ) -> Trials:
     """Find out where faces lie for a model and how its pixels are prepared, without flip.
 
-    The placement is the one with the largest mean raw norm, which needs no label; the placements as
-    given and as found are then scored on pairs, with every likely preprocessing of others' model.
+    The placement is the one with the largest mean raw norm, which needs no label; it is then scored
+    on pairs beside the one that is given, and with every likely preprocessing of others' model.
 
     Args:
         model: what embeds.
@@ -149,11 +170,8 @@ def try_preprocessing(
             progress("trying placements", done, total)
 
     placements = try_placements(model, faces, progress=placing)
-    candidates = [
-        Way(preprocessing, shift)
-        for preprocessing in likely(model)
-        for shift in dict.fromkeys([model.shift, placements[0].shift])
-    ]
+    placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
+    candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
     pairs, scores = bench.pairs, []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):

@@ -377,12 +377,12 @@ def load_model(
         pixels = pixels if known is None else known.pixels(pixels)
         model = load_weights(path, pixels, **how)
     model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
-    if known is not None and known.faces is not None:
-        if known.faces.centre.size != model.embedding_size:
-            raise ModelError(
-                f"{known.where}: its face score is of {known.faces.centre.size} dimensions, and "
-                f"embeddings have {model.embedding_size}; run facerec calibrate"
-            )
+    limits = None if known is None else known.faces
+    if known is not None and limits is not None and limits.centre.size != model.embedding_size:
+        raise ModelError(
+            f"{known.where}: its face score is of {limits.centre.size} dimensions, and embeddings "
+            f"have {model.embedding_size}; run facerec calibrate"
+        )
     _place(model, shift)
     if hub is not None:
         model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix

@@ -97,7 +97,13 @@ def export_bundle(
             "bundle alone"
         )
     check_replaceable(out, _written_before, "a bundle")
-    known = () if model.calibration is None else model.calibration.thresholds
+    own = model.calibration
+    if own is not None and any(own.shift) and own.align is not None:
+        raise ExportError(
+            f"{own.where}: this calibration moves faces that were found in photos by "
+            f"{own.shift[0]} {own.shift[1]}, and what loads a bundle moves none; calibrate without"
+        )
+    known = () if own is None else own.thresholds
     if known and options.thresholds is not None:
         raise ExportError(
             f"{options.thresholds}: the model's calibration has thresholds, and a service decides "

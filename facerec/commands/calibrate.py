@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tyro
@@ -86,8 +86,8 @@ def calibrate(
     if subjects is not None:
         assert found.embeddings.ids is not None  # the readers see to that
         names, groups, _ = read_members(subjects, found.embeddings.ids, group)
-    model = found.embeddings.note.get("model") or {}
-    if not model.get("sha256") or found.embeddings.flip is None:
+    model = _model_of(found.embeddings)
+    if not model or found.embeddings.flip is None:
         raise DatasetError(
             f"{found.source}: it does not say which model made these embeddings, or whether mirror "
             "images were added, and a calibration holds for one model; make them with facerec embed"
@@ -196,18 +196,27 @@ def _embed(
     return _Found(str(path), embeddings, none if names is None else names, network, sample)
 
 
+def _model_of(embeddings: Embeddings) -> dict[str, Any]:
+    """Return what a file says of the model of its embeddings; nothing if that is not enough."""
+    about = embeddings.note.get("model")
+    pixels = about.get("preprocessing") if isinstance(about, dict) else None
+    if not isinstance(pixels, dict) or not {"channels", "mean", "std"} <= {*pixels}:
+        return {}
+    return about if isinstance(about, dict) and about.get("sha256") else {}
+
+
 def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> EmbeddingModel | None:
     """Return the network that made embeddings, named or where it was; None if it is not there.
 
     Raises:
         DatasetError: another one is named.
     """
-    about = stored.note.get("model") or {}
-    pixels, path = about.get("preprocessing"), embedder.model or Path(about.get("path") or "")
-    if isinstance(pixels, dict) and path.exists():
-        network = embedder.load(path, calibrated=False)
+    about = _model_of(stored)
+    path = embedder.model or about.get("path")
+    if about and path and Path(path).exists():
+        network = embedder.load(Path(path), calibrated=False)
         if network.sha256 == about.get("sha256"):
-            own = from_dict(Preprocessing, pixels, "the note of the embeddings")
+            own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
             return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
         if embedder.model is not None:
             raise DatasetError(f"{path}: these embeddings were made by another model; name that")

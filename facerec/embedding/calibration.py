@@ -172,7 +172,8 @@ class ModelCalibration:
                 ratio=None if worth is None else ScoreCalibration.from_json(worth, where),
                 where=where,
             )
-            read.points()
+            if {point.flip for point in read.points()} - {flip} and flip is not None:
+                raise ValueError(f"flip {flip}, and thresholds of another")
         except ModelError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, FacerecError) as no:
@@ -191,7 +192,9 @@ class ModelCalibration:
         try:
             found = parse_json(read_file(path))
         except (OSError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be read as a calibration ({error})") from error
+            raise ModelError(
+                f"{path}: cannot be read as a calibration ({error}); run facerec calibrate"
+            ) from error
         return cls.from_json(found, str(path))
 
 

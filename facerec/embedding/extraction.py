@@ -52,9 +52,6 @@ class Embeddings:
     """Who is on each image, ``(N,)``, empty where that is unknown."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Failures to acquire: row → why."""
-    face_scores: npt.NDArray[np.float32] | None = None
-    """``(N,)``, NaN where the image was not acquired, see `FaceScore`; None where the model has no
-    limits. The limit is in the note."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """How the embeddings were made, as JSON types."""
     several: Mapping[int, str] = field(default_factory=dict)
@@ -62,6 +59,9 @@ class Embeddings:
     digests: npt.NDArray[np.bytes_] | None = None
     """`image_digest` of each image, ``(N,)``, empty for one that was not acquired; None where the
     images are not known."""
+    face_scores: npt.NDArray[np.float32] | None = None
+    """``(N,)``, NaN where the image was not acquired, see `FaceScore`; None where the model has no
+    limits. The limit is in the note."""
     faces: Sequence[PhotoFace] = ()
     """Which face of which photo each row is, where every face has a row; in no file."""
 

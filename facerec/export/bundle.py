@@ -97,6 +97,12 @@ def export_bundle(
             "bundle alone"
         )
     check_replaceable(out, _written_before, "a bundle")
+    own = model.calibration
+    if own is not None and any(own.shift) and own.align is not None:
+        raise ExportError(
+            f"{own.where}: this calibration moves faces that were found in photos by "
+            f"{own.shift[0]} {own.shift[1]}, and what loads a bundle moves none; calibrate without"
+        )
     with atomic_folder(out, ExportError, replace=force) as folder:
         try:
             return _write_all(model, out, folder, options, benches, progress)

@@ -147,7 +147,7 @@ class Service:
             raise Refusal(
                 501,
                 f"{error}; start the service with --threshold COSINE, or choose one of the "
-                "model's by --fpr, --bench, --flip or --no-flip",
+                "model's by --fpr and --bench",
             ) from error
 
     def _run(self, thread: str, work: Callable[..., Any], *given: Any) -> Awaitable[Any]:

@@ -9,22 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import cv2
+import helpers.tiny_training  # noqa: F401  (its backbone)
 import numpy as np
 import pytest
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.calibrate import main
+from facerec.commands.embed import main as embed
 from facerec.commands.same import main as same
 from facerec.commands.verify import main as verify
 from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import recognizer, save_model
+from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.files import write_json
+from facerec.files import sha256, write_json
+from facerec.verification import score_pairs
 
-SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
+SMALL = Backbone("tiny_linear", embedding_size=16)
 WHO = np.repeat(np.arange(60), 3)
 IDS = np.array([f"p{person}/{image}.jpg" for image, person in enumerate(WHO)])
 SUBJECTS = np.array([f"p{person}" for person in WHO])
@@ -35,7 +38,7 @@ def toy(spread: float = 0.6, keep: slice = slice(None)) -> Embeddings:
     generator = np.random.default_rng(0)
     vectors = generator.standard_normal((60, 12))[WHO]
     vectors = (vectors + spread * generator.standard_normal((WHO.size, 12))).astype(np.float32)
-    model = {"name": "toy", "sha256": "a" * 64, "preprocessing": None}
+    model = {"name": "toy", "sha256": "a" * 64, "preprocessing": vars(Preprocessing())}
     norms = np.linalg.norm(vectors, axis=1)
     note, rows = {"model": model}, (vectors[keep], norms[keep])
     return Embeddings(*rows, True, ids=IDS[keep], subjects=SUBJECTS[keep], note=note)
@@ -57,7 +60,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ratios_and_groups_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--people", "toy.npz", "--subjects", "who.csv", "--group", "kind", "--out", "c.json"])
     printed = capsys.readouterr().out
-    found = ScoreCalibration.read(place / "c.json")
+    whole = ModelCalibration.read(place / "c.json")
+    found = whole.ratio
+    assert found is not None and whole.faces is None and "limits of faces" in printed
     assert found.source == "toy.npz" and found.ratio.subjects == 60 and found.flip
     assert found.ratio.mated == 180 and found.ratio.non_mated == 180 * 179 // 2 - 180
     assert [row["subjects"] for row in found.groups] == [29, 30]
@@ -71,9 +76,9 @@ def test_ratios_and_groups_are_told(place: Path, capsys: pytest.CaptureFixture[s
     assert found.cllr >= found.least_cllr
 
 
-def test_same_and_an_export_take_it_from_beside_the_model(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def people(place: Path) -> Path:
+    """Return photos of 30 people, with a model beside them."""
     recognizer._loaded.cache_clear()
     save_model("m/model.safetensors", create_backbone(SMALL, seed=1), SMALL, Preprocessing(), {})
     generator = np.random.default_rng(1)
@@ -84,27 +89,64 @@ def test_same_and_an_export_take_it_from_beside_the_model(
             path = Path("people", f"p{person}", f"{image}.png")
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), cv2.resize((255 * noisy).astype(np.uint8), (112, 112)))
-    main(["--people", "people", "--model", "m"])
-    assert "model.safetensors.calibration.json" in capsys.readouterr().out
+    return place / "people"
+
+
+def test_what_it_leaves_decides_everywhere(
+    people: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--people", "people", "--model", "m", "--shift", "2", "-1", "--fpr", "1e-1"])
+    printed, file = capsys.readouterr().out, Path("m/model.safetensors.facerec.json")
+    known = ModelCalibration.read(file)
+    assert str(file) in printed and known.faces is not None and known.ratio is not None
+    assert (known.sha256, known.source) == (sha256("m/model.safetensors"), "people")
+    assert (known.shift, known.flip, known.align) == ((2, -1), True, None)
+    (row,) = known.thresholds
+    mine = facerec.load("m", device="cpu")
+    assert mine.flip and mine.model.shift == (2, -1) and mine.model.cut == (-2, 1)
+    ids = sorted(path for path in people.rglob("*.png"))
+    vectors, who = mine.embed(ids), np.repeat(np.arange(30), 2)
+    first, second = np.triu_indices(60, 1)
+    scores = score_pairs(vectors, first, second)
+    accepted, others = scores >= row["threshold"], who[first] != who[second]
+    assert row["false_accepts"] == [(accepted & others).sum(), others.sum()]
+    assert row["true_accepts"] == [(accepted & ~others).sum(), (~others).sum()]
+    assert row["fpr_realised"] == (accepted & others).sum() / others.sum() <= 0.1
+    # One picture in a hundred of its own is refused, of 60 none.
+    assert known.faces.faces == 60
+    assert known.faces.limit == pytest.approx(known.faces(vectors).min(), abs=1e-3)
     photos = ["people/p0/0.png", "people/p0/1.png", "--model", "m"]
     same([*photos, "--json"])
     answer = json.loads(capsys.readouterr().out)
-    known = facerec.load("m", device="cpu").calibration
-    assert known is not None
-    told = known.evidence(answer["similarity"])
+    told = known.ratio.evidence(answer["similarity"])
     assert answer["evidence"]["likelihood_ratio"] == told.likelihood_ratio
+    assert answer["threshold"] == row["threshold"] and answer["model"]["shift"] == [2, -1]
     same(photos)
     assert str(told) in capsys.readouterr().out
-    # Whose flip it is not, it says nothing of, and says so.
-    other = facerec.load("m", device="cpu", flip=False)
-    spoken = other.verify(*photos[:2], 0.5)
-    assert spoken.evidence is None and "another flip" in spoken.notes[0]
-    # What is left of another model says nothing, not even of the flip.
-    stale = replace(known, model={**known.model, "sha256": "b" * 64}, flip=False)
-    write_json("m/model.safetensors.calibration.json", stale.to_json())
-    assert (
-        facerec.load("m", device="cpu").flip and facerec.load("m", device="cpu").calibration is None
-    )
+    for flags in (["--no-flip"], ["--mean", "0"], ["--std", "1,2,3"], ["--channels", "bgr"]):
+        assert "contradicts" in refused(same, *photos, *flags)
+    # It is made anew whatever it said before, from these embeddings too.
+    embed(["--images", "people", "--model", "m", "--out", "e.npz"])
+    main(["--people", "e.npz"])
+    again = ModelCalibration.read(file)
+    assert again.shift == (2, -1) and again.source == "e.npz" and again.faces is not None
+    assert again.faces.limit == pytest.approx(known.faces.limit, rel=1e-3)
+    main(["--people", "people", "--model", "m", "--no-flip"])
+    other = ModelCalibration.read(file)
+    assert (other.flip, other.shift) == (False, (0, 0))
+    assert not facerec.load("m", device="cpu").flip
+
+
+def test_nothing_is_said_of_another_model_s(
+    people: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--people", "people", "--model", "m"])
+    save_model("m/model.safetensors", create_backbone(SMALL, seed=2), SMALL, Preprocessing(), {})
+    capsys.readouterr()
+    same(["people/p0/0.png", "people/p0/1.png", "--model", "m"])
+    printed = capsys.readouterr().out
+    assert "no decision" in printed and "another model" in printed
+    assert "not looked at whether" in printed
 
 
 def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,10 +173,12 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
     assert list(Path("report/figures").glob("reliability-*.png"))
     capsys.readouterr()
     # Claims a thousand times too high.
-    known = ScoreCalibration.read(Path("c.json"))
-    wrong = known.ratio.coefficients + np.eye(len(known.ratio.knots))[0] * 7
-    wild = replace(known, ratio=replace(known.ratio, coefficients=wrong))
-    write_json("wild.json", wild.to_json())
+    known = ModelCalibration.read(Path("c.json"))
+    assert known.ratio is not None
+    ratio = known.ratio.ratio
+    wrong = ratio.coefficients + np.eye(len(ratio.knots))[0] * 7
+    wild = replace(known.ratio, ratio=replace(ratio, coefficients=wrong))
+    write_json("wild.json", replace(known, ratio=wild).to_json())
     verify([*words, "--calibration", "wild.json"])
     assert "do not hold" in capsys.readouterr().out.replace("\n", " ")
 
@@ -142,7 +186,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "c.json"], "--bench or --people"),
+        (["--out", "c.json"], "give --bench, --people or"),
         (["--people", "toy.npz"], "--out"),
         (["--people", "toy.npz", "--group", "kind", "--out", "c.json"], "--subjects"),
         (["--people", "nobody.npz", "--out", "c.json"], "who is on its images"),
@@ -150,6 +194,9 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
         (["--people", "few.npz", "--out", "c.json"], "people"),
         (["--people", "apart.npz", "--out", "c.json"], "overlap"),
         (["--people", "alike.npz", "--out", "c.json"], "do not separate"),
+        (["--people", "two.npz", "--out", "c.json"], "people"),
+        (["--people", "mixed.npz", "--out", "c.json"], "wrong way round"),
+        (["--people", "toy.npz", "--out", "c.json", "--shift", "1", "0"], "--shift"),
     ],
 )
 def test_what_cannot_be_calibrated_is_one_sentence(
@@ -160,6 +207,11 @@ def test_what_cannot_be_calibrated_is_one_sentence(
     write_embeddings("few.npz", toy(keep=slice(6)))
     write_embeddings("apart.npz", toy(spread=0.001))
     write_embeddings("alike.npz", toy(spread=50))
+    two = np.where(WHO < 30, "a", "b")
+    write_embeddings("two.npz", replace(toy(), subjects=two))
+    # Each name stands for one image of three people.
+    crossed = np.array([f"p{person // 3}-{image % 3}" for image, person in enumerate(WHO)])
+    write_embeddings("mixed.npz", replace(toy(), subjects=crossed))
     assert words in refused(main, *arguments)
     assert not Path("c.json").exists()
 
@@ -169,12 +221,14 @@ def test_a_calibration_of_another_model_judges_nothing(
 ) -> None:
     main(["--people", "toy.npz", "--out", "c.json"])
     other = json.loads(Path("c.json").read_text())
-    other["model"]["sha256"] = "b" * 64
+    other["score_calibration"]["model"]["sha256"] = "b" * 64
     write_json("other.json", other)
+    write_json("silent.json", other | {"score_calibration": None})
     Path("pairs.csv").write_text("p0/0.jpg,p0/1.jpg,1\np0/0.jpg,p1/3.jpg,0\n")
     words = ["--pairs", "pairs.csv", "--format", "flat", "--embeddings", "toy.npz"]
     assert "another model" in refused(verify, *words, "--calibration", "other.json")
     assert "calibration" in refused(verify, *words, "--calibration", "pairs.csv")
+    assert "no likelihood ratio" in refused(verify, *words, "--calibration", "silent.json")
     groups = ["--calibration", "c.json", "--subjects", "who.csv", "--group", "kind"]
     Path("s.csv").write_text("label,score\n1,0.9\n0,0.1\n1,0.8\n0,0.2\n")
     assert "scores alone" in refused(verify_scores, "s.csv", *groups)

@@ -37,7 +37,7 @@ def save_run(folder: Path) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def _fewer_repetitions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parity, "BATCHES", (1, 2))
+        patch.setattr(parity, "BATCHES", (1, 5))
         yield
 
 

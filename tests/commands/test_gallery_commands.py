@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -14,7 +15,7 @@ from helpers.marked_faces import Marked, marked_photo, marks
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import embed, enroll, identify
-from facerec.embedding import Embeddings, save_model, write_embeddings
+from facerec.embedding import Embeddings, read_embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
 
@@ -109,6 +110,32 @@ def test_more_images_and_failures(
     assert Path("f.csv").read_text().splitlines() == ["image_id,failure", "more.npz 1,no face"]
     gallery = Gallery.read("g.npz")
     assert gallery.images[0] == 3 and "own people" in gallery.calibration.note["probes"]
+
+
+def test_pictures_that_are_no_faces_are_failures(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, below in (("enrol", [0, 60, 61]), ("visit", [1])):
+        plain = read_embeddings(f"{name}.npz")
+        scores = np.where(np.isnan(plain.norms), np.nan, 2).astype(np.float32)
+        scores[below] = -3
+        known = replace(plain, face_scores=scores, note={**plain.note, "face_limit": -2.5})
+        write_embeddings(f"{name}.npz", known)
+    enroll.main(["enrol.npz", "--gallery", "all.npz", "--unchecked"])
+    assert Gallery.read("all.npz").images.tolist() == [2] * 60
+    capsys.readouterr()
+    enroll.main(["enrol.npz", "--gallery", "g.npz", "--failures", "f.csv"])
+    text = capsys.readouterr().out
+    assert "3 of 120 images" in text and "left out" in text and "3 images failed" in text
+    assert "failure to enrol: p00" in text and Path("f.csv").read_text().count("face score") == 3
+    assert Gallery.read("g.npz").images.tolist() == [1, *[2] * 58]
+    arguments = ["visit.npz", "--gallery", "g.npz", "--threshold", "0.5", "--json", "a.json"]
+    for flags, lost in (([], [1, 8]), (["--unchecked"], [8])):
+        identify.main([*arguments, *flags])
+        assert f"{len(lost)} failure{'s' * (len(lost) > 1)} to acquire" in capsys.readouterr().out
+        answers = json.loads(Path("a.json").read_text())["answers"]
+        assert [i for i, answer in enumerate(answers) if answer["failure"]] == lost
+        assert answers[1]["subject"] == (None if not flags else "p01")
 
 
 def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:

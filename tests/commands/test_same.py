@@ -10,15 +10,15 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.calibrations import model_calibration, point, refusing
 from helpers.toy_files import png_header
-from helpers.toy_packs import make_pack
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import same as command
-from facerec.commands.verify import main as verify
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.align import Detector, face_template
+from facerec.files import sha256, write_json
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 
@@ -60,7 +60,7 @@ def test_without_a_threshold_there_is_no_decision(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = same(capsys, "a.png", "b.png")
-    assert f"{cosine(place):.4f}" in text and "no decision" in text and "facerec verify" in text
+    assert f"{cosine(place):.4f}" in text and "no decision" in text and "facerec calibrate" in text
     found = json.loads(same(capsys, "a.png", "b.png", "--json"))
     assert found["same"] is found["threshold"] is None
     assert found["similarity"] == pytest.approx(cosine(place), abs=1e-5)
@@ -76,22 +76,41 @@ def test_a_given_threshold_decides(
     assert found["threshold"] == pytest.approx(limit)
 
 
-def test_verify_leaves_thresholds_beside_the_model(
+def refuse(name: str, *rows: dict[str, Any]) -> None:
+    """Write a calibration beside the model that knows a photo as no face."""
+    known = refusing(facerec.load("m", device="cpu", flip=False).embed(name))
+    found = model_calibration(*rows, sha256=sha256("m/model.safetensors"), faces=known)
+    write_json("m/model.safetensors.facerec.json", found.to_json())
+
+
+def test_a_picture_that_is_no_face_gets_no_decision(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_pack(place / "lfw.bin", folds=10, per_fold=6)
-    verify(["--bench", "lfw.bin", "--model", "m", "--fpr", "1e-1"])
-    printed = capsys.readouterr().out
-    assert "thresholds: " in printed
-    beside = json.loads(Path("m/model.safetensors.thresholds.json").read_text())
-    (row,) = beside["thresholds"]
-    found = json.loads(same(capsys, "a.png", "b.png", "--json"))
-    assert (found["threshold"], found["fpr"]) == (row["threshold"], "1e-1")
-    assert found["same"] is (found["similarity"] >= row["threshold"])
-    assert "lfw" in same(capsys, "a.png", "b.png")
-    # They hold for this file alone.
-    save_model("m/model.safetensors", create_backbone(SMALL, seed=2), SMALL, Preprocessing(), {})
-    assert json.loads(same(capsys, "a.png", "b.png", "--json"))["threshold"] is None
+    refuse("a.png", point(-1))
+    for photos in (("a.png", "b.png"), ("b.png", "a.png")):
+        found = json.loads(same(capsys, *photos, "--json"))
+        assert found["same"] is found["evidence"] is None and len(found["unknown"]) == 1
+        assert f"photo {'ab'[photos.index('a.png')]}" in found["unknown"][0]
+        assert min(found["face_scores"]) == pytest.approx(-1) and found["threshold"] == -1
+        text = same(capsys, *photos)
+        assert text.startswith("no decision: ") and f"{found['similarity']:.4f}" in text
+        anyway = json.loads(same(capsys, *photos, "--unchecked", "--json"))
+        assert anyway["same"] is True and not anyway["unknown"]
+        assert anyway["similarity"] == found["similarity"]
+    assert json.loads(same(capsys, "b.png", "b.png", "--json"))["same"] is True
+
+
+def test_one_threshold_of_the_model_decides(
+    place: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    refuse("a.png", point(-0.5), point(1.0, "1e-4"), point(0.9, "1e-4", "cfp"))
+    found = json.loads(same(capsys, "b.png", "b.png", "--json"))
+    assert (found["threshold"], found["fpr"], found["same"]) == (-0.5, "1e-3", True)
+    assert "FPR 1e-3 on lfw" in same(capsys, "b.png", "b.png")
+    found = json.loads(same(capsys, "b.png", "b.png", "--fpr", "1e-4", "--bench", "cfp", "--json"))
+    assert found["threshold"] == 0.9
+    for flags in (["--fpr", "1e-4"], ["--fpr", "1e-5"], ["--fpr", "1e-3", "--threshold", "0"]):
+        assert refused(command.main, "--model", "m", "b.png", "b.png", *flags)
 
 
 def test_python_takes_files_bytes_and_arrays(place: Path) -> None:
@@ -121,14 +140,15 @@ def test_find_orders_a_folder(place: Path) -> None:
 
 
 class Two(Detector):
-    """Finds the template at two places, of which the second is twice as large."""
+    """Finds the template at two places of a photo, of which the second is twice as large."""
 
     name = "two"
 
     def _detect(self, image: np.ndarray) -> Any:
         points = np.stack([face_template(), 2 * face_template() + (120, 0)])
         boxes = np.array([(0, 0, 112, 112), (120, 0, 344, 224)], float)
-        return boxes, points, np.array([0.9, 0.9])
+        there = slice(0 if image.shape[1] < 300 else 2)  # a crop, and black around it
+        return boxes[there], points[there], np.array([0.9, 0.9])[there]
 
     def describe(self) -> dict[str, Any]:
         return {"method": "two"}

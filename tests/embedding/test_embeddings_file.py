@@ -33,7 +33,8 @@ def test_the_file_is_plain_private_and_reproducible(tmp_path: Path) -> None:
     assert path.read_bytes() == again.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with np.load(path, allow_pickle=False) as arrays:
-        named = {"vectors", "norms", "ids", "failure_rows", "failure_reasons", "note"}
+        failures = "failure_rows", "failure_reasons"
+        named = {"vectors", "norms", "ids", "face_scores", "note", *failures}
         assert {*arrays} == named
         np.testing.assert_array_equal(arrays["vectors"], toy(failures={1: "no face"}).vectors)
         assert arrays["failure_rows"].tolist() == [1]
@@ -66,6 +67,7 @@ def test_any_embeddings_come_back(
         subjects=None if subjects is None else np.array(subjects, np.str_),
         failures=failures,
         several=data.draw(st.dictionaries(rows, text)) if ids else {},
+        face_scores=data.draw(st.sampled_from([None, norms * 2 - 1])),
         digests=data.draw(st.sampled_from([None, np.full(len(ids), b"ab" * 16)])),
     )
     path = tmp_path_factory.mktemp("any") / "e.npz"
@@ -114,7 +116,7 @@ def rewritten(path: Path, **changes: Any) -> Path:
     [
         ({"norms": None}, "its norms are missing"),
         ({"ids": np.zeros(5)}, "ids and subjects .N,. of text"),
-        ({"ids": None}, "the array image_id or .* is missing .there is failure_reasons, failure_r"),
+        ({"ids": None}, "the array image_id or .* is missing .there is face_scores, failure_r"),
         ({"vectors": np.float32(1)}, "vectors .N, D. and norms"),
         ({"failure_rows": np.array([7])}, "failures of these rows"),
         ({"failure_rows": np.array([1, 2])}, "failures are not rows and reasons"),

@@ -7,7 +7,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.calibrations import model_calibration, refusing
 from helpers.toy_files import encode, faces, png_header
+from helpers.toy_model import ToyModel
 
 import facerec
 from facerec.backbones import Preprocessing, create_backbone
@@ -167,48 +169,44 @@ def test_photos_are_aligned_and_those_without_a_face_counted(
     assert np.isnan(found.vectors[[2, 3]]).all()
 
 
-class Odd:
-    """A model whose embedding is the mean colour, not finite for black images."""
+def brightness(images: np.ndarray) -> np.ndarray:
+    return images.mean(axis=(1, 2))
 
-    name = "odd"
-    embedding_size = 3
 
-    image_size = (112, 112)
-
-    def embed_later(self, images: np.ndarray) -> Any:
-        with np.errstate(divide="ignore"):
-            vectors = np.log(images.mean(axis=(1, 2))).astype(np.float32)
-        return lambda: vectors
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
+def logarithm(images: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(brightness(images))
 
 
 def test_an_embedding_that_is_not_finite_is_a_failure() -> None:
     images = faces(3)
     images[1] = 0
-    odd: Any = Odd()
-    found = embed_images(odd, source(images), flip=False)
+    found = embed_images(ToyModel(logarithm), source(images), flip=False)
     assert found.failures == {1: "faces, image 1.png: its embedding is not finite"}
     assert np.isnan(found.vectors[1]).all() and np.isfinite(found.vectors[[0, 2]]).all()
-
-
-class Brightness(Odd):
-    """A model whose embedding is zero for black images."""
-
-    def embed_later(self, images: np.ndarray) -> Any:
-        return lambda: images.mean(axis=(1, 2)).astype(np.float32)
 
 
 def test_an_embedding_of_zero_is_a_failure() -> None:
     images = faces(4)
     images[[1, 3]] = 0
-    black: Any = Brightness()
-    found = embed_images(black, source(images), flip=True, batch_size=2)
+    found = embed_images(ToyModel(brightness), source(images), flip=True, batch_size=2)
     assert [*found.failures] == [1, 3]
     assert found.failures[1] == "faces, image 1.png: its embedding is zero"
     assert np.isnan(found.vectors[[1, 3]]).all() and np.isnan(found.norms[[1, 3]]).all()
     assert found.vectors[[0, 2]].all()
+
+
+def test_face_scores_are_those_of_the_calibration() -> None:
+    model, images = ToyModel(brightness), faces(4)
+    images[1] = 0
+    known = refusing(brightness(images)[0])
+    model.calibration = model_calibration(faces=known)
+    found = embed_images(model, source(images), flip=True)
+    assert found.face_scores is not None and np.isnan(found.face_scores[1])
+    np.testing.assert_array_equal(found.face_scores, known(found.vectors))
+    # Grey noise points as the first does.
+    assert found.face_limit == known.limit and found.unlike.tolist() == [True, False, True, True]
+    assert [*found.without_unlike().failures] == [1, 0, 2, 3]
 
 
 def embeddings(rows: Any) -> Embeddings:

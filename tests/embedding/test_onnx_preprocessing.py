@@ -88,6 +88,36 @@ def test_a_normalisation_in_the_graph_is_found(leading: Any, found: Any, evidenc
         assert assumed or guess.preprocessing == Preprocessing()
 
 
+COLOURS = Preprocessing("rgb", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+UNDONE = np.reshape([0.229, 0.224, 0.225], (3, 1, 1)), np.reshape([0.485, 0.456, 0.406], (3, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("leading", "found"),
+    [
+        ([("Mul", UNDONE[0]), ("Add", UNDONE[1])], COLOURS),
+        ([("Mul", 255 * UNDONE[0]), ("Add", 255 * UNDONE[1])], COLOURS),
+        # What follows is the network's own affair.
+        ([("Mul", UNDONE[0]), ("Add", UNDONE[1]), ("Sub", 0.5), ("Div", 0.5)], COLOURS),
+        ([("Mul", 0.5), ("Add", 0.5)], Preprocessing("rgb", (127.5,) * 3, (127.5,) * 3)),
+    ],
+)
+def test_a_normalisation_that_is_taken_back_is_what_the_input_has(leading: Any, found: Any) -> None:
+    file = parsed(tiles(leading=leading))
+    guess, scaling = guess_preprocessing(file), leading_scaling(file)
+    assert scaling is not None and scaling.undone == guess.preprocessing
+    for ours, theirs in zip(guess.preprocessing.per_channel(), found.per_channel(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert not guess.fixed and guess.assumed == ("channels",)
+    # With that, pixels arrive behind the first two steps as they were, or from 0 to 1.
+    grey = np.linspace(0, 255, 7)[:, None]
+    mean, std = guess.preprocessing.per_channel()
+    back = (grey - mean) / std * np.ravel(leading[0][1]) + np.ravel(leading[1][1])
+    np.testing.assert_allclose(
+        back, back.max() * np.tile(grey, (1, 3))[:, : back.shape[1]] / 255, atol=1e-3 * back.max()
+    )
+
+
 @given(
     st.lists(
         st.tuples(

@@ -12,34 +12,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toy_files import faces
+from helpers.calibrations import model_calibration, point, refusing, toy_calibration
+from helpers.marked_faces import Marked, marked_photo
+from helpers.toy_files import encode, faces
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding import TorchModel, extract, load_model, save_model
+from facerec.embedding.align import MISPLACED, NotAcquiredError, displacement
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.embedding.recognizer import FaceRecognizer, Threshold, load
 from facerec.errors import ImageError, ModelError
 from facerec.verification import score_pairs
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
-ROWS = [
-    {"bench": "lfw", "fpr": "1e-3", "threshold": 0.31, "flip": False, "source": {"report": "r"}},
-    {"bench": "lfw", "fpr": "1e-2", "threshold": 0.2, "flip": False},
-    {"bench": "cfp_fp", "fpr": "1/100", "threshold": 0.22, "flip": False},
-    {"bench": "agedb_30", "fpr": "1e-4", "threshold": 0.5, "flip": True},
-]
+ROWS = [point(0.31), point(0.2, "1e-2"), point(0.22, "1/100", "cfp_fp")]
 
 
-def with_thresholds(rows: Any, *, flip: bool | None = False) -> FaceRecognizer:
+def with_thresholds(*rows: Any) -> FaceRecognizer:
     model = TorchModel(create_backbone(SMALL, seed=1), Preprocessing(), name="mine")
-    model.note = {"thresholds": rows}
-    return FaceRecognizer(model, flip=flip)
+    model.calibration = model_calibration(*rows)
+    return FaceRecognizer(model)
 
 
 @functools.cache
 def in_memory() -> FaceRecognizer:
-    return with_thresholds([])
+    return with_thresholds()
 
 
 @pytest.fixture(scope="module")
@@ -158,63 +156,97 @@ def test_a_threshold_found_in_verification_decides_alike() -> None:
 
 
 def test_verify_with_the_thresholds_of_the_model() -> None:
-    mine = with_thresholds(ROWS)
-    assert mine.thresholds[0] == Threshold(0.31, "1e-3", "lfw", False, "r")
+    mine = with_thresholds(*ROWS)
+    assert mine.thresholds[0] == Threshold(0.31, "1e-3", "lfw", False) and not mine.flip
     a, b = np.eye(16)[:2]
     result = mine.verify(a, 0.4 * a + 0.9 * b)
     assert result.threshold == 0.31 and result.same is True
-    assert result.source == "FPR 1e-3 on lfw (r)"
+    assert result.source == "FPR 1e-3 on lfw"
     assert result.similarity == pytest.approx(0.4 / np.hypot(0.4, 0.9))
     for fpr in ("0.001", 1e-3, "1/1000"):
         assert mine.verify(a, b, fpr=fpr).threshold == 0.31
     assert mine.verify(a, b, fpr="1e-2", bench="cfp_fp").threshold == 0.22
     assert mine.verify(a, b, 0.9, fpr="1e-3").source == "given"
-    assert with_thresholds(ROWS, flip=True).threshold("1e-4").value == 0.5
 
 
 def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     a = b = np.ones(16)
-    # 1e-3 where it is known, else the lowest FPR that holds for the flip mode.
-    assert with_thresholds(ROWS).threshold() == with_thresholds(ROWS).threshold("1e-3")
-    assert with_thresholds(ROWS[1:2]).verify(a, b).source == "FPR 1e-2 on lfw"
-    assert with_thresholds([*ROWS[1:], {**ROWS[1], "fpr": "1e-1"}]).threshold(bench="lfw").fpr == (
-        "1e-2"
-    )
-    assert with_thresholds(ROWS, flip=True).threshold().fpr == "1e-4"
+    # 1e-3 where it is known, else the lowest FPR.
+    assert with_thresholds(*ROWS).threshold() == with_thresholds(*ROWS).threshold("1e-3")
+    assert with_thresholds(ROWS[1]).verify(a, b).source == "FPR 1e-2 on lfw"
+    higher = {**ROWS[1], "fpr": "1e-1"}
+    assert with_thresholds(*ROWS[1:], higher).threshold(bench="lfw").fpr == "1e-2"
     with pytest.raises(ModelError, match="lfw, cfp_fp; name one bench"):
-        with_thresholds(ROWS[1:3]).threshold()
-    with pytest.raises(ModelError, match="flip=True; load it so"):
-        with_thresholds(ROWS[3:4]).threshold()
+        with_thresholds(*ROWS[1:]).threshold()
 
 
 @pytest.mark.parametrize(
     ("fpr", "bench", "sentence"),
     [
         ("1e-2", None, "it has one on lfw, cfp_fp; name one bench"),
-        ("1e-4", None, "holds for embeddings with flip=True; load it so"),
-        ("1e-5", None, "no threshold for it is known .there are 1e-3, 1e-2, 1/100, 1e-4.;"),
+        ("1e-5", None, "no threshold for it is known .there are 1e-3, 1e-2, 1/100.;"),
         ("1e-3", "cfp_fp", "no threshold for it is known .there are 1/100.;"),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:
     with pytest.raises(ModelError, match=f"^mine, .*{sentence}"):
-        with_thresholds(ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
+        with_thresholds(*ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
 
 
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ([{"fpr": "1e-3", "threshold": 0.3, "flip": True}], "KeyError.'bench'"),
-        ([{**ROWS[0], "threshold": "inf"}], "threshold inf"),
-        ([{**ROWS[0], "flip": "sum_raw"}], "flip 'sum_raw'"),
-        ([{**ROWS[0], "fpr": "often"}], "target 'often'"),
-        (7, "TypeError"),
-        ([{**ROWS[0], "source": "r"}], "AttributeError"),
-    ],
-)
-def test_a_damaged_table_of_thresholds(rows: Any, sentence: str) -> None:
-    with pytest.raises(ModelError, match=f"its table of thresholds is damaged .*{sentence}"):
-        with_thresholds(rows)
+# --- pictures that are no faces --------------------------------------------------------------
+
+
+def refusing_first(unchecked: bool = False) -> FaceRecognizer:
+    """Return a recognizer that knows the first of some pictures as no face."""
+    mine = with_thresholds(*ROWS)
+    faces_ = refusing(mine.embed(faces(1)[0]))
+    mine.model.calibration = model_calibration(*ROWS, faces=faces_, ratio=toy_calibration({}))
+    return FaceRecognizer(mine.model, unchecked=unchecked)
+
+
+def test_there_is_no_decision_on_a_picture_that_is_no_face() -> None:
+    one, other, third = faces(3)
+    mine, unchecked = refusing_first(), refusing_first(unchecked=True)
+    vector = mine.embed(one)
+    for sides in ((one, other), (other, one), (vector, other), (vector, vector)):
+        answer, anyway = mine.verify(*sides), unchecked.verify(*sides)
+        assert answer.same is answer.evidence is None and str(answer).startswith("no decision")
+        assert len(answer.unknown) == (2 if sides[0] is sides[1] else 1)
+        assert answer.similarity == anyway.similarity and answer.threshold == 0.31
+        assert anyway.same is (anyway.similarity >= 0.31) and not anyway.unknown
+        assert anyway.evidence is not None and anyway.face_scores == answer.face_scores
+    assert answer.face_scores == pytest.approx([-1, -1])
+    known = mine.verify(other, third)
+    assert known.same is not None and known.evidence is not None and not known.unknown
+    for score, side in zip(known.face_scores, (other, third), strict=True):
+        cosine = mine.similarity(vector, side)
+        assert score == mine.face_score(mine.embed(side)) == pytest.approx(-cosine, abs=1e-6)
+    assert in_memory().verify(one, other).face_scores == (None, None)
+
+
+def test_find_marks_what_is_no_face_and_looks_for_none(tmp_path: Path) -> None:
+    for name, image in zip("abc", faces(3), strict=True):
+        (tmp_path / f"{name}.png").write_bytes(encode(image))
+    mine, unchecked = refusing_first(), refusing_first(unchecked=True)
+    found = {item.image: item for item in mine.find(faces(2)[1], tmp_path)}
+    assert found["a.png"].same is None and "does not look like" in found["a.png"].note
+    assert found["b.png"].same is True and found["c.png"].same is not None
+    assert found["a.png"].face_score == pytest.approx(-1) and not found["c.png"].note
+    with pytest.raises(NotAcquiredError, match="does not look like"):
+        mine.find(faces(1)[0], tmp_path)
+    assert unchecked.find(faces(1)[0], tmp_path)[0].same is True
+
+
+def test_a_crop_whose_face_lies_elsewhere_gets_no_decision() -> None:
+    mine = with_thresholds(*ROWS)
+    mine.detector = Marked()
+    here, there = (marked_photo((1, x, 0, 1), height=112, width=112) for x in (0, 12))
+    far = displacement(mine.detector, there)
+    assert far is not None and far > MISPLACED and displacement(mine.detector, here) < MISPLACED
+    answer = mine.verify(here, there)
+    assert answer.same is None and len(answer.unknown) == 1 and "photo b" in answer.unknown[0]
+    assert mine.misplaced(faces(1)[0], "x") == ""  # there is no face to be seen
+    assert FaceRecognizer(mine.model, unchecked=True).misplaced(there, "x") == ""
 
 
 # --- the contract ----------------------------------------------------------------------------
@@ -255,7 +287,7 @@ def test_a_bundle_with_its_thresholds_and_variants(tmp_path: Path, engine: Any) 
     np.testing.assert_allclose(mine.embed(images), expected(images, stated), atol=1e-4)
     assert mine.embed(images[0]).shape == (8,)
     a, b = mine.embed(images[:2])
-    assert mine.verify(a, b).source == "FPR 1e-3 on lfw (r)"
+    assert mine.verify(a, b).source == "FPR 1e-3 on lfw"
     variant = load(tmp_path, engine=engine, variant="int8", flip=False)
     assert variant.contract != mine.contract
     with pytest.raises(ModelError, match="FPR 1e-3: no threshold"):

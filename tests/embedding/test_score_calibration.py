@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from helpers.calibrations import toy_calibration
 
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.errors import ModelError
-from facerec.files import write_json
 
 MODEL = {"name": "mine", "sha256": "a" * 64, "preprocessing": {"channels": "rgb"}}
 
@@ -22,9 +20,8 @@ def known() -> ScoreCalibration:
     return toy_calibration(MODEL)
 
 
-def test_a_file_says_the_same_again(known: ScoreCalibration, tmp_path: Path) -> None:
-    write_json(tmp_path / "c.json", known.to_json())
-    again = ScoreCalibration.read(tmp_path / "c.json")
+def test_its_json_says_the_same_again(known: ScoreCalibration) -> None:
+    again = ScoreCalibration.from_json(json.loads(json.dumps(known.to_json())), "c.json")
     for score in (-0.9, 0.1, 0.5, 0.99):
         assert again.evidence(score) == known.evidence(score)
 
@@ -83,8 +80,19 @@ def test_other_embeddings_are_refused(
         known.check(MODEL | model, flip, "c.json")
 
 
-@pytest.mark.parametrize("damage", ["[1]", "{}", "no JSON", '{"schema": "other"}'])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    (tmp_path / "c.json").write_text(damage)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"schema": "other"},
+        {"flip": "yes"},
+        {"model": {}},
+        {"ratio": {}},
+        {"cllr": "x"},
+        {"groups": 7},
+    ],
+)
+def test_what_is_damaged_is_refused_by_name(
+    known: ScoreCalibration, damage: dict[str, Any]
+) -> None:
     with pytest.raises(ModelError, match=r"c\.json"):
-        ScoreCalibration.read(tmp_path / "c.json")
+        ScoreCalibration.from_json(known.to_json() | damage, "c.json")

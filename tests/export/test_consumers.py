@@ -10,8 +10,9 @@ import pytest
 
 from facerec.backbones import Preprocessing
 from facerec.embedding import TorchModel
+from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError
-from facerec.export import check_consumers, consumers
+from facerec.export import check_consumers, check_parity, consumers, export_graph
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +52,19 @@ def test_every_consumer_embeds_as_the_backbone_does(
         else:
             assert row.outcome == "not installed" and row.note
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_mean_for_each_channel_reaches_all_who_can_take_it(
+    tiny_model: TorchModel, tmp_path: Path, photos: np.ndarray
+) -> None:
+    pixels = Preprocessing("bgr", (120.0, 110.0, 100.0), (60.0, 55.0, 50.0))
+    model, path = TorchModel(tiny_model.backbone, pixels), tmp_path / "model.onnx"
+    path.write_bytes(export_graph(model.backbone, pixels, note={"format": 1}))
+    check_parity(model, parse_onnx(path.read_bytes(), "model"))
+    rows = check_consumers(path, model, photos)
+    assert {row.outcome for row in rows if row.consumer != "insightface"} == {"same"}
+    (theirs,) = (row for row in rows if row.consumer == "insightface")
+    assert theirs.outcome in ("not suited", "not installed")
 
 
 @pytest.mark.parametrize(

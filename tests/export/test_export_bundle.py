@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from helpers.calibrations import toy_calibration
+from helpers.calibrations import model_calibration, point, refusing, toy_calibration
 from helpers.thin import thinned
 from helpers.toy_files import read_files
 
@@ -23,7 +24,6 @@ from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
-from facerec.embedding.score_calibration import calibration_file
 from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
@@ -383,19 +383,32 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
 
 
 def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Path) -> None:
-    assert saved.path is not None
-    beside, out = calibration_file(saved.path), tmp_path / "bundle"
-    known = toy_calibration(saved.describe(), flip=False)
-    write_json(beside, known.to_json())
-    try:
-        report = export_bundle(saved, out, DEFAULT)
-        other = {**known.to_json(), "model": {**known.model, "sha256": "b" * 64}}
-        write_json(beside, other)
-        with pytest.raises(FacerecError, match="another model"):
-            export_bundle(saved, tmp_path / "other", DEFAULT)
-    finally:
-        beside.unlink()
-    assert report.note["flip"] == "none" and not (tmp_path / "other").exists()
+    out, size = tmp_path / "bundle", saved.embedding_size
+    limits, worth = refusing(np.arange(1, size + 1)), toy_calibration(saved.describe(), flip=False)
+    model, rows = copy.copy(saved), [point(0.3), point(0.2, "1e-2")]
+    # Crops that had to be moved are none that a bundle gets: it takes faces at the template.
+    model.calibration = model_calibration(*rows, shift=(4, 0), faces=limits, ratio=worth)
+    report = export_bundle(model, out, DEFAULT)
+    assert report.note["flip"] == "none"
     loaded = facerec.load(out, device="cpu")
     assert loaded.calibration is not None and loaded.flip is False
-    assert loaded.calibration.evidence(0.4) == known.evidence(0.4)
+    assert loaded.calibration.evidence(0.4) == worth.evidence(0.4)
+    assert [each.value for each in loaded.thresholds] == [0.3, 0.2]
+    vectors = np.random.default_rng(0).standard_normal((5, size))
+    assert loaded.face_limits is not None and loaded.model.shift == loaded.model.cut == (0, 0)
+    np.testing.assert_allclose(loaded.face_limits(vectors), limits(vectors), atol=1e-4)
+    with pytest.raises(FacerecError, match="contradicts"):
+        facerec.load(out, device="cpu", flip=True)
+    model.calibration = model_calibration(shift=(4, 0), align={"method": "yunet"})
+    with pytest.raises(FacerecError, match="what loads a bundle moves none"):
+        export_bundle(model, tmp_path / "other", DEFAULT)
+    assert not (tmp_path / "other").exists()
+
+
+def test_thresholds_come_from_one_place(
+    saved: TorchModel, tmp_path: Path, thresholds: Path
+) -> None:
+    model = copy.copy(saved)
+    model.calibration = model_calibration(point(0.3))
+    with pytest.raises(FacerecError, match="leave --thresholds out"):
+        export_bundle(model, tmp_path / "bundle", BundleOptions(thresholds=thresholds))

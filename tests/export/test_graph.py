@@ -20,6 +20,8 @@ from facerec.export import check_parity, export_graph, graph_preprocessing
 
 pytestmark = pytest.mark.integration
 
+MEAN, STD = (120.0, 110.0, 100.0), (60.0, 55.0, 50.0)
+
 
 class Small(nn.Module):
     """The smallest thing with every part that the exporter treats in a way of its own."""
@@ -133,6 +135,9 @@ def test_the_opset_is_the_one_asked_for(opset: int, ir: int) -> None:
         (Preprocessing(), Preprocessing()),
         (Preprocessing("bgr", 127.5, 128.0), Preprocessing()),
         (Preprocessing("bgr", 110.0, 64.0), Preprocessing("rgb", 110.0, 64.0)),
+        (Preprocessing("rgb", MEAN, STD), Preprocessing("rgb", MEAN)),
+        (Preprocessing("bgr", MEAN, STD), Preprocessing("rgb", MEAN[::-1])),
+        (Preprocessing("bgr", 127.5, STD), Preprocessing()),
     ],
 )
 def test_what_the_graph_wants(trained: Preprocessing, wanted: Preprocessing) -> None:

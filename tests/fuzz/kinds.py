@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from helpers.calibrations import model_calibration, point, refusing, toy_calibration
 from helpers.pair_lists import make_agedb
 from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
@@ -26,8 +27,10 @@ from facerec.embedding import (
     write_embeddings,
 )
 from facerec.embedding.align import PointsTable
+from facerec.embedding.calibration import calibration_file
+from facerec.embedding.recognizer import FaceRecognizer
 from facerec.fairness.attributes import read_attributes
-from facerec.files import parse_json
+from facerec.files import parse_json, sha256, write_json
 from facerec.galleries import Gallery, Space
 from facerec.recipe import from_dict, to_dict
 from facerec.records import RecordImages, decode_image, read_pack, write_image_records, write_pack
@@ -176,6 +179,20 @@ def make_models(root: Path) -> None:
     (root / "recipe.json").write_text(json.dumps(recipe))
 
 
+def make_calibration(root: Path) -> None:
+    make_models(root)
+    path = root / "model.safetensors"
+    about = {"name": "m", "sha256": sha256(path), "preprocessing": to_dict(Preprocessing())}
+    more = {"ratio": toy_calibration(about, flip=False), "faces": refusing(np.arange(1, 5))}
+    known = model_calibration(point(0.3), point(0.2, "1e-2"), sha256=sha256(path), **more)
+    write_json(calibration_file(path), known.to_json())
+
+
+def read_calibration(target: Path) -> None:
+    recognizer = FaceRecognizer(load_model(target.parent / "model.safetensors"))
+    str(recognizer.verify(*np.eye(4)[:2], 0.3))
+
+
 def read_recipe(target: Path) -> None:
     try:
         tree = parse_json(target.read_bytes())
@@ -227,6 +244,7 @@ KINDS = {
     "pth": Kind(make_models, lambda t: load_state_dict_file(Tiny(TINY), t), "*.pth", "zip"),
     "safetensors": Kind(make_models, load_model, "*.safetensors"),
     "recipe": Kind(make_models, read_recipe, "recipe.json", "json"),
+    "calibration": Kind(make_calibration, read_calibration, "*.facerec.json", "json"),
     "onnx": Kind(make_onnx, load_model, "*.onnx"),
     "image": Kind(make_images, read_image, "*"),
 }

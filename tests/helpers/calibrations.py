@@ -1,4 +1,4 @@
-"""A calibration of simulated people, for a model of the test's choosing."""
+"""Calibrations of simulated people, for a model of the test's choosing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from facerec.embedding.calibration import ModelCalibration
+from facerec.embedding.face_score import FaceScore
 from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
 
@@ -32,3 +34,31 @@ def toy_calibration(model: Mapping[str, Any], flip: bool = True) -> ScoreCalibra
     """Return a calibration that says it is of a model."""
     about = {name: model.get(name) for name in ("name", "sha256", "preprocessing")}
     return ScoreCalibration(about, flip, "toy.bin", toy_ratio(), 0.2, 0.19)
+
+
+def point(threshold: float, fpr: str = "1e-3", bench: str = "lfw", **more: Any) -> dict[str, Any]:
+    """Return the row of an operating point."""
+    return {"threshold": threshold, "fpr": fpr, "bench": bench, "flip": False, **more}
+
+
+def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
+    """Return a face score, minus the cosine to a vector, that refuses what points as it does."""
+    centre = (vector / np.linalg.norm(vector)).astype(np.float32)
+    return FaceScore(centre, (0.0, 1.0), (1.0, 1.0), 0.0, limit, 100, {"flat ones": (9, 10)})
+
+
+def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:
+    """Return the calibration of a model, without flip unless its thresholds are with it."""
+    pixels = {"channels": "rgb", "mean": 127.5, "std": 127.5}
+    fields = {
+        "sha256": None,
+        "preprocessing": pixels,
+        "shift": (0, 0),
+        "flip": any(row["flip"] for row in rows),
+        "align": None,
+        "source": "toy.bin",
+        "thresholds": rows,
+        "faces": None,
+        "ratio": None,
+    }
+    return ModelCalibration(**{**fields, **changes})

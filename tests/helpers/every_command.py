@@ -190,7 +190,7 @@ def main_job(folder: Path) -> None:
         patch.delenv("FACEREC_DATA", raising=False)
         patch.setattr(sys, "argv", [])
         # What is checked and timed in bundles, over again, takes most of an export's time.
-        patch.setattr(parity, "BATCHES", (1, 2))
+        patch.setattr(parity, "BATCHES", (1, 5))
         prepare()
         for name in LINES:
             if name not in ("compare", "demo"):

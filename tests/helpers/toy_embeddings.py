@@ -21,12 +21,21 @@ def toy(
     failures = failures or {}
     vectors[list(failures)] = np.nan
     norms[list(failures)] = np.nan
+    scores = np.where(np.isnan(norms), np.nan, generator.normal(size=count)).astype(np.float32)
     ids = np.array([f"persön {i}/{i}.jpg" for i in range(count)], np.str_)
-    return Embeddings(vectors, norms, True, ids=ids, failures=failures, note=NOTE, **fields)
+    return Embeddings(
+        vectors,
+        norms,
+        True,
+        ids=ids,
+        failures=failures,
+        note=NOTE,
+        **{"face_scores": scores, **fields},
+    )
 
 
 def same(first: Embeddings, second: Embeddings) -> bool:
-    arrays = ("vectors", "norms", "ids", "subjects", "digests")
+    arrays = ("vectors", "norms", "ids", "subjects", "face_scores", "digests")
     for name in arrays:
         one, other = getattr(first, name), getattr(second, name)
         if (one is None) != (other is None):
@@ -53,5 +62,6 @@ def take(embeddings: Embeddings, rows: Any) -> Embeddings:
         subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
         failures={place: reasons[row] for place, row in enumerate(places) if row in reasons},
         several={place: several[row] for place, row in enumerate(places) if row in several},
+        face_scores=None if embeddings.face_scores is None else embeddings.face_scores[rows],
         digests=None if embeddings.digests is None else embeddings.digests[rows],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from facerec.records.packs import write_pack
 from facerec.verification.bench import Pairs, contiguous_folds
+from helpers.toy_model import ToyModel, tile_means
 
 
 def jpeg(generator: np.random.Generator, person: np.ndarray, noise: float = 0.2) -> bytes:
@@ -39,23 +39,13 @@ def toy_pairs(issame: np.ndarray, subjects: np.ndarray | None = None) -> Pairs:
     return Pairs(first, first + 1, issame, subjects, contiguous_folds(len(issame)))
 
 
-class PixelModel:
-    """Embeds a picture as its centred 7×7 thumbnail; scale makes norms differ."""
+class PixelModel(ToyModel):
+    """Embeds a picture as its centred 7×7 thumbnail."""
 
     name = "pixels"
-    embedding_size = 147
-    image_size = (112, 112)
 
     def __init__(self) -> None:
-        self.seen = 0
-
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        self.seen += len(images)
-        blocks = images.reshape(-1, 7, 16, 7, 16, 3).mean(axis=(2, 4)).reshape(len(images), -1)
-        return (blocks - 127.5).astype(np.float32)
-
-    def embed_later(self, images: np.ndarray) -> Callable[[], np.ndarray]:
-        return lambda: self.embed(images)
+        super().__init__(lambda images: 127.5 * tile_means(images))
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}

@@ -12,8 +12,9 @@ import numpy as np
 
 from facerec.backbones import Preprocessing
 from facerec.embedding import EmbeddingModel
+from tests.helpers.calibrations import model_calibration, point
 
-LFW = {"bench": "lfw", "fpr": "1e-3", "threshold": 0.5, "flip": False}
+LFW = point(0.5)
 
 
 class Patches(EmbeddingModel):
@@ -26,7 +27,7 @@ class Patches(EmbeddingModel):
 
     def __init__(self) -> None:
         self.matrix = np.random.default_rng(0).normal(size=(48, 32))
-        self.note = {"thresholds": [LFW]}
+        self.calibration = model_calibration(LFW)
         self.before: Callable[[], None] = lambda: None
 
     def _begin(self, pixels: np.ndarray) -> Callable[[], np.ndarray]:

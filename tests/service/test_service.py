@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.calibrations import model_calibration, refusing
+from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,9 @@ def test_faces_in_photos_are_found(client: Any) -> None:
 
         def _detect(self, image: np.ndarray) -> Any:
             points = np.stack([face_template() + 5, face_template() + 9])
-            return np.array([(0, 0, 90, 90), (0, 0, 80, 80.0)]), points, np.ones(2)
+            there = slice(0 if len(image) == 224 else 2)  # a crop, and black around it
+            boxes = np.array([(0, 0, 90, 90), (0, 0, 80, 80.0)])
+            return boxes[there], points[there], np.ones(2)[there]
 
     recognizer = client.service.recognizer
     recognizer.detector = Found(0.5)
@@ -78,23 +82,46 @@ def test_verify(client: Any) -> None:
         "same": expected.same,
         "source": "FPR 1e-3 on lfw",
         "fpr": "1e-3",
-        "evidence": None,  # the model has no calibration
+        "evidence": None,  # what a cosine is worth was not measured
         "notes": [],
+        "face_scores": [None, None],
+        "unknown": [],
         "contract": client.service.contract,
     }
 
 
 def test_where_the_threshold_comes_from(serve: Any, model: Patches) -> None:
-    model.note = {"thresholds": []}
+    model.calibration = None
     with serve() as client:
         answer = client.post("/v1/verify", files=form(FACE, FACE)).json()
-        assert answer["same"] is None and "facerec verify --bench" in answer["source"]
+        assert answer["same"] is None and "facerec calibrate" in answer["source"]
         alone = client.post("/v1/verify", files=form(FACE))
         assert alone.status_code == 400 and "two images" in alone.json()["error"]
-    model.note = {"thresholds": [{**LFW, "fpr": "1e-2"}]}
+    model.calibration = model_calibration({**LFW, "fpr": "1e-2"})
     with serve(fpr="1e-4") as client:
         answer = client.post("/v1/verify", files=form(FACE, FACE))
         assert answer.status_code == 501 and "--threshold" in answer.json()["error"]
+
+
+def test_pictures_that_are_no_faces_get_no_decision(serve: Any, model: Patches) -> None:
+    limits = refusing(model.embed(faces(1))[0], -0.999)
+    model.calibration = model_calibration(LFW, faces=limits)
+    other = encode(faces(2)[1])
+    with serve() as client:
+        found = client.post("/v1/verify", files=form(other, FACE)).json()
+        assert found["same"] is None and found["face_scores"][1] == pytest.approx(-1)
+        assert len(found["unknown"]) == 1 and "photo b" in found["unknown"][0]
+        assert client.post("/v1/verify", files=form(other, other)).json()["same"] is True
+        client.service.recognizer.unchecked = True
+        assert client.post("/v1/verify", files=form(FACE, FACE)).json()["same"] is True
+
+
+def test_crops_whose_face_lies_elsewhere_are_refused(client: Any) -> None:
+    client.service.recognizer.detector = Marked()
+    here, there = (encode(marked_photo((1, x, 0, 1), height=112, width=112)) for x in (0, 12))
+    assert client.post("/v1/embed", files=form(here)).status_code == 200
+    refused = client.post("/v1/embed", files=form(here, there))
+    assert refused.status_code == 422 and "image 1" in refused.json()["error"]
 
 
 @pytest.mark.integration

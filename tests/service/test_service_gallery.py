@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.calibrations import refusing
 from helpers.marked_faces import Marked, marked_photo, marks
 from helpers.toy_files import encode
 
@@ -95,6 +96,22 @@ def test_every_face_of_a_photo_is_answered(serve: Any, keep: Any) -> None:
         assert (crop["image"], crop["face"], crop["box"]) == (0, 1, None)
         many = client.post("/v1/identify", files=form(encode(both), encode(both)))
         assert many.status_code == 413 and "4 faces" in many.json()["error"]
+
+
+def test_pictures_that_are_no_faces_are_failures(serve: Any, keep: Any, model: Patches) -> None:
+    file = keep(threshold=0.5)
+    with serve(file) as client:
+        limits = refusing(model.embed(faces(1, 1))[0], -0.999)
+        file._recognizer.face_limits = limits
+        none = client.post("/v1/enroll", files=images(1, subject="a"))
+        assert none.status_code == 422 and "face score" in none.json()["error"]
+        told = client.post("/v1/enroll", files=images(1, 2, subject="a")).json()
+        assert told["images"] == 1 and [row["image"] for row in told["failures"]] == [0]
+        refused, known = client.post("/v1/identify", files=images(1, 2)).json()["answers"]
+        assert refused["subject"] is None and "face score" in refused["failure"]
+        assert known["subject"] == "a" and known["failure"] is None
+        file._recognizer.unchecked = True
+        assert client.post("/v1/enroll", files=images(1, subject="b")).json()["images"] == 1
 
 
 def test_the_threshold_is_that_of_the_fpir(serve: Any, keep: Any) -> None:

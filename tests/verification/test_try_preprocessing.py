@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -9,13 +10,16 @@ import pandas as pd
 import pytest
 
 from facerec.backbones import Preprocessing
+from facerec.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from facerec.embedding.model import OnnxModel, load_model
-from facerec.errors import MetricError, ModelError
+from facerec.errors import MetricError
 from facerec.records.images import MemoryImages
+from facerec.verification import preprocessing
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.preprocessing import (
     SCALINGS,
     Trials,
+    Way,
     _rank,
     _separation,
     likely,
@@ -26,6 +30,7 @@ from facerec.verification.preprocessing import (
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from helpers.toy_model import ToyModel, tile_means  # noqa: E402
 from helpers.toy_onnx import noted, tiles  # noqa: E402
 
 PERSONS = 60
@@ -83,15 +88,38 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     best = f"--channels rgb --mean {ways.index[0].split()[3]}"
     assert found.verdict.startswith(f"best: {best}") and "bgr" not in found.verdict.split(". ")[0]
     # A factor changes no cosine, so the two scalings around 127.5 cannot be told apart.
-    one, other = (
-        ways[ways.index.str.contains(f"rgb --mean 127.5 --std {std}")] for std in ("127.5", "128")
-    )
-    assert one["d′"].item() == pytest.approx(other["d′"].item(), rel=1e-4)
-    assert len(ways) == 8 and ways.index.str.endswith("(assumed)").sum() == 1
-    total = 8 * len(sample(bench)[1])
-    assert found.pairs == 60 and seen[-1] == ("trying ways of preprocessing", total, total)
+    moved = found.placements[0].shift
+    one, other = (str(Way(Preprocessing(std=std), moved)) for std in (127.5, 128.0))
+    assert ways["d′"][other] == pytest.approx(ways["d′"].filter(like=one).item(), rel=1e-4)
+    assert len(ways) == len(likely(model)) + any(moved)
+    assert ways.index.str.endswith("(assumed)").sum() == 1
+    total = len(ways) * len(sample(bench)[1])
+    assert found.pairs == 120 and seen[-1] == ("trying ways of preprocessing", total, total)
+    assert seen[0][0] == "trying placements" and len(found.table("ways").rows) == len(ways)
     assert "subjects" in found.basis
-    assert len(json.loads(json.dumps(found.to_json()))["figures"]) == 24
+    assert len(json.loads(json.dumps(found.to_json()))["figures"]) == 3 * len(ways)
+
+
+def test_a_planted_placement_is_found_and_measured() -> None:
+    """What tells people apart is bright, and lies beside what the network looks at."""
+    bench = red_bench()
+    assert isinstance(bench.images, MemoryImages)
+    content = []
+    for encoded in bench.images.contents:
+        picture = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+        crop = np.zeros_like(picture)
+        crop[36:78, 24:66] = 100 + cv2.resize(picture, (42, 42)) // 2
+        content.append(cv2.imencode(".png", crop)[1].tobytes())
+    moved = replace(bench, images=MemoryImages("moved", bench.images.ids.tolist(), content))
+
+    def middle(pixels: np.ndarray) -> np.ndarray:
+        return tile_means(pixels[:, 32:74, 32:74]) + 1
+
+    model = ToyModel(middle)
+    found = try_preprocessing(model, moved)
+    assert found.placements[0].shift == (8, -4) and len(found.figures) == 2 * 3
+    assert found.verdict.startswith(f"best: {Way(model.preprocessing, (8, -4))}")
+    assert "is worse" in found.verdict
 
 
 def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
@@ -103,17 +131,25 @@ def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
     assert {wanted.channels for wanted in likely(given)} == {"bgr"}
     whole = load_model(tmp_path / "red.onnx", channels="bgr", mean=0, std=1)
     assert isinstance(whole, OnnxModel)
-    with pytest.raises(ModelError, match="its preprocessing is known"):
-        likely(whole)
-    with pytest.raises(ModelError, match=r"its preprocessing is known \(its metadata entry"):
-        likely(red_model(tmp_path, metadata=noted()))
+    for known in (whole, red_model(tmp_path, metadata=noted())):
+        assert likely(known) == (known.preprocessing,)
+    # ImageNet's numbers are of colours, in whichever order the network takes them.
+    both = [each for each in likely(red_model(tmp_path)) if isinstance(each.mean, tuple)]
+    assert [each.mean for each in both] == [IMAGENET_MEAN, IMAGENET_MEAN[::-1]]
+    assert [each.std for each in both] == [IMAGENET_STD, IMAGENET_STD[::-1]]
     # A family that goes by its name comes first, and is still tried.
     named = red_model(tmp_path, "adaface_ir50.onnx")
     assert named.assumed == ("channels", "mean", "std") and "AdaFace" in named.evidence[0]
     assert likely(named)[0] == Preprocessing("bgr", 127.5, 127.5)
 
 
-def test_without_folds_every_kind_of_pair_is_drawn() -> None:
+def test_folds_are_whole_and_without_them_every_kind_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Whole folds are taken, the last of them too.
+    monkeypatch.setattr(preprocessing, "PAIRS", 50)
+    assert np.unique(red_bench().pairs.folds[sample(red_bench())[0]]).tolist() == [0, 1]
+    monkeypatch.undo()
     chosen, used = sample(red_bench(folds=False))
     assert chosen.tolist() == list(range(2 * PERSONS)) and len(used) == 2 * PERSONS
     many = Bench(
@@ -142,18 +178,21 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     generator = np.random.default_rng(4)
     good = (bench.pairs.issame + generator.normal(size=2 * PERSONS)).astype(np.float32)
     lost = np.full_like(good, np.nan)
-    candidates = [Preprocessing("rgb", 0, std) for std in (1, 2, 3)]
+    candidates = [Way(Preprocessing("rgb", 0, std)) for std in (1, 2, 3)]
     chosen = np.arange(2 * PERSONS)
-    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]))
+    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), [])
     assert "do not tell it from" in found.verdict and "all others are worse" in found.verdict
     # A small difference that is certain is negligible; a large one is not.
     rows = np.array(
         [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
     )
-    near = _rank(bench, chosen, candidates, rows.astype(np.float32))
-    assert "best: --channels rgb --mean 0 --std 2; these pairs do not tell it" in near.verdict
+    near = _rank(bench, chosen, candidates, rows.astype(np.float32), [])
+    assert (
+        "best: --channels rgb --mean 0 --std 2 --shift 0 0; these pairs do not tell it"
+        in near.verdict
+    )
     assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
     behind = near.figures[near.figures.figure == "d′ behind the best"]
     assert behind.low.iloc[1] > 0
     with pytest.raises(MetricError, match="two same and two different"):
-        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32))
+        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), [])

@@ -1,0 +1,155 @@
+"""Which pictures a model knows as faces: the score by its definition, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.toy_model import ToyModel, tile_means
+
+from facerec.embedding import Embeddings, extract
+from facerec.embedding.face_score import (
+    _SPOILT,
+    FALSE_REFUSALS,
+    LENGTH_WEIGHT,
+    FaceScore,
+    without_face,
+)
+
+SIDE = 56
+FACE = np.random.default_rng(0).choice([-1.0, 1.0], 147)
+"""What all faces of the toy share, by tile and channel."""
+
+
+def drawn_faces(people: int = 60, images: int = 5) -> np.ndarray:
+    generator = np.random.default_rng(1)
+    own = np.repeat(FACE + 0.4 * generator.standard_normal((people, 147)), images, axis=0)
+    tiles = 128 + 70 * (own + 0.2 * generator.standard_normal(own.shape))
+    pixels = np.clip(tiles, 0, 255).astype(np.uint8).reshape(-1, 7, 7, 3)
+    return pixels.repeat(SIDE // 7, axis=1).repeat(SIDE // 7, axis=2)
+
+
+def model(length_of_others: float = 0.5) -> ToyModel:
+    """Return a network that gives pictures without the face's pattern nearly one direction."""
+    weight = np.random.default_rng(2).standard_normal((147, 16)) / 12
+
+    def formula(pixels: np.ndarray) -> np.ndarray:
+        tiles = tile_means(pixels)
+        known = np.maximum(tiles @ FACE / 147 - 0.25, 0)[:, None]
+        return known * 20 * (tiles @ weight) + length_of_others * (known < 0.1) * np.eye(16)[:1]
+
+    return ToyModel(formula, SIDE)
+
+
+def fitted(network: ToyModel, spoilt: bool = True) -> tuple[FaceScore, np.ndarray]:
+    faces = drawn_faces()
+    vectors = extract(network, faces, flip=False).vectors
+    sample = faces[:: len(faces) // 20] if spoilt else None
+    return FaceScore.fit(network, vectors, flip=False, faces=sample), vectors
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[FaceScore, np.ndarray]:
+    return fitted(model())
+
+
+def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> None:
+    score, vectors = known
+    network, means = model(), []
+    for pictures in without_face((SIDE, SIDE), np.random.default_rng(0)).values():
+        rows = [network.embed(picture[None])[0].astype(float) for picture in pictures]
+        means.append(sum(row / np.linalg.norm(row) for row in rows) / len(rows))
+    centre = sum(means) / np.linalg.norm(sum(means))
+    lengths = [float(np.linalg.norm(row)) for row in vectors]
+    cosines = [float(row @ centre) / length for row, length in zip(vectors, lengths, strict=True)]
+    found = []
+    for cosine, length in zip(cosines, lengths, strict=True):
+        spreads = [np.diff(np.quantile(each, [0.159, 0.841]))[0] / 2 for each in (cosines, lengths)]
+        away = (np.median(cosines) - cosine) / spreads[0]
+        found.append(away + score.weight * (length - np.median(lengths)) / spreads[1])
+    np.testing.assert_allclose(score.centre, centre, atol=1e-5)
+    np.testing.assert_allclose(score(vectors), found, atol=1e-3)
+    refused = (score(vectors) < score.limit).sum()
+    assert refused == int(FALSE_REFUSALS * (len(vectors) - 1)) and score.faces == len(vectors)
+    assert score.limit in score(vectors)
+    assert np.isnan(score(np.full((1, 16), np.nan))).all()
+
+
+def test_it_refuses_pictures_without_a_face(known: tuple[FaceScore, np.ndarray]) -> None:
+    score, _ = known
+    assert score.weight == LENGTH_WEIGHT
+    assert set(score.power) == {"pictures without a face", *_SPOILT}
+    seen, of = score.power["pictures without a face"]
+    assert seen == of and "pictures without a face" not in score.blind
+    for pictures in without_face((SIDE, SIDE), np.random.default_rng(9)).values():
+        assert (score(extract(model(), pictures, flip=False).vectors) < score.limit).all()
+    # Upside down the toy's pattern is gone; blurred by two pixels it is not.
+    assert score.power["upside-down faces"][0] == 20 and "blurred faces" in score.blind
+    assert "blurred faces" in score.words
+
+
+def test_lengths_that_mislead_do_not_count() -> None:
+    """Others have embeddings a hundred times as long as faces, which would pass for good ones."""
+    score, vectors = fitted(model(1e4), spoilt=False)
+    assert score.weight == 0 and list(score.power) == ["pictures without a face"]
+    assert score.power["pictures without a face"][0] == 60
+    assert (score(vectors) == score(1000 * vectors)).mean() > 0.5
+
+
+def test_its_json_says_the_same_again(known: tuple[FaceScore, np.ndarray]) -> None:
+    score, vectors = known
+    again = FaceScore.from_json(json.loads(json.dumps(score.to_json(), allow_nan=False)))
+    np.testing.assert_allclose(again(vectors), score(vectors), atol=1e-3)
+    for name in ("cosine", "length", "weight", "limit", "faces", "power", "least", "words"):
+        assert getattr(again, name) == getattr(score, name)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"centre": [1.0, 1.0]},
+        {"centre": [[1.0]]},
+        {"centre": "x"},
+        {"centre": []},
+        {"cosine": [0.1, 0.0]},
+        {"cosine": [0.1]},
+        {"length": [float("nan"), 1.0]},
+        {"length": None},
+        {"limit": float("inf")},
+        {"weight": "heavy"},
+        {"faces": 0},
+        {"power": {"cars": [3, 2]}},
+        {"power": {"cars": 3}},
+        {"power": []},
+    ],
+)
+def test_what_is_damaged_is_refused(
+    known: tuple[FaceScore, np.ndarray], damage: dict[str, Any]
+) -> None:
+    good = json.loads(json.dumps(known[0].to_json()))
+    with pytest.raises((KeyError, TypeError, ValueError, IndexError, AttributeError)):
+        FaceScore.from_json(good | damage)
+    for name in good:
+        with pytest.raises(KeyError):
+            FaceScore.from_json({each: good[each] for each in good if each != name})
+
+
+def test_embeddings_below_the_limit_can_be_left_out() -> None:
+    vectors = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
+    scores = np.array([3, -2, np.nan, -1, 0.5], np.float32)
+    vectors[2] = np.nan
+    norms = np.linalg.norm(vectors, axis=1)
+    failures, note = {2: "no face"}, {"face_limit": -1.0}
+    found = Embeddings(vectors, norms, True, failures=failures, face_scores=scores, note=note)
+    assert found.unlike.tolist() == [False, True, False, False, False] and found.face_limit == -1
+    kept = found.without_unlike()
+    assert list(kept.failures) == [2, 1] and np.isnan(kept.vectors[[1, 2]]).all()
+    assert np.isnan(kept.norms[1]) and "-2.0" in kept.failures[1]
+    np.testing.assert_array_equal(kept.vectors[[0, 3, 4]], vectors[[0, 3, 4]])
+    assert np.isfinite(found.vectors[1]).all() and kept.without_unlike().failures == kept.failures
+    for other in ({}, {"face_limit": "low"}):
+        plain = Embeddings(vectors, norms, True, face_scores=scores, note=other)
+        assert plain.face_limit is None and not plain.unlike.any()
+        assert plain.without_unlike() is plain

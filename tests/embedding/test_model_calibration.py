@@ -1,0 +1,230 @@
+"""The file beside a model that decides: what it says, what it takes over, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.calibrations import model_calibration, point, refusing, toy_calibration
+from helpers.marked_faces import Marked, marked_photo
+from helpers.toy_files import faces
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.embedding import EmbeddingModel, extract, load_model, save_model
+from facerec.embedding.align import align_face
+from facerec.embedding.calibration import ModelCalibration, calibration_file, find_calibration
+from facerec.embedding.model import shifted
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import ModelError
+from facerec.files import sha256, write_json
+
+SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
+BGR = {"channels": "bgr", "mean": (120.0, 110.0, 100.0), "std": 64.0}
+ALIGNED = {"method": "yunet"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a model of BGR pixels."""
+    path, pixels = tmp_path / "model.safetensors", Preprocessing(**BGR)
+    save_model(path, create_backbone(SMALL, seed=1), SMALL, pixels, {})
+    return path
+
+
+def put(path: Path, *rows: dict[str, Any], **changes: Any) -> ModelCalibration:
+    """Write a calibration beside a model, and return it."""
+    fields = {"sha256": sha256(path), "preprocessing": BGR, **changes}
+    found = model_calibration(*rows, **fields)
+    write_json(calibration_file(path), found.to_json())
+    return found
+
+
+def whole() -> dict[str, Any]:
+    """Return the JSON of a calibration that says everything, as a file gives it."""
+    faces_ = refusing(np.arange(1, 17))
+    worth = toy_calibration({"name": "mine", "preprocessing": BGR}, flip=False)
+    rows, more = (point(0.3), point(0.2, "1e-2")), {"faces": faces_, "ratio": worth}
+    found = model_calibration(*rows, preprocessing=BGR, shift=(3, -2), align=ALIGNED, **more)
+    return json.loads(json.dumps(found.to_json(), allow_nan=False))
+
+
+def test_a_file_says_the_same_again(path: Path) -> None:
+    write_json(calibration_file(path), whole() | {"model": {"sha256": sha256(path)}})
+    known = load_model(path).calibration
+    assert known is not None and known.faces is not None and known.ratio is not None
+    again = json.loads(json.dumps(known.to_json(), allow_nan=False))
+    assert again == whole() | {"model": {"sha256": sha256(path)}}
+    assert (known.shift, known.flip, known.align) == ((3, -2), False, ALIGNED)
+    assert [(each.fpr, each.value) for each in known.points()] == [("1e-3", 0.3), ("1e-2", 0.2)]
+    assert known.preprocessing == BGR and load_model(path, calibrated=False).calibration is None
+
+
+DAMAGES: list[dict[str, Any]] = [
+    {"schema": "facerec.model_calibration/2"},
+    {"preprocessing": {"channels": "rgb"}},
+    {"preprocessing": "embedded"},
+    {"model": None},
+    {"shift": [1]},
+    {"shift": [0.5, 0]},
+    {"flip": "sum_raw"},
+    {"flip": True},  # as its thresholds are not
+    {"align": 7},
+    {"thresholds": 7},
+    {"thresholds": [7]},
+    {"thresholds": [{"fpr": "1e-3", "threshold": 0.3, "flip": False}]},
+    {"thresholds": [point(float("inf"))]},
+    {"thresholds": [point(1.5)]},
+    {"thresholds": [point(0.3, "often")]},
+    {"thresholds": [point(0.3, flip="sum_raw")]},
+    {"faces": {}},
+    {"faces": {**refusing(np.ones(16)).to_json(), "limit": float("nan")}},
+    {"faces": refusing(np.ones(3)).to_json()},  # of another size
+    {"score_calibration": {}},
+    {"score_calibration": [1]},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_refused_by_name(path: Path, damage: dict[str, Any]) -> None:
+    file = calibration_file(path)
+    changed = whole() | {"model": {"sha256": sha256(path)}} | damage
+    file.write_text(json.dumps(changed))
+    with pytest.raises(ModelError, match=r"facerec calibrate") as caught:
+        load_model(path)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+    assert load_model(path, calibrated=False).calibration is None
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "no JSON", "7", "null"])
+def test_what_is_no_calibration_is_refused(path: Path, content: str) -> None:
+    calibration_file(path).write_text(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors\.facerec\.json"):
+        load_model(path)
+
+
+def test_whatever_is_left_out_is_missed() -> None:
+    for name in whole():
+        rest = {each: value for each, value in whole().items() if each != name}
+        with pytest.raises(ModelError, match=rf"c\.json.*{name}"):
+            ModelCalibration.from_json(rest, "c.json")
+
+
+def test_that_of_another_model_and_files_of_before_are_named_and_not_used(path: Path) -> None:
+    put(path, point(0.3), sha256="b" * 64)
+    model = load_model(path)
+    assert model.calibration is None and not FaceRecognizer(model).thresholds
+    assert len(model.notes) == 1 and "another model" in model.notes[0]
+    calibration_file(path).unlink()
+    for old in ("calibration", "thresholds"):
+        file = path.with_name(f"{path.name}.{old}.json")
+        file.write_text('{"thresholds": [')
+        model = load_model(path)
+        assert model.calibration is None and str(file) in model.notes[0]
+        assert "not read" in model.notes[0] and not load_model(path, calibrated=False).notes
+    put(path)
+    assert load_model(path).calibration is not None and not load_model(path).notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [({"channels": "rgb"}, "channels"), ({"mean": 127.5}, "mean"), ({"std": 1.0}, "std")],
+)
+def test_pixels_are_taken_over_and_nothing_else_is_allowed(
+    path: Path, tmp_path: Path, flags: dict[str, Any], name: str
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from helpers.toy_onnx import expected, tiles
+
+    file = tmp_path / "theirs.onnx"
+    onnx.save(tiles(), file)
+    put(file)
+    model = load_model(file)
+    assert model.preprocessing == Preprocessing(**BGR) and not model.assumed
+    np.testing.assert_allclose(
+        model.embed(faces(2)), expected(faces(2), Preprocessing(**BGR)), atol=1e-4
+    )
+    put(path)
+    for each in (file, path):
+        assert load_model(each, **BGR).preprocessing == Preprocessing(**BGR)
+        with pytest.raises(ModelError, match=f"made with {name} .*contradicts"):
+            load_model(each, **flags)
+        if each == file:  # a file that says nothing of its pixels
+            assert load_model(each, calibrated=False, **flags).calibration is None
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_flip_that_contradicts_is_refused(path: Path, flip: bool) -> None:
+    put(path, point(0.3, flip=flip))
+    model = load_model(path)
+    assert FaceRecognizer(model).flip is FaceRecognizer(model, flip=flip).flip is flip
+    vectors = FaceRecognizer(model).embed(faces(2))
+    np.testing.assert_array_equal(vectors, extract(model, faces(2), flip=flip).vectors)
+    with pytest.raises(ModelError, match="contradicts"):
+        FaceRecognizer(model, flip=not flip)
+
+
+def test_a_shift_is_taken_over_or_said_otherwise(path: Path) -> None:
+    pictures, plain = faces(2), load_model(path)
+    put(path, shift=(6, -4))
+    model, other = load_model(path), load_model(path, shift=(1, 0))
+    assert (model.shift, other.shift, other.cut) == ((6, -4), (1, 0), (0, 0))
+    np.testing.assert_array_equal(model.embed(pictures), plain.embed(shifted(pictures, (6, -4))))
+    np.testing.assert_array_equal(other.embed(pictures), plain.embed(shifted(pictures, (1, 0))))
+    assert load_model(path, shift=(0, 0)).shift == (0, 0)
+    for far in ((112, 0), (0, -112)):
+        with pytest.raises(ModelError, match="out of a picture"):
+            load_model(path, shift=far)
+
+
+def inside(model: EmbeddingModel, photo: np.ndarray) -> np.ndarray:
+    """Return the middle of what the network sees of the face in a photo."""
+    recognizer = FaceRecognizer(model, flip=False)
+    recognizer.detector = Marked()
+    crop, _ = recognizer.face(photo)
+    (box,) = [crop for crop, _ in recognizer.faces(photo, "photo")]
+    np.testing.assert_array_equal(crop, box)
+    return shifted(crop[None], model.shift)[0, 12:100, 12:100]
+
+
+def test_faces_of_photos_are_cut_out_where_crops_of_the_calibration_lie(path: Path) -> None:
+    """Crops that had to be moved lay beside the template, and so does what is cut out of photos."""
+    photo = marked_photo((1, 60.0, 50.0, 1.0))
+    plain = inside(load_model(path), photo)
+    put(path, shift=(6, -4))
+    crops = load_model(path)
+    assert crops.cut == (-6, 4)
+    np.testing.assert_allclose(inside(crops, photo), plain, atol=1)  # of 255, by rounding
+    # Faces that were found lay at the template, and were moved from there.
+    put(path, shift=(6, -4), align=ALIGNED)
+    assert load_model(path).cut == (0, 0)
+    assert not np.array_equal(inside(load_model(path), photo), plain)
+    points = Marked().faces(photo, "photo")[0][0]
+    moved = align_face(photo, points, (112, 112), "photo", (6, -4))
+    np.testing.assert_allclose(moved[12:100, 12:100], inside(load_model(path), photo), atol=1)
+
+
+def test_an_exported_file_brings_its_own(path: Path) -> None:
+    put(path, point(0.9))
+    worth = toy_calibration({}, flip=False).to_json()
+    note = {"preprocessing": "embedded", "alignment": "arcface_112x112", "thresholds": [point(0.3)]}
+    more = {"score_calibration": worth, "faces": refusing(np.ones(16)).to_json()}
+    for extra in ({}, more):
+        known, unused = find_calibration(path, lambda: "", note | extra)
+        assert known is not None and not unused and known.points()[0].value == 0.3
+        assert known.flip is False and (known.ratio is None) is (known.faces is None) is not extra
+    known, _ = find_calibration(path, lambda: sha256(path), {"thresholds": []})
+    assert known is not None and known.points()[0].value == 0.9
+    for damage in (
+        {"thresholds": 7},
+        {"thresholds": [{}]},
+        {"thresholds": [point(0.3, flip=None)]},
+        {"preprocessing": {}},
+        {"faces": 7},
+        {"score_calibration": 7},
+    ):
+        with pytest.raises(ModelError, match=r"model\.safetensors: "):
+            find_calibration(path, lambda: "", note | damage)

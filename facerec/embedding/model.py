@@ -377,6 +377,19 @@ def load_model(
         pixels = pixels if known is None else known.pixels(pixels)
         model = load_weights(path, pixels, **how)
     model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
+    _place(model, shift)
+    if hub is not None:
+        model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix
+    return model
+
+
+def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
+    """Set by how much a model's pictures are moved, as asked for or as in its calibration.
+
+    Raises:
+        ModelError: nothing would be left of a picture, or the calibration is none of this model.
+    """
+    known = model.calibration
     faces = None if known is None else known.faces
     if faces is not None and faces.centres.shape[1] != model.embedding_size:
         raise ModelError(

@@ -191,7 +191,7 @@ def quality_signals() -> Iterator[Row]:
     for path in models.split(","):
         model = load(path, shift=(8, 0), calibrated=False)
         of_faces = model.embed(faces)
-        centre = FaceScore.fit(model.model, of_faces, flip=model.flip).centre
+        centre = FaceScore.fit(model.model, of_faces, flip=model.flip).centres[0]
         for kind, pictures in _pictures(faces, Path(folder)).items():
             signals = []
             for vectors in (of_faces, model.embed(pictures)):

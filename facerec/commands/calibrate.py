@@ -155,7 +155,7 @@ def _embed(
         console: where is said what is embedded.
     """
     from facerec.embedding.extraction import draw_faces
-    from facerec.embedding.face_score import POWER_FACES
+    from facerec.embedding.face_score import SPOILT_FACES
     from facerec.embedding.file import read_embeddings
     from facerec.embedding.model import newest_run
     from facerec.verification import select_embeddings
@@ -191,7 +191,7 @@ def _embed(
             embeddings = embedder.embed(path, images, console, align, network=network)
         if network is not None and (stored is None or stored.note.get("align") is None):
             rows = np.flatnonzero(np.isfinite(embeddings.norms))
-            sample = draw_faces(network, images, rows, POWER_FACES, align)
+            sample = draw_faces(network, images, rows, SPOILT_FACES, align)
     none = np.empty(0, np.str_)
     return _Found(str(path), embeddings, none if names is None else names, network, sample)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from facerec.records.dataset import FaceDataset
 
 KINDS = {
+    "no_face": ("no face", "images that do not look like the faces that the model knows"),
     "wrong_label": ("wrong label", "images whose label is probably not that of the person"),
     "mixture": ("mixture", "images of a second person in a class, for a label of their own"),
     "merge": ("merge", "pairs of labels that are probably one person"),
@@ -86,15 +87,22 @@ def clean(
         raise DatasetError(f"{source}: does not say who is on the images; name their records")
     with progress_bar(console) as progress:
         cleaning = clean_set(
-            embedded.vectors, labels, titles, across=across, device=device, progress=progress
+            embedded.vectors,
+            labels,
+            titles,
+            face_scores=embedded.face_scores,
+            face_limit=embedded.face_limit,
+            across=across,
+            device=device,
+            progress=progress,
         )
     write_proposals(out, cleaning.proposals)
     verdict = f"{len(cleaning.rows):,} images of {cleaning.classes:,} labels"
     console.print(verdict, style="bold")
-    if left := len(embedded.vectors) - len(cleaning.rows):
+    counts = Counter(str(item.kind) for item in cleaning.proposals)
+    if left := len(embedded.vectors) - len(cleaning.rows) - counts["no_face"]:
         lost = words.counted(left, "image")
         console.print(f"{lost} without an embedding or a label: no part taken", style="yellow")
-    counts = Counter(str(item.kind) for item in cleaning.proposals)
     rows = [(name, f"{counts[kind]:,}", meaning) for kind, (name, meaning) in KINDS.items()]
     console.print(Table("", ("kind", "proposed", "what"), rows, words=("what",)).terminal())
     for headings, listed in proposal_tables(cleaning.proposals, 5).values():

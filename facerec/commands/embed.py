@@ -16,8 +16,10 @@ from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
+    misplaced_note,
     print_images,
     print_model,
+    print_notes,
     print_several,
     print_unlike,
 )
@@ -87,6 +89,8 @@ def embed(
         writer = EmbeddingsWriter(out, source.images.ids, note, calibration=model.calibration)
         print_model(model, given["flip"], given["align"], console)
         print_images(source.description["path"], source.images, console)
+        if ranks.is_main:
+            print_notes([misplaced_note(model, source.images, given["align"])], console)
 
         def begin() -> list[int]:
             claims.enter_context(exclusive(writer.folder, DatasetError))
@@ -154,7 +158,9 @@ def _ranks() -> contextlib.AbstractContextManager[Processes | _Alone]:
 
 
 def print_summary(written: Embeddings, path: Path, console: Console) -> None:
-    """Print counts and failures."""
+    """Print counts, failures, and what does not look like faces that lie as expected."""
+    from facerec.embedding.placement import alike_note
+
     count, failed = len(written.norms), len(written.failures)
     console.print(
         f"{count - failed:,} of {count:,} images embedded, {failed:,} failures to acquire"
@@ -162,6 +168,7 @@ def print_summary(written: Embeddings, path: Path, console: Console) -> None:
     failures = [f"not acquired: {why}" for why in written.failures.values()]
     print_first(failures, "the file lists all", console)
     print_unlike(written, console, "marked in the file")
+    print_notes([alike_note(written, written.subjects)], console)
     print_several(written, console)
     console.print(f"embeddings: {path}")
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 
 from facerec.backbones.preprocessing import PerChannel, numbers_words
 from facerec.commands.cli import Console, print_first
-from facerec.embedding.align import Aligner, Detector, alignment_words, parse_align
-from facerec.errors import DatasetError
+from facerec.embedding.align import (
+    INSIGHTFACE_PACK,
+    MISPLACED,
+    Aligner,
+    Detector,
+    alignment_words,
+    detector_at_hand,
+    displacement,
+    face_template,
+    parse_align,
+)
+from facerec.errors import DatasetError, FacerecError
 from facerec.limits import Count, Flags
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
@@ -25,6 +39,12 @@ if TYPE_CHECKING:
     from facerec.embedding.model import EmbeddingModel
     from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.galleries.space import Space
+
+CROPS = 32
+"""Crops of a set that a detector looks at, where one is at hand."""
+
+MOST_MISPLACED = 0.2
+"""Share of them that may show no face where the network expects it, before a line says so."""
 
 
 def _per_channel(text: str) -> PerChannel:
@@ -193,7 +213,7 @@ class Embedder(ModelFlags):
         Raises:
             FacerecError: another model, or an image that cannot be read.
         """
-        from facerec.embedding.extraction import embed_images
+        from facerec.embedding.extraction import constant, embed_images
         from facerec.embedding.photo_faces import EveryFace
         from facerec.galleries.space import Space
 
@@ -204,6 +224,7 @@ class Embedder(ModelFlags):
         if not told:
             print_model(network, flip, aligner, console)
         print_images(path, images, console)
+        print_notes([misplaced_note(network, images, aligner)], console)
         if space is not None:
             none = embed_images(network, images, flip=flip, align=aligner, indices=[])
             space.check(Space.of(none), str(path))
@@ -220,6 +241,7 @@ class Embedder(ModelFlags):
                 progress=progress,
             )
         print_several(found, console)
+        print_notes([constant(found) or ""], console)
         return found
 
     def known(self, embeddings: Embeddings, console: Console) -> Embeddings:
@@ -309,7 +331,7 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
     """Say which model it is, what it is fed, why, and what of that is assumed."""
     (height, width), (right, down), known = model.image_size, model.shift, model.calibration
     moved = f", moved by {right} {down}" if any(model.shift) else ""
-    faces = "not looked at whether pictures are faces (facerec calibrate finds the limits)"
+    faces = "not looked at which pictures are none (facerec calibrate finds the limits)"
     if known is not None and known.faces is not None:
         faces = f"known by a face score of {known.faces.limit:.1f} or more ({known.source})"
     views = "image and mirror image summed" if flip else "image alone, no flip"
@@ -330,6 +352,44 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
             soft_wrap=True,
         )
     print_notes(model.notes, console)
+
+
+def misplaced_note(model: EmbeddingModel, images: ImageSource, align: Aligner | None) -> str:
+    """Return a sentence if many crops show no face where the network expects it; else an empty one.
+
+    Only where crops are taken as they come and a detector is on this machine: nothing is
+    downloaded, and a detector that cannot be used is none.
+
+    Args:
+        model: what embeds.
+        images: of the set.
+        align: what finds faces in them; None where they are crops.
+    """
+    from facerec.embedding.extraction import draw_faces
+
+    here = Path("~/.insightface/models", INSIGHTFACE_PACK).expanduser().is_dir()
+    if align is not None or (os.environ.get("FACEREC_DETECTOR") == "insightface" and not here):
+        return ""
+    beside = None if model.path is None else model.path.parent
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # of what insightface prints
+            detector = detector_at_hand(None, beside)
+        face_template(model.image_size)
+    except FacerecError:
+        return ""
+    if detector is None:
+        return ""
+    crops, (right, down) = draw_faces(model, images, np.arange(len(images)), CROPS), model.shift
+    far = [displacement(detector, crop, (-right, -down)) for crop in crops]
+    beside_it = sum(each is not None and each > MISPLACED for each in far)
+    wrong = beside_it + far.count(None)
+    if wrong <= MOST_MISPLACED * len(far):
+        return ""
+    return (
+        f"a detector looked at {len(far)} crops: {beside_it} have the face more than {MISPLACED:g} "
+        f"pixels beside the place where the network expects it, and {far.count(None)} show none; "
+        "align the photos (--align), or move the crops (--shift)"
+    )
 
 
 def print_unlike(embeddings: Embeddings, console: Console, what: str) -> None:

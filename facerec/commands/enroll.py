@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from facerec.commands.cli import Console, print_first, run_command
-from facerec.commands.embedder import LENIENT, Embedder
+from facerec.commands.embedder import LENIENT, Embedder, print_notes
 from facerec.commands.sources import read_members
 from facerec.embedding.align import Detector
 from facerec.errors import DatasetError, FacerecError, MetricError
@@ -68,6 +68,7 @@ def enroll(
             by default the largest one, and a photo with another of similar size is not enrolled.
         embedder: how images become embeddings.
     """
+    from facerec.embedding.placement import alike_note
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.space import Space
 
@@ -101,6 +102,7 @@ def enroll(
                 assert embeddings.ids is not None
                 who = read_members(subjects, embeddings.ids)[0]
                 embeddings = replace(embeddings, subjects=who)
+            print_notes([alike_note(embeddings, embeddings.subjects)], console)
             opened = opened or Gallery(Space.of(embeddings))
             opened.score_calibration = embedder.worth or opened.score_calibration
             enrolled = opened.enroll(embeddings, str(images), expires)

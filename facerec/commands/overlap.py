@@ -72,6 +72,7 @@ def overlap(
         if is_embeddings(path):
             embeddings = read_embeddings(path)
             print_embeddings(path, embeddings, console)
+            embeddings = embedder.known(embeddings, console)
             known = embeddings.note.get("source")
             source = dict(known) if isinstance(known, Mapping) else {}
             kind, at = str(source.get("kind")), Path(str(source.get("path", "")))
@@ -80,6 +81,7 @@ def overlap(
             return embeddings, images, {"path": str(path), **source}
         opened = open_set(kind_of(path), path, on_error=embedder.on_error)
         embeddings = embedder.embed(path, opened.images, console, opened.aligner)
+        embeddings = embedder.known(embeddings, console)
         about = {"path": str(path), **opened.description}
         return replace(embeddings, subjects=opened.subjects()), opened.images, about
 

@@ -67,7 +67,7 @@ def same(
     notes = [*answer.notes]
     if recognizer.face_limits is None:
         notes.append(
-            "not looked at whether the pictures are faces; facerec calibrate finds the limits"
+            "not looked at whether these pictures are faces; facerec calibrate finds the limits"
         )
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")

@@ -16,6 +16,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
+    misplaced_note,
     print_embeddings,
     print_model,
     print_notes,
@@ -181,6 +182,7 @@ def _looked_at(
     scores = score_pairs(found.vectors, bench.pairs.first[others], bench.pairs.second[others])
     said = [constant(found) or "", alike_words(float(np.nanmean(scores)) if scores.size else 0.0)]
     if not isinstance(source, Embeddings):
+        said.append(misplaced_note(source, bench.images, embedder.aligner))
         rows = np.flatnonzero(np.isfinite(found.norms))
         faces = draw_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
         said.append(better_placement(source, faces))

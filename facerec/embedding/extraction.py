@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
-from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.embedding.photo_faces import EveryFace, PhotoFace
 from facerec.errors import ImageError, RecordError
 from facerec.large_arrays import empty
@@ -257,8 +257,10 @@ def constant(embeddings: Embeddings) -> str | None:
     """Return a sentence if the embeddings of all images point the same way; None if they do not.
 
     Of rows that are finite and not zero, two or more, all cosines with the first are 1 to within
-    1e-6. Pictures that are the same do that, too; the caller knows whether they are.
+    1e-6. Pictures that are the same do that, too, and are not meant.
     """
+    if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
+        return None
     first: _Vectors | None = None
     count = 0
     for start in range(0, len(embeddings.vectors), _BLOCK):
@@ -306,6 +308,8 @@ def describe_embedding(
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
     """Begin to embed images and, with ``flip``, their mirror images; norms are means over both."""
+    # First, as the mirror image of a face at the left lies at the right.
+    batch = shifted(batch, model.shift)
     views = [model.embed_later(batch)]
     if flip:
         views.append(model.embed_later(batch[:, :, ::-1]))

@@ -1,10 +1,12 @@
 """Is a picture a face that this network knows? A score from pictures that certainly are none.
 
 A network of faces gives all pictures without a face nearly one direction, whatever is on them. The
-centre of that direction needs no data: a few hundred generated pictures have it. How far an
-embedding lies from it tells faces, placed as the network expects, from all else. A short embedding,
-the other sign of a poor picture, counts for less: women's norms are lower than men's in networks in
-use, and a limit on the norm alone refuses three times as many of them.
+centre of that direction needs no data: a few hundred generated pictures have it. Ruined faces have
+directions of their own, one for blurred ones, one for turned ones and so on, which some faces of a
+calibration show when they are spoilt. How far an embedding lies from the nearest of these centres
+tells faces, placed as the network expects, from all else. A short embedding, the other sign of a
+poor picture, counts for less: women's norms are lower than men's in networks in use, and a limit on
+the norm alone refuses three times as many of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.embedding.extraction import extract
-from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.libraries import cv2
 from facerec.progress import Progress
 from facerec.statistics.intervals import wilson
@@ -34,8 +36,11 @@ share of refused women of LFW moves away from that of men."""
 EACH = 60
 """Generated pictures of a kind."""
 
-POWER_FACES = 64
-"""Faces of a calibration that are spoilt to measure what the score refuses."""
+SPOILT_FACES = 128
+"""Faces of a calibration that are spoilt: one half gives centres, the other measures the score."""
+
+MOST_CENTRES = 100
+"""Of a file."""
 
 WEAK = 50
 """Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
@@ -43,12 +48,13 @@ WEAK = 50
 
 @dataclass(frozen=True, eq=False)
 class FaceScore:
-    """How far embeddings are from pictures without a face, in standard deviations of faces."""
+    """How far embeddings are from pictures that are no faces, in standard deviations of faces."""
 
-    centre: NDArray[np.float32]
-    """Mean direction of pictures without a face, ``(D,)``, of length 1."""
-    cosine: tuple[float, float]
-    """Median and standard deviation of the faces' cosines to it, as that of a normal law."""
+    centres: NDArray[np.float32]
+    """Mean directions of pictures without a face, and of each kind of spoilt faces, ``(K, D)``, of
+    length 1."""
+    cosines: NDArray[np.float64]
+    """Median and standard deviation of faces' cosines to each, as of a normal law, ``(K, 2)``."""
     length: tuple[float, float]
     """The same of the lengths of their embeddings."""
     weight: float
@@ -62,11 +68,12 @@ class FaceScore:
 
     def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the face scores of raw embeddings ``(N, D)``, float32 ``(N,)``; NaN for NaN."""
-        (cosine, cosine_sd), (length, length_sd) = self.cosine, self.length
+        length, spread = self.length
         with np.errstate(all="ignore"):
             lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-            away = (cosine - vectors @ self.centre / lengths) / cosine_sd
-            return np.asarray(away + self.weight * (lengths - length) / length_sd, np.float32)
+            cosines = vectors @ self.centres.T / lengths[:, None]
+            away = ((self.cosines[:, 0] - cosines) / self.cosines[:, 1]).min(axis=1)
+            return np.asarray(away + self.weight * (lengths - length) / spread, np.float32)
 
     def below(self, score: float) -> str:
         """Say that a score is below the limit."""
@@ -95,7 +102,8 @@ class FaceScore:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        return {**vars(self), "centre": [float(f"{x:.6g}") for x in self.centre.tolist()]}
+        rounded = [[float(f"{x:.6g}") for x in centre] for centre in self.centres.tolist()]
+        return {**vars(self), "centres": rounded, "cosines": self.cosines.tolist()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> FaceScore:
@@ -104,23 +112,23 @@ class FaceScore:
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
         """
-        centre = np.array(found["centre"], np.float32)
-        cosine, length = (
-            (float(found[name][0]), float(found[name][1])) for name in ("cosine", "length")
-        )
-        weight, limit = float(found["weight"]), float(found["limit"])
+        centres = np.array(found["centres"], np.float32)
+        cosines = np.array(found["cosines"], np.float64)
+        length = float(found["length"][0]), float(found["length"][1])
+        weight, limit, faces = float(found["weight"]), float(found["limit"]), int(found["faces"])
         power = {str(kind): (int(seen), int(of)) for kind, (seen, of) in found["power"].items()}
-        faces = int(found["faces"])
         if (
-            centre.ndim != 1
-            or not 0.99 < float(np.linalg.norm(centre)) < 1.01
-            or min(cosine[1], length[1]) <= 0
-            or not np.isfinite([*cosine, *length, weight, limit]).all()
+            centres.ndim != 2
+            or not 0 < len(centres) <= MOST_CENTRES
+            or cosines.shape != (len(centres), 2)
+            or not (np.abs(np.linalg.norm(centres, axis=1) - 1) < 0.01).all()
+            or not np.isfinite([*cosines.ravel(), *length, weight, limit]).all()
+            or min(*cosines[:, 1], length[1]) <= 0
             or faces < 1
             or not all(0 <= seen <= of for seen, of in power.values())
         ):
             raise ValueError("its face score is none")
-        return cls(centre, cosine, length, weight, limit, faces, power)
+        return cls(centres, cosines, length, weight, limit, faces, power)
 
     @classmethod
     def fit(
@@ -138,36 +146,38 @@ class FaceScore:
             model: what embeds.
             vectors: embeddings of faces, ``(N, D)``, all of them finite.
             flip: whether mirror images are added.
-            faces: some of these faces, uint8 RGB ``(n, H, W, 3)`` as the model takes them; without
-                them nobody knows what the score does with poor ones.
+            faces: some of these faces, uint8 RGB ``(n, H, W, 3)`` as they come; without them there
+                is one centre, and nobody knows what the score does with poor faces.
             progress: see `facerec.progress.Progress`.
         """
-        done, kinds = 0, 6 + (0 if faces is None else len(_SPOILT))
+        placed = model.with_preprocessing(model.preprocessing)
+        size, generator = model.image_size, np.random.default_rng(0)
+        pictures = without_face(size, generator)
+        faces = np.empty((0, *size, 3), np.uint8) if faces is None else faces
+        halves = np.array_split(shifted(faces, model.shift), 2)
+        spoilt = _SPOILT if len(halves[1]) else {}
+        done, kinds = 0, len(pictures) + 1 + 2 * len(spoilt) - len(_NEAR)
 
         def embedded(pictures: Image) -> NDArray[np.float32]:
             nonlocal done
             done += 1
             if progress is not None:
                 progress("looking at pictures without a face", done, kinds)
-            return extract(model, pictures, flip=flip).vectors
+            return extract(placed, pictures, flip=flip).vectors
 
-        size, generator = model.image_size, np.random.default_rng(0)
-        means = []
-        for pictures in without_face(size, generator).values():
-            known = embedded(pictures)
-            lengths = np.linalg.norm(known, axis=1, keepdims=True)
-            means.append((known / np.maximum(lengths, 1e-12)).mean(axis=0))
-        centre = np.mean(means, axis=0)
-        centre = (centre / max(float(np.linalg.norm(centre)), 1e-12)).astype(np.float32)
+        def ruined(kind: str, half: int) -> NDArray[np.float32]:
+            return embedded(np.stack([spoilt[kind](face, generator) for face in halves[half]]))
+
+        known = [[_direction(embedded(each)) for each in pictures.values()]]
+        known += [[_direction(ruined(kind, 0))] for kind in spoilt if kind not in _NEAR]
+        centres = np.array([_unit(np.mean(each, axis=0)) for each in known], np.float32)
         lengths = np.linalg.norm(vectors, axis=1)
-        cosine, length = _spread(vectors @ centre / lengths), _spread(lengths)
+        cosines = np.array([_spread(vectors @ centre / lengths) for centre in centres])
         trials = {"pictures without a face": embedded(_things(size, generator))}
-        if faces is not None:
-            for kind, spoil in _SPOILT.items():
-                trials[kind] = embedded(np.stack([spoil(face, generator) for face in faces]))
+        trials |= {kind: ruined(kind, 1) for kind in spoilt}
         tried = []
         for weight in (LENGTH_WEIGHT, 0.0):
-            score = cls(centre, cosine, length, weight, 0.0, len(vectors), {})
+            score = cls(centres, cosines, _spread(lengths), weight, 0.0, len(vectors), {})
             limit = float(np.quantile(score(vectors), FALSE_REFUSALS, method="lower"))
             power = {
                 kind: (int((score(trial) < limit).sum()), len(trial))
@@ -176,6 +186,16 @@ class FaceScore:
             tried.append(replace(score, limit=limit, power=power))
         # In some networks pictures without a face have longer embeddings than faces.
         return max(tried, key=lambda each: sum(seen / of for seen, of in each.power.values()))
+
+
+def _unit(vector: NDArray[np.floating]) -> NDArray[np.floating]:
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+
+
+def _direction(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the mean of unit vectors."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray((vectors / np.maximum(lengths, 1e-12)).mean(axis=0))
 
 
 def _spread(values: NDArray[np.floating]) -> tuple[float, float]:
@@ -301,3 +321,6 @@ _SPOILT: dict[str, Callable[[Image, np.random.Generator], Image]] = {
     "faces turned by 30°": _turned,
 }
 """Ways of spoiling the faces of a calibration."""
+
+_NEAR = ("faces of 14 pixels",)
+"""Those that need no centre, as they lie where blurred ones do."""

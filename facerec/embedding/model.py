@@ -57,7 +57,8 @@ class EmbeddingModel(ABC):
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
         calibration: all that decides beside the weights; None where nothing is known.
-        shift: pixels by which every picture is moved right and down before the network sees it.
+        shift: pixels by which pictures are moved right and down before they are embedded, and
+            before they are mirrored (`facerec.embedding.extraction`).
         cut: pixels right of and below ArcFace's template where a face that is cut out of a photo
             must lie for that.
         notes: what a user must know of how it computes, in sentences.
@@ -116,7 +117,6 @@ class EmbeddingModel(ABC):
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
                 f"found {images.dtype} of shape {images.shape}"
             )
-        images = shifted(images, self.shift)
         vectors = np.empty((len(images), self.embedding_size), np.float32)
         waiting: deque[tuple[slice, Finish]] = deque()
 
@@ -377,12 +377,6 @@ def load_model(
         pixels = pixels if known is None else known.pixels(pixels)
         model = load_weights(path, pixels, **how)
     model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
-    limits = None if known is None else known.faces
-    if known is not None and limits is not None and limits.centre.size != model.embedding_size:
-        raise ModelError(
-            f"{known.where}: its face score is of {limits.centre.size} dimensions, and embeddings "
-            f"have {model.embedding_size}; run facerec calibrate"
-        )
     _place(model, shift)
     if hub is not None:
         model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix
@@ -393,9 +387,15 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
     """Set by how much a model's pictures are moved, as asked for or as in its calibration.
 
     Raises:
-        ModelError: nothing would be left of a picture.
+        ModelError: nothing would be left of a picture, or the calibration is none of this model.
     """
     known = model.calibration
+    faces = None if known is None else known.faces
+    if faces is not None and faces.centres.shape[1] != model.embedding_size:
+        raise ModelError(
+            f"{model.path}: the face score of its calibration has {faces.centres.shape[1]} "
+            f"dimensions, and the model {model.embedding_size}; run facerec calibrate"
+        )
     if shift is None and known is not None:
         shift = known.shift
         if known.align is None:

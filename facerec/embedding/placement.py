@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.model import EmbeddingModel, shifted
 
 Shift = tuple[int, int]
 """Pixels to the right, and down."""
@@ -33,6 +33,14 @@ SAMPLE = 48
 ALIKE = 0.15
 """Mean cosine of different people from which on a set is named: well-placed crops of LFW, CFP and
 CelebA have 0.00 to 0.06 in the networks that were at hand, boxes of a detector 0.2 to 0.5."""
+
+
+PEOPLE = 10
+"""People from which on that is looked at: of ten people of LFW the mean errs by 0.02 (standard
+deviation, MobileFaceNet), of five by 0.04, where 0.09 part it from the limit."""
+
+MOST_ALIKE = 20_000
+"""Images, evenly from a set, from which that mean is taken."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,8 @@ def try_placements(
 
     def norm(shift: Shift) -> float:
         if shift not in found:
-            moved = model.with_preprocessing(model.preprocessing, shift)
-            found[shift] = float(np.linalg.norm(moved.embed(faces), axis=1).mean())
+            vectors = model.embed(shifted(faces, shift))
+            found[shift] = float(np.linalg.norm(vectors, axis=1).mean())
             if progress is not None:
                 progress(len(found), 2 * len(steps))
         return found[shift]
@@ -128,10 +136,14 @@ def alike_note(embeddings: Embeddings, subjects: NDArray[np.str_] | None) -> str
 
     Args:
         embeddings: of a set of faces.
-        subjects: who is on them, ``(N,)``; None where that is unknown.
+        subjects: who is on them, ``(N,)``; None where that is unknown. Fewer than `PEOPLE` people
+            tell nothing.
     """
-    mean = math.nan if subjects is None else stranger_cosine(embeddings.vectors, subjects)
-    return alike_words(mean)
+    if subjects is None:
+        return ""
+    some = slice(None, None, -(-len(subjects) // MOST_ALIKE) or 1)
+    few = len(set(subjects[some].tolist()) - {""}) < PEOPLE
+    return "" if few else alike_words(stranger_cosine(embeddings.vectors[some], subjects[some]))
 
 
 def alike_words(mean: float) -> str:

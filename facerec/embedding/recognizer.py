@@ -406,7 +406,8 @@ class FaceRecognizer:
         given = image.shape[:2] == self.model.image_size and not self.unchecked
         if not given or self.detector is None:
             return ""
-        far = displacement(self.detector, image, self.model.cut)
+        right, down = self.model.shift
+        far = displacement(self.detector, image, (-right, -down))
         if far is None or far <= MISPLACED:
             return ""
         return (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import facerec
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.placement import alike_note
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.association import associate
@@ -22,7 +23,7 @@ from facerec.fairness.attributes import INFERRED, Attributes, Joined, join
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.findings import caveats, findings_of, headline
-from facerec.fairness.groupings import POOLED, UNKNOWN, Grouping
+from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
@@ -37,6 +38,7 @@ from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
+from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of, score_pairs, select_embeddings
@@ -121,6 +123,7 @@ def audit_embeddings(
     for number, (grouping, sample, errors) in enumerate(zip(shown, samples, counted, strict=True)):
         failed = ~joined.acquired
         rows += size_rows(grouping, joined.subjects, failed, images=True)
+        rows += _refused_rows(grouping, embeddings, joined)
         rows += _norm_rows(sample, settings)
         rows += rate_rows(
             grouping.name, errors, settings.replicates, settings.seed, first=not number
@@ -144,6 +147,7 @@ def audit_embeddings(
         notes += [FIXED_HERE] if thresholds is not None else []
     if embeddings.flip is None:
         notes.append("The embeddings do not say whether mirror images took part.")
+    notes += _looked_at(embeddings, joined)
     facts = {
         "inputs": list(inputs),
         "label_sources": list(attributes.label_sources),
@@ -269,6 +273,41 @@ def size_rows(
             yield names.row(grouping.name, names.IMAGES, Estimate(total), name)
         rate = lost / total if total else None
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
+
+
+def _refused_rows(
+    grouping: Grouping, embeddings: Embeddings, joined: Joined
+) -> Iterator[names.Row]:
+    """Yield the share of images of each group whose face score is below the limit, and of all."""
+    if embeddings.face_limit is None:
+        return
+    members = [(name, grouping.codes == code) for code, name in enumerate(grouping.names)]
+    for name, inside in (*members, (ALL_GROUPS, grouping.codes >= 0)):
+        used = inside & joined.acquired
+        if not used.any():
+            continue
+        who = joined.subjects[used]
+        share = ClusteredShare.from_pairs(embeddings.unlike[used], who, who)
+        share = share if joined.family is None else share.by_family(joined.family)
+        yield names.row(grouping.name, names.REFUSED, names.rate(share), name)
+
+
+def _looked_at(embeddings: Embeddings, joined: Joined) -> Iterator[str]:
+    """Say how many images look like no face, and whether different people are too much alike."""
+    if embeddings.face_limit is None:
+        yield (
+            "Not looked at whether the images are faces: the embeddings have no face scores, which "
+            "facerec embed writes with a calibrated model."
+        )
+    else:
+        refused = np.count_nonzero(embeddings.unlike & joined.acquired)
+        yield (
+            f"{refused:,} of {np.count_nonzero(joined.acquired):,} images are below the limit of "
+            f"the face score, {embeddings.face_limit:.1f}; all other figures count them."
+        )
+    subjects = np.where(joined.subjects == UNKNOWN, "", joined.subjects.astype(np.str_))
+    if alike := alike_note(embeddings, subjects):
+        yield f"{alike[0].upper()}{alike[1:]}."
 
 
 def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:

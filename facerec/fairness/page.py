@@ -224,6 +224,8 @@ def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the targets that head the tables."""
     heads = _heads(audit)
     columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR")]
+    if len(names.select(audit.rows, names.REFUSED)):
+        columns.append((names.REFUSED, names.REFUSED, ""))
     values = [names.value_of(audit.rows, names.THRESHOLD, target=at) for at in heads]
     told = [f"{words.threshold(t)} (FMR {at})" for t, at in zip(values, heads, strict=True)]
     caption = f"Error rates at one threshold for all: {' and '.join(told)}"

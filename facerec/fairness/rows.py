@@ -28,6 +28,7 @@ TENTH, DISCARD = "FNMR in norm tenth {}", "FNMR without the lowest {} of norms"
 AREA = "area under error versus discard to 20 %"
 # What groups consist of.
 SUBJECTS, IMAGES, FAILED = "subjects", "images", "not acquired"
+REFUSED = "refused by the face score"
 # Figures of error rates.
 THRESHOLD, BETWEEN_GROUPS = "threshold", "FMR between groups"
 FPIR_THRESHOLD, RANK_1 = "FPIR threshold", "rank-1 miss rate"

@@ -17,8 +17,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.special import log_ndtr, ndtri
 
 from facerec.devices import choose_device
+from facerec.embedding.face_score import FALSE_REFUSALS
 from facerec.errors import MetricError
 from facerec.galleries.duplicates import duplicates
 from facerec.galleries.impostor_tail import accept
@@ -60,6 +62,8 @@ def clean_set(
     labels: ArrayLike,
     ids: ArrayLike,
     *,
+    face_scores: ArrayLike | None = None,
+    face_limit: float | None = None,
     across: bool = True,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
@@ -67,12 +71,16 @@ def clean_set(
     """Look for faults in the labels of a set.
 
     Mixtures are split and subjects with two labels joined, for the sake of what is found next; then
-    wrong labels are looked for. Images without an embedding or without a label take no part.
+    wrong labels are looked for. Images without an embedding or without a label take no part, nor
+    do those that look like no face: they are proposed as such, and accepted as far as sound faces
+    would hardly have so low a score.
 
     Args:
         vectors: raw embeddings, ``(N, D)``; rows that are not finite, or 0, take no part.
         labels: the name of each image's class, text ``(N,)``; empty where there is none.
         ids: image ids, text ``(N,)``.
+        face_scores: of the images, ``(N,)``, see `facerec.embedding.face_score.FaceScore`.
+        face_limit: score below which an image is none of a face; without it all are taken for one.
         across: look for duplicates among all pairs, not only those of one label.
         device: where to compute.
         progress: see `facerec.progress.Progress`.
@@ -83,6 +91,11 @@ def clean_set(
     raw, names, images = np.asarray(vectors), np.asarray(labels), np.asarray(ids)
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
+    none: list[Proposal] = []
+    if face_scores is not None and face_limit is not None:
+        scores = np.asarray(face_scores)[rows]
+        none = list(_without_face(images[rows], names[rows], scores, face_limit))
+        rows = rows[~(scores < face_limit)]
     if len(rows) < 4:
         raise MetricError(
             f"{len(rows)} of {len(raw)} images have an embedding and a label, and to compare takes "
@@ -139,7 +152,22 @@ def clean_set(
             going, staying = str(images[gone]), str(images[kept])
             yield Proposal("duplicate", going, titles[label[gone]], "", staying, score)
 
-    return Cleaning(count, rows, probability, tuple(rows_of_proposals()))
+    return Cleaning(count, rows, probability, (*none, *rows_of_proposals()))
+
+
+def _without_face(
+    images: NDArray[np.str_], labels: NDArray[np.str_], scores: Floats, limit: float
+) -> Iterator[Proposal]:
+    """Yield images with a face score below the limit, the lowest first.
+
+    Some faces lie below it, too. Accepted is the longest list of which at most `FALSE_SHARE` are
+    faces, if the scores of faces are those of a normal law about 0 with `FALSE_REFUSALS` below the
+    limit.
+    """
+    sure = accept(log_ndtr(ndtri(FALSE_REFUSALS) * scores / min(limit, -1.0)), FALSE_SHARE)
+    for row in np.argsort(scores, kind="stable")[: np.count_nonzero(scores < limit)]:
+        image, label, score = str(images[row]), str(labels[row]), limit - float(scores[row])
+        yield Proposal("no_face", image, label, "", "", score, bool(sure[row]))
 
 
 def _fresh_names(words: NDArray[np.str_], mixed: Ints) -> Iterator[str]:

@@ -18,7 +18,7 @@ from facerec.files import atomic_path
 from facerec.names import is_missing
 from facerec.tables import TextTable
 
-Kind = Literal["wrong_label", "mixture", "merge", "duplicate"]
+Kind = Literal["no_face", "wrong_label", "mixture", "merge", "duplicate"]
 
 COLUMNS = ("kind", "image_id", "label", "proposed_label", "other_id", "score", "accept")
 
@@ -33,13 +33,15 @@ class Proposal:
     """One change that somebody may accept.
 
     Attributes:
-        kind: what is wrong: the label of an image; a label with two subjects, of whom the second is
-            to get a label of their own; one subject under two labels; an image that is there twice.
+        kind: what is wrong: no face that the model knows; the label of an image; a label with two
+            subjects, of whom the second is to get a label of their own; one subject under two
+            labels; an image that is there twice.
         image_id: the image; empty for all images of the label.
         label: the present one.
         proposed_label: the one to get; empty if the image is to go.
         other_id: for duplicates the image that stays, else empty.
-        score: how sure the proposal is; a probability, and for duplicates a cosine.
+        score: how sure the proposal is; a probability, for duplicates a cosine, and without a face
+            by how much its face score is below the limit.
         accept: whether it is to be applied.
     """
 

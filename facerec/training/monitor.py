@@ -216,6 +216,12 @@ class Monitor:
         # Validation is no training time.
         self._logged_at, self._logged_step = time.perf_counter(), step
 
+    def note(self, *sentences: str) -> None:
+        """Print what a user should know."""
+        if self.console is not None:
+            for text in sentences:
+                self.console.print(f"note: {text}", style="yellow", highlight=False, soft_wrap=True)
+
     def _write(self, kind: str, step: int, **values: Any) -> None:
         if self.path is not None:
             # JSON knows neither NaN nor infinities.

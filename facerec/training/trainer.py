@@ -147,6 +147,8 @@ class Trainer:
                     self.validate()
             if self.learner.step == self.learner.total_steps:
                 self.validate()
+                if self.validator is not None and self.processes.is_main:
+                    self.monitor.note(*self.validator.misplaced(self.final_backbone))
                 if self._writer is not None:
                     self._writer.wait()
                 if self.learner.average is not None:

@@ -103,14 +103,14 @@ class Trials:
         """Return one line for each way, the best first."""
         lines = []
         for way, rows in self.figures.groupby("way", sort=False):
-            found = rows.set_index("figure")
-            behind = found.loc["d′ behind the best"]
+            found = rows.set_index("figure").to_dict("index")
+            accuracy, separation, behind = found.values()
             limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
             lines.append(
                 (
                     re.sub(r"--\w+ ", "", str(way)),
-                    words.percent(found["value"]["accuracy"]),
-                    words.number(found["value"]["d′"], ".3f"),
+                    words.percent(accuracy["value"]),
+                    words.number(separation["value"], ".3f"),
                     f"{words.number(behind['value'])} {words.limits(limits)}",
                 )
             )

@@ -13,15 +13,19 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import faces, png_header
 from PIL import Image
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.embed import main
-from facerec.embedding import extract, load_model, save_model
+from facerec.commands import embedder
+from facerec.commands.cli import Console
+from facerec.commands.embed import main, print_summary
+from facerec.embedding import Embeddings, extract, load_model, save_model
 from facerec.embedding.align import align_face, face_template
 from facerec.embedding.file import read_embeddings
+from facerec.embedding.placement import stranger_cosine
 from facerec.files import sha256
 from facerec.records import decode_image, make_records
 from facerec.records.packs import write_pack
@@ -87,6 +91,50 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+
+
+@pytest.mark.parametrize(
+    ("marked", "aside", "shift", "said"),
+    [(42, 0, "0 0", False), (42, -16, "0 0", True), (42, -16, "16 0", False), (30, 0, "0 0", True)],
+)
+def test_crops_that_lie_elsewhere_are_named_where_a_detector_is_at_hand(
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    marked: int,
+    aside: int,
+    shift: str,
+    said: bool,
+) -> None:
+    """The rest of the crops shows no face."""
+    shutil.rmtree("images")
+    Path("images").mkdir()
+    for i in range(42):
+        photo = marked_photo(*[(1, aside, 0, 1.0)][: i < marked], height=112, width=112)
+        cv2.imwrite(f"images/{i}.png", photo[:, :, ::-1])
+    monkeypatch.setattr(embedder, "detector_at_hand", lambda given, beside: Marked())
+    embed("--images", "images", "--out", "e.npz", "--shift", *shift.split())
+    assert ("a detector looked at 32 crops" in capsys.readouterr().out) is said
+
+
+def test_people_who_are_too_much_alike_are_named(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the mean cosine of all pairs of different people, if there are enough people."""
+    generator = np.random.default_rng(0)
+    for people, away, said in ((40, 0.5, True), (40, 0, False), (6, 0.5, False)):
+        vectors = generator.normal(size=(2 * people, 32)) + away
+        who = np.arange(2 * people) // 2
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        expected = (unit @ unit.T)[who[:, None] != who].mean()
+        names = np.array([f"p{number}" for number in who])
+        assert stranger_cosine(vectors, names) == pytest.approx(expected)
+        print_summary(
+            Embeddings(vectors.astype(np.float32), np.ones(len(who)), True, names, names),
+            Path("e.npz"),
+            Console(),
+        )
+        assert ("different people have a mean" in capsys.readouterr().out) is said
 
 
 # --- sources ---------------------------------------------------------------------------------

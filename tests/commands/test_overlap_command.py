@@ -11,7 +11,7 @@ from helpers.toy_files import picture, read_table, write_files
 from facerec.commands.cli import Console
 from facerec.commands.known_overlaps import training_overlaps, without_known
 from facerec.commands.overlap import main
-from facerec.embedding.file import write_embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import DatasetError
 from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, open_dataset
@@ -42,6 +42,21 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     assert "b7" in page and "<img" not in page
     assert "8 of 30" in page and "expected" in page
     assert (written / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_pictures_without_a_face_are_in_no_set(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """People of both sets whose images look like no face are nobody, unless all is taken."""
+    known = read_embeddings(written / "a.npz")
+    scores = np.where(np.isin(known.subjects, ["0", "1"]), -4, 1).astype(np.float32)
+    note = {**known.note, "face_limit": -2.5}
+    write_embeddings(written / "c.npz", replace(known, face_scores=scores, note=note))
+    files = [str(written / name) for name in ("c.npz", "b.npz")]
+    for flags, found, held in (([], "6 of 28", "8 not acquired"), (["--unchecked"], "8 of 30", "")):
+        main([*files, "--share", "0.0005", *flags])
+        text = capsys.readouterr().out
+        assert f"{found} subjects" in text and held in text and "8 of 120 images do not" in text
 
 
 def test_embeddings_of_others_and_galleries(

@@ -300,3 +300,29 @@ def test_scores_give_what_their_embeddings_give(tmp_path: Path, columns: str) ->
         assert len(one) == len(other)
         for column in ("group", "target", "numerator", "denominator"):
             assert one[column].tolist() == other[column].tolist()
+
+
+def test_images_that_the_face_score_refuses_are_counted_by_group(tmp_path: Path) -> None:
+    """Every tenth image of one sex and every second of the other are refused; all else stays."""
+    embeddings, path = people(tmp_path)
+    labels = read_attributes(path, ["sex"])
+    plain = audit_embeddings(embeddings, labels, settings=FAST)
+    row = np.arange(len(embeddings.norms))
+    refused = np.where(row // 4 % 2, row % 2 == 0, row % 10 == 0)
+    scores = np.where(refused, -3, 1).astype(np.float32)
+    looked = replace(embeddings, face_scores=scores, note={"face_limit": -2.5})
+    found = audit_embeddings(looked, labels, settings=FAST)
+    for code, sex in enumerate("fm"):
+        inside = (row // 4 % 2 == code) & np.isfinite(embeddings.norms)
+        one = names.select(found.rows, names.REFUSED, group=sex).iloc[0]
+        assert (one.numerator, one.denominator) == (refused[inside].sum(), inside.sum())
+        assert 0 < one.low < one.value == refused[inside].mean() < one.high < 1
+    rest = found.rows[found.rows["figure"] != names.REFUSED].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rest, plain.rows)
+    count = f"{int(refused[np.isfinite(embeddings.norms)].sum())} of {row.size - 1} images"
+    assert any(count in warning for warning in found.warnings)
+    assert any("not looked at" in warning.lower() for warning in plain.warnings)
+    page = Page(page_files(found, "facerec audit")["audit.html"].decode())
+    assert names.REFUSED in page.rows("Error rates")[0]
+    card = write_audit(tmp_path / "out", found, "").with_name("model_card_section.md")
+    assert names.REFUSED in card.read_text()

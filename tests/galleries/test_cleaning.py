@@ -167,3 +167,22 @@ def test_duplicates_are_found_and_different_photos_are_not():
     assert (400, 50) in duplicate_pairs(across)  # the one whose label is wrong goes
     alone = duplicate_pairs(within)
     assert (101, 100) in alone and (400, 50) not in alone
+
+
+def test_pictures_without_a_face_are_no_person():
+    """They would be one person of their own; few sound faces score low, and these stay."""
+    vectors, who = faces()
+    generator = np.random.default_rng(3)
+    cars = np.arange(0, 120, 4)  # of people 0 to 11, all of one direction
+    vectors[cars] = 5 * generator.standard_normal(vectors.shape[1]) + 0.3 * vectors[cars]
+    scores = generator.standard_normal(len(who))
+    scores[cars], scores[[201, 202]] = -7 - generator.random(30), -2.6
+    result = clean_set(vectors, names(who), ids(who), face_scores=scores, face_limit=-2.5)
+    none = [p for p in result.proposals if p.kind == "no_face"]
+    low = {f"i{row}" for row in np.flatnonzero(scores < -2.5)}
+    assert {p.image_id for p in none} == low and not low & {f"i{row}" for row in result.rows}
+    assert {p.image_id for p in none if p.accept} == {f"i{row}" for row in cars}
+    assert [p.score for p in none] == sorted((p.score for p in none), reverse=True)
+    assert not low & {p.image_id for p in result.proposals if p.kind != "no_face"}
+    unseen = clean_set(vectors, names(who), ids(who))
+    assert low & {p.image_id for p in unseen.proposals}

@@ -44,7 +44,8 @@ def point(threshold: float, fpr: str = "1e-3", bench: str = "lfw", **more: Any) 
 def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
     """Return a face score, minus the cosine to a vector, that refuses what points as it does."""
     centre = (vector / np.linalg.norm(vector)).astype(np.float32)
-    return FaceScore(centre, (0.0, 1.0), (1.0, 1.0), 0.0, limit, 100, {"flat ones": (9, 10)})
+    power = {"flat ones": (9, 10)}
+    return FaceScore(centre[None], np.array([[0.0, 1.0]]), (1.0, 1.0), 0.0, limit, 100, power)
 
 
 def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:

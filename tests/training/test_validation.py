@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -95,6 +96,34 @@ def test_ranks_find_the_figures_of_one_process(
             np.testing.assert_allclose(scores[name], result.scores, atol=2e-6)
             assert found[name].keys() == result.to_json().keys()
             assert found[name]["flip"] is flip
+
+
+class _Window(nn.Module):
+    """Sees the middle of a picture, and little else."""
+
+    embedding_size = 4 * 4 * 3 + 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.constant = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen = nn.functional.avg_pool2d(images[:, :, 40:72, 40:72], 8).flatten(1)
+        return torch.cat([seen, self.constant.expand(len(seen), 1)], dim=1)
+
+
+def test_a_pack_whose_crops_lie_elsewhere_is_named(data: Path, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name, left in (("placed", 40), ("left", 32)):
+        images = np.full((40, 112, 112, 3), 160, np.uint8)
+        noise = generator.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
+        images[:, 40:72, left : left + 32] = noise.repeat(8, axis=1).repeat(8, axis=2)
+        encoded = [cv2.imencode(".png", image)[1].tobytes() for image in images]
+        write_pack(tmp_path / f"{name}.bin", encoded, [True, False] * 10)
+    validation = Validation(benches=("placed", "left"), data=tmp_path)
+    validator = PackValidator(narrow_recipe(data, validation=validation), ALONE)
+    (said,) = validator.misplaced(_Window())
+    assert said.startswith("left:") and "moved by 8 0" in said
 
 
 def test_the_figures_are_those_of_verify(packs: Path, data: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
 from facerec.export.triton import model_id, triton_config
-from facerec.files import atomic_folder, check_replaceable, json_bytes
+from facerec.files import atomic_folder, check_replaceable, json_bytes, sha256
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -109,7 +109,10 @@ def export_bundle(
             f"{options.thresholds}: the model's calibration has thresholds, and a service decides "
             "by one; leave --thresholds out"
         )
-    thresholds = [dict(row) for row in known]
+    thresholds = []
+    if own is not None and known:
+        source = {"report": Path(own.where).name, "sha256": sha256(own.where)}
+        thresholds = [{**row, "source": source} for row in known]
     if options.thresholds is not None:
         thresholds = read_thresholds(options.thresholds, model.sha256)
     with atomic_folder(out, ExportError, replace=force) as folder:

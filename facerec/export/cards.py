@@ -109,7 +109,7 @@ def _render(template: str, note: Mapping[str, Any], **more: Any) -> str:
     # JSON is YAML, but for characters that YAML takes in no form.
     environment.filters["yaml"] = lambda text: json.dumps(printable(str(text)), ensure_ascii=False)
     # A bench without mated pairs has no TPR.
-    rows = [row for row in note["model"]["thresholds"] if row.get("tpr") is not None]
+    rows = [row for row in note["model"]["thresholds"] if row["tpr"] is not None]
     evaluations = [{**row, "notes": _evaluation_words(row)} for row in rows]
     return environment.get_template(template).render(note, evaluations=evaluations, **more)
 

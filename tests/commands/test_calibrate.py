@@ -130,7 +130,8 @@ def test_what_it_leaves_decides_everywhere(
     main(["--people", "e.npz"])
     again = ModelCalibration.read(file)
     assert again.shift == (2, -1) and again.source == "e.npz" and again.faces is not None
-    assert again.faces.limit == pytest.approx(known.faces.limit, rel=1e-3)
+    # Faces that are not at hand cannot be spoilt.
+    assert len(again.faces.centres) == 1 < len(known.faces.centres)
     main(["--people", "people", "--model", "m", "--no-flip"])
     other = ModelCalibration.read(file)
     assert (other.flip, other.shift) == (False, (0, 0))

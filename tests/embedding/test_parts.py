@@ -24,7 +24,7 @@ COUNT = 2 * BATCHES_PER_CHUNK * 3 + 5
 def whole() -> Embeddings:
     names = np.array([f"person {i % 7}" for i in range(COUNT)])
     digests = np.array([f"{i:032}" for i in range(COUNT)], "S32")
-    found = toy(COUNT, {0: "a", 15: "b", 16: "c", COUNT - 1: "d"}, subjects=names)
+    found = toy(COUNT, {0: "a", 15: "b", 16: "c", COUNT - 1: "d"}, subjects=names, face_scores=None)
     return replace(found, digests=digests, several={3: "two", 20: "three"})
 
 

@@ -387,9 +387,12 @@ def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Pat
     limits, worth = refusing(np.arange(1, size + 1)), toy_calibration(saved.describe(), flip=False)
     model, rows = copy.copy(saved), [point(0.3), point(0.2, "1e-2")]
     # Crops that had to be moved are none that a bundle gets: it takes faces at the template.
-    model.calibration = model_calibration(*rows, shift=(4, 0), faces=limits, ratio=worth)
+    more = {"faces": limits, "ratio": worth, "where": str(tmp_path / "m.facerec.json")}
+    model.calibration = model_calibration(*rows, shift=(4, 0), **more)
+    write_json(more["where"], model.calibration.to_json())
     report = export_bundle(model, out, DEFAULT)
     assert report.note["flip"] == "none"
+    assert "m.facerec.json" in (out / "README.md").read_text()
     loaded = facerec.load(out, device="cpu")
     assert loaded.calibration is not None and loaded.flip is False
     assert loaded.calibration.evidence(0.4) == worth.evidence(0.4)

@@ -37,14 +37,18 @@ def toy_calibration(model: Mapping[str, Any], flip: bool = True) -> ScoreCalibra
 
 
 def point(threshold: float, fpr: str = "1e-3", bench: str = "lfw", **more: Any) -> dict[str, Any]:
-    """Return the row of an operating point."""
-    return {"threshold": threshold, "fpr": fpr, "bench": bench, "flip": False, **more}
+    """Return the row of an operating point, as facerec calibrate writes it."""
+    rates = {"fpr_realised": 1e-3, "fpr_interval": [0.0, 0.01], "false_accepts": [1, 1000]}
+    rates |= {"tpr": 0.9, "tpr_interval": [0.8, 0.95], "true_accepts": [9, 10]}
+    named = {"threshold": threshold, "threshold_interval": None, "fpr": fpr, "bench": bench}
+    return {**named, **rates, "reliable": True, "flip": False, "score": "cosine", **more}
 
 
 def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
     """Return a face score, minus the cosine to a vector, that refuses what points as it does."""
     centre = (vector / np.linalg.norm(vector)).astype(np.float32)
-    return FaceScore(centre, (0.0, 1.0), (1.0, 1.0), 0.0, limit, 100, {"flat ones": (9, 10)})
+    power = {"flat ones": (9, 10)}
+    return FaceScore(centre[None], np.array([[0.0, 1.0]]), (1.0, 1.0), 0.0, limit, 100, power)
 
 
 def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:

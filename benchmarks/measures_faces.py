@@ -171,7 +171,8 @@ def _draw(scores: dict[str, NDArray[np.float32]], limit: float, path: Path) -> N
         kinds = {"faces": "#2a7f62", **dict.fromkeys(_SPOILT, "#c98b2b")}
         body.set(facecolor=kinds.get(name, "#7a7a8c"), alpha=0.8)
     axes.axvline(limit, color="black", linestyle="--", linewidth=1)
-    axes.text(limit, len(names) + 0.55, "limit: refused to the left", ha="center", va="bottom")
+    above = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    axes.text(limit, 1.0, "limit: refused to the left", **above)
     axes.set_yticks(range(1, len(names) + 1), names)
     axes.set_xlabel("face score, standard deviations of faces")
     axes.spines[["top", "right"]].set_visible(False)

@@ -255,7 +255,7 @@ def _print(
         console.print("not looked at which pictures the model knows as faces", style="yellow")
     else:
         console.print(
-            f"faces: a face score below {found.faces.limit:.1f} is refused, as of 1 in 100 of "
+            f"faces: a face score below {found.faces.limit:.1f} is refused, as of 5 in 1,000 of "
             f"{found.faces.faces:,} faces here; it {found.faces.words}"
         )
     low, high, rows = worth.ratio.low, worth.ratio.high, []

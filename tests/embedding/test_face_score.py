@@ -14,7 +14,6 @@ from facerec.embedding.face_score import (
     _NEAR,
     _SPOILT,
     FALSE_REFUSALS,
-    LENGTH_WEIGHT,
     SPOILT_WEIGHT,
     FaceScore,
     without_face,
@@ -87,7 +86,6 @@ def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> 
         cosines = [float(v @ centre) / length for v, length in zip(vectors, lengths, strict=True)]
         away = (np.median(cosines) - cosines) / spread(cosines)
         found = np.minimum(found, away * (SPOILT_WEIGHT if number else 1))
-    found += score.weight * (lengths - np.median(lengths)) / spread(lengths)
     assert len(score.centres) == len(means) == 1 + len({*_SPOILT} - {*_NEAR})
     np.testing.assert_allclose(score(vectors), found, atol=1e-3)
     refused = (score(vectors) < score.limit).sum()
@@ -98,7 +96,6 @@ def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> 
 
 def test_it_refuses_pictures_without_a_face(known: tuple[FaceScore, np.ndarray]) -> None:
     score, _ = known
-    assert score.weight == LENGTH_WEIGHT
     assert set(score.power) == {"pictures without a face", *_SPOILT}
     seen, of = score.power["pictures without a face"]
     assert seen == of and "pictures without a face" not in score.blind
@@ -109,19 +106,16 @@ def test_it_refuses_pictures_without_a_face(known: tuple[FaceScore, np.ndarray])
     assert all(kind in score.words for kind in score.power)
 
 
-def test_lengths_that_mislead_do_not_count() -> None:
-    """Others have embeddings a hundred times as long as faces, which would pass for good ones."""
-    score, vectors = fitted(model(1e4), spoilt=False)
-    assert score.weight == 0 and list(score.power) == ["pictures without a face"]
-    assert score.power["pictures without a face"][0] == 60
-    assert (score(vectors) == score(1000 * vectors)).mean() > 0.5
+def test_without_faces_to_spoil_there_is_one_centre() -> None:
+    score, _ = fitted(model(), spoilt=False)
+    assert list(score.power) == ["pictures without a face"] and len(score.centres) == 1
 
 
 def test_its_json_says_the_same_again(known: tuple[FaceScore, np.ndarray]) -> None:
     score, vectors = known
     again = FaceScore.from_json(json.loads(json.dumps(score.to_json(), allow_nan=False)))
     np.testing.assert_allclose(again(vectors), score(vectors), atol=1e-3)
-    for name in ("length", "weight", "limit", "faces", "power", "least", "words"):
+    for name in ("limit", "faces", "power", "least", "words"):
         assert getattr(again, name) == getattr(score, name)
 
 
@@ -134,10 +128,8 @@ def test_its_json_says_the_same_again(known: tuple[FaceScore, np.ndarray]) -> No
         {"centres": []},
         {"cosines": [[0.1, 0.0]]},
         {"cosines": [0.1]},
-        {"length": [float("nan"), 1.0]},
-        {"length": None},
         {"limit": float("inf")},
-        {"weight": "heavy"},
+        {"limit": "high"},
         {"faces": 0},
         {"power": {"cars": [3, 2]}},
         {"power": {"cars": 3}},

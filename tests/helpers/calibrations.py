@@ -48,7 +48,7 @@ def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
     """Return a face score, minus the cosine to a vector, that refuses what points as it does."""
     centre = (vector / np.linalg.norm(vector)).astype(np.float32)
     power = {"flat ones": (9, 10)}
-    return FaceScore(centre[None], np.array([[0.0, 1.0]]), (1.0, 1.0), 0.0, limit, 100, power)
+    return FaceScore(centre[None], np.array([[0.0, 1.0]]), limit, 100, power)
 
 
 def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:

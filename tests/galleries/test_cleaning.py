@@ -175,7 +175,7 @@ def test_pictures_without_a_face_are_no_person():
     generator = np.random.default_rng(3)
     cars = np.arange(0, 120, 4)  # of people 0 to 11, all of one direction
     vectors[cars] = 5 * generator.standard_normal(vectors.shape[1]) + 0.3 * vectors[cars]
-    scores = generator.standard_normal(len(who))
+    scores = np.maximum(generator.standard_normal(len(who)), -2.7)
     scores[cars], scores[[201, 202]] = -7 - generator.random(30), -2.6
     result = clean_set(vectors, names(who), ids(who), face_scores=scores, face_limit=-2.58)
     none = [p for p in result.proposals if p.kind == "no_face"]

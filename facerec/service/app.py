@@ -133,7 +133,7 @@ class Service:
                 vectors = await self._batcher.embed(faces)
         # What is begun is done, whether or not it is late.
         found = await self._run("answers", self._works[path], vectors, form, places)
-        return {**found, "notes": notes}
+        return {**found, "notes": [*notes, *found.get("notes", ())]}
 
     def _show(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         return {"embeddings": vectors.tolist(), "embedding_size": vectors.shape[1]}

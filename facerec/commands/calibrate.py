@@ -74,7 +74,7 @@ def calibrate(
     console = Console(highlight=False, soft_wrap=True)
     if people is not None and is_embeddings(people):
         people, embeddings = None, people
-    if (bench is None) == (people is None) and (bench, embeddings) == (None, None):
+    if (bench, people, embeddings) == (None, None, None):
         raise DatasetError("say whose images are compared: give --bench, --people or --embeddings")
     if bench is not None and people is not None:
         raise DatasetError("--bench and --people are two sets of images; give one")
@@ -102,6 +102,11 @@ def calibrate(
         )
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
+    if out is None and target.is_symlink():
+        raise DatasetError(
+            f"{target}: a link, and what it points to would be replaced; remove it, or name the "
+            "file with --out"
+        )
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,

@@ -16,9 +16,9 @@ from helpers.tiny_training import tiny_recipe
 
 from facerec.comparison.harness import held
 from facerec.embedding import read_embeddings
+from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
-from facerec.export.thresholds import read_thresholds
 from facerec.files import (
     atomic_folder,
     atomic_path,
@@ -170,7 +170,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "shard": index_shard,
     "protocol": read_content,
     "proposals": read_proposals,
-    "thresholds": lambda path: read_thresholds(path, None),
+    "calibration": ModelCalibration.read,
     "e.parquet": read_embeddings,
     "embeddings.npz": read_embeddings,
     "gallery": Gallery.read,

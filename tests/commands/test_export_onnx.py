@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.calibrations import model_calibration, point
 from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
 from torch import nn
@@ -16,11 +17,11 @@ from torch import nn
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.export_onnx import main
 from facerec.commands.import_weights import main as import_weights
-from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import NOTE_FILE, check_sums
+from facerec.embedding.calibration import calibration_file
 from facerec.export import parity
-from facerec.files import sha256
+from facerec.files import sha256, write_json
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")
@@ -43,13 +44,12 @@ def _fewer_repetitions() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a pack, and the verification report of the run on that pack."""
+    """A calibrated run, and a pack."""
     folder = tmp_path_factory.mktemp("work")
-    save_run(folder / "runs" / "first")
-    pack = make_pack(folder / "toy.bin", per_fold=1)
-    model = ["--model", str(folder / "runs" / "first")]
-    report = ["--json", str(folder / "toy.json")]
-    verify([*model, "--bench", str(pack), *report])
+    weights = save_run(folder / "runs" / "first") / "model.safetensors"
+    make_pack(folder / "toy.bin", per_fold=1)
+    known = model_calibration(point(0.3), sha256=sha256(weights))
+    write_json(calibration_file(weights), known.to_json())
     return folder
 
 
@@ -60,19 +60,14 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     run, out = workplace / "runs" / "first", tmp_path / "bundle"
     flags = ["--int8", str(workplace / "toy.bin"), "--triton", "--license", "MIT"]
     bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
-    report = ["--thresholds", str(workplace / "toy.json")]
-    main([str(run), "--out", str(out), *flags, *bench, *report])
+    main([str(run), "--out", str(out), *flags, *bench])
     text = capsys.readouterr().out
 
     check_sums(out)
     note = json.loads((out / NOTE_FILE).read_text())
     assert [entry["name"] for entry in note["variants"]] == ["int8"]
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
-    found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
-    assert [row["threshold"] for row in note["model"]["thresholds"]] == [
-        point["threshold"] for point in found if point["resolvable"]
-    ]
-    assert note["model"]["thresholds"][0]["source"]["sha256"] == sha256(workplace / "toy.json")
+    assert note["model"]["thresholds"] == [point(0.3)]
 
     assert "difference of accuracy" in text and "10 mated and 10 non-mated pairs" in text
     assert re.search(r"int8.onnx .* worst of \d+: ", text)
@@ -125,7 +120,6 @@ def test_weights_of_others_go_all_the_way(
     [
         (["--bench", "toy.bin"], "compares int8 with float32"),
         (["--int8", "gone.bin"], "gone.bin"),
-        (["--thresholds", "gone.json"], "not a report of facerec verify"),
     ],
 )
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(

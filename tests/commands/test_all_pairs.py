@@ -104,7 +104,6 @@ def test_terminal_and_json_hold_the_same_rows(
     for name, sides in (("=a", ["=a"]), ("b", ["b"]), ("=a × b", ["=a", "b"])):
         row = rows[name, "FMR@threshold", "0.4"]
         share = given.fmr_among(*(places[side] for side in sides))
-        assert share is not None
         assert (row["numerator"], row["denominator"]) == (share.events, share.comparisons)
         assert (row["low"], row["value"]) == (share.interval().low, share.value)
     for said in ("note: 1 rows of s.csv have no embedding", "note: 1 images were not acquired"):

@@ -531,7 +531,6 @@ def test_which_losses_see_norms(config: Any) -> None:
     plain = embeddings.clone().requires_grad_()
     first, second = losses[0](plain, labels), losses[1](embeddings * lengths, labels)
     first.backward()
-    assert plain.grad is not None
     radial = (plain.grad * embeddings).sum(1).abs().max()
     if sees_norms(config):
         assert first.item() != pytest.approx(second.item(), rel=1e-6)

@@ -354,7 +354,6 @@ def test_a_face_on_its_side_is_found_upright(turns: int) -> None:
     assert detector.looks == (4 if turns else 1)
     for number, mine, box in zip((3, 5), points, boxes, strict=True):
         expected = marks(lying, number)
-        assert expected is not None
         np.testing.assert_array_equal(mine, expected)
         np.testing.assert_array_equal(box, [*expected.min(axis=0), *expected.max(axis=0)])
     crop = detector.crop(lying, "a", "a", (112, 112))[0].astype(int)

@@ -32,7 +32,6 @@ def test_evidence_is_the_ratio_where_there_are_data(known: ScoreCalibration) -> 
     assert found.likelihood_ratio == pytest.approx(math.exp(float(known.ratio.log_ratio(score))))
     assert (found.low, found.high) == pytest.approx((math.exp(limits.low), math.exp(limits.high)))
     assert found.strangers == known.ratio.stranger(score)[0]
-    assert found.likelihood_ratio is not None
     expected = found.likelihood_ratio / (found.likelihood_ratio + 99)
     assert found.probability(100)[0] == pytest.approx(expected)
 

@@ -133,7 +133,6 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     front, _, card = card.removeprefix("---\n").partition("\n---\n\n")
     assert [line for line in front.splitlines() if line.startswith(("#", "<", "["))] == []
     heading, licence = card.splitlines()[0], re.search("weights: (.*)", card)
-    assert licence is not None
     plain = " ".join(hostile.split())
     for shown in (heading.removeprefix("# "), licence[1]):
         assert html.unescape(re.sub(r"\\(.)", r"\1", shown)) == plain

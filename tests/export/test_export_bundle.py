@@ -44,7 +44,6 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
 
     def graph(backbone: Any, preprocessing: Any, *, opset: int, note: Any) -> bytes:
         stated = parse_onnx(tiny_onnx, "tiny").note
-        assert stated is not None
         note = {**note, "preprocessing": stated["preprocessing"]}
         return serialized(onnx.load_from_string(tiny_onnx), note, opset)
 
@@ -58,12 +57,10 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
 def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model: TorchModel) -> TorchModel:
     """The small model as a run, loaded again with a calibration."""
     path = tmp_path_factory.mktemp("runs") / "my run" / "model.safetensors"
-    assert tiny_model.config is not None
     save_model(path, tiny_model.backbone, tiny_model.config, tiny_model.preprocessing, RECIPE)
     known = model_calibration(point(0.3, flip=True), sha256=sha256(path))
     write_json(calibration_file(path), known.to_json())
     model = load_model(path)
-    assert isinstance(model, TorchModel)
     return model
 
 
@@ -155,7 +152,6 @@ def test_the_note_says_what_the_files_are(
     assert note["embedding_size"] == 32 and note["normalised"] is False
     assert note["training"]["data"] == "ms1mv3" and note["flip"] == "sum_raw"
     np.testing.assert_array_equal(note["alignment_points"], face_template((112, 112)))
-    assert saved.calibration is not None
     assert note["model"]["thresholds"] == list(saved.calibration.thresholds)
     # What int8 costs, and the thresholds of its own numbers: ten pairs resolve 1e-1 alone.
     result = evaluate_bench(load_model(written.path, variant="int8"), bench)

@@ -107,7 +107,6 @@ def test_images_named_are_those_that_resemble_most() -> None:
     a, b = two_sets(4, (20, 20), 5)
     found = find_overlap(a, b)
     units = [side.vectors / np.linalg.norm(side.vectors, axis=1, keepdims=True) for side in (a, b)]
-    assert a.subjects is not None and b.subjects is not None
     for match in found.matches:
         one = a.subjects == found.a.names[match.subject]
         other = b.subjects == found.b.names[match.other]

@@ -150,7 +150,6 @@ def use_service() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert service.stdout is not None
     lines = []
     for line in service.stdout:
         lines.append(line)

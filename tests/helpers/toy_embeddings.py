@@ -51,7 +51,6 @@ def same(first: Embeddings, second: Embeddings) -> bool:
 
 def take(embeddings: Embeddings, rows: Any) -> Embeddings:
     """Return some rows, in any order, as embeddings of their own."""
-    assert embeddings.ids is not None
     places = np.arange(len(embeddings.vectors))[rows].tolist()
     reasons, several = embeddings.failures, embeddings.several
     return replace(

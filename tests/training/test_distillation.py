@@ -67,7 +67,6 @@ def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
     trainer = make_trainer(recipe)
     seen: dict[tuple[int, int], np.ndarray] = {}
     for batch in trainer.batches():
-        assert batch.targets is not None and batch.views is not None
         np.testing.assert_allclose(
             batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
         )
@@ -108,7 +107,6 @@ def test_the_file_is_shared_and_not_made_again(
     first = make_trainer(taught(place, tmp_path))
     monkeypatch.setattr(module, "_embed", None)
     second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
-    assert first.learner.targets is not None and second.learner.targets is not None
     assert first.learner.targets.path == second.learner.targets.path
     assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
     mean_square = np.square(np.load(first.learner.targets.path).astype(float)).mean()
@@ -205,7 +203,6 @@ def test_the_margin_sees_labelled_images_alone() -> None:
                     head.classes, head.num_visited = torch.tensor([0, 2, 3]), 3
                 output = head(own, labels[kept])
                 output.loss.backward()
-                assert head.weight.grad is not None and own.grad is not None
                 rows = own.grad[labels[kept] >= 0]
                 results.append(
                     (output.loss, output.figures["target_cosine"], head.weight.grad, rows)

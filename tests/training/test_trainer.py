@@ -163,7 +163,6 @@ def test_a_signal_stops_with_what_can_be_resumed(
 
     def train_step(batch: Batch) -> Figures:
         if trainer.learner.step + 1 == step:
-            assert trainer._writer is not None
             trainer._writer.wait()  # or the second Ctrl-C might leave it half done
             for _ in range(times):
                 os.kill(os.getpid(), number)

@@ -45,7 +45,6 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
         "4 of 200 pairs have no score in one result or in both and are left out of both, so "
         "figures may differ from those of the single results",
     )
-    assert first.pairs.folds is not None
     values = []
     for result in (first, second):
         positives, negatives = (result.scores[kept & (first.pairs.issame == s)] for s in (1, 0))
@@ -64,10 +63,8 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
         assert (there.first.value, there.second.value) == (value, values[1][figure])
         difference = there.difference
         assert difference.value == values[1][figure] - value
-        assert difference.low is not None and difference.high is not None
         assert difference.low <= difference.value <= difference.high
     first = row(found, "accuracy").first
-    assert first.events is not None and first.total is not None
     assert first.events / first.total == values[0]["accuracy"]
 
 
@@ -80,7 +77,6 @@ def test_order_turns_the_signs_alone(persons: int | None) -> None:
             continue
         assert b.difference.value == -a.difference.value
         one, other = a.difference.interval, b.difference.interval
-        assert one is not None and other is not None
         assert (other.low, other.high) == (-one.high, -one.low)
 
 
@@ -97,7 +93,6 @@ def test_figures_of_the_order_alone_do_not_differ(persons: int | None) -> None:
 def test_the_first_pair_that_differs_is_named() -> None:
     first, second = two()
     pairs = second.pairs
-    assert pairs.folds is not None
     flipped, moved, shifted = pairs.issame.copy(), pairs.second.copy(), pairs.folds.copy()
     flipped[[17, 30]] ^= True
     moved[5] += 1
@@ -114,7 +109,6 @@ def test_the_first_pair_that_differs_is_named() -> None:
 
 def test_images_are_known_by_their_ids_not_their_numbers() -> None:
     first, second = two()
-    assert second.items is not None and second.pairs.subjects is not None
     order = np.random.default_rng(0).permutation(second.items.size)
     place = np.argsort(order)
     pairs = replace(

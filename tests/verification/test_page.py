@@ -119,7 +119,6 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
             threshold = rows[name, "threshold", found.point.target]
             assert float(threshold["value"]) == found.point.threshold
     one = results["one"]
-    assert one.accuracy is not None
     shown = read(report).rows("Figures with 95 % intervals")
     (accuracy,) = [
         row for row in shown if row[0] == "one" and row[1].startswith("accuracy, 10 folds")

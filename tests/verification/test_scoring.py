@@ -90,7 +90,6 @@ class Dense:
                 involved[[one, other]] += 1
         assert np.array_equal(table.missed, missed)
         assert np.array_equal(table.involved, involved)
-        assert table.by_pair is not None
         assert np.array_equal(table.by_pair.toarray(), between)
         # The parts recombine to the whole.
         assert table.false_non_matches == missed.sum() == np.count_nonzero(wrong & self.same)
@@ -249,14 +248,12 @@ def test_shares_are_those_of_the_single_pairs() -> None:
             (table.fmr_among(places[1]), ~dense.same & (even == 2)),
             (table.fmr_among(*places), ~dense.same & (even == 1)),
         ):
-            assert share is not None
             expected = ClusteredShare.from_pairs(accepted[part], first[part], second[part])
             compare_shares(share, expected)
         for share, part in (
             (table.fnmr_share(), dense.same),
             (table.fnmr_among(places[1]), dense.same & (even == 2)),
         ):
-            assert share is not None
             expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
             compare_shares(share, expected)
         assert table.fmr_among(places[0][:1]) is table.fmr_among(places[0], places[0][:0]) is None
@@ -279,7 +276,6 @@ def test_above_the_limit_sums_by_subject_serve() -> None:
 def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
     vectors, subjects = clustered(60, 12, 16)
     found = score_all_pairs(vectors, subjects, fpr=["1e-1"])
-    assert found.mated_scores is not None
     score = float(found.mated_scores[found.mated_scores.size // 2])
     threshold = score + shift * 1e-12  # far less than the grain of float32
     table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[threshold]).tables[0]
@@ -315,7 +311,6 @@ def test_a_gpu_decides_like_the_cpu() -> None:
     cpu = score_all_pairs(vectors, subjects, **arguments)
     for tile in (500, None):
         gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)
-        assert cpu.mated_scores is not None and gpu.mated_scores is not None
         assert np.abs(cpu.mated_scores - gpu.mated_scores).max() < 2e-6
         for one, other in zip(cpu.points, gpu.points, strict=True):
             assert one.false_accepts == other.false_accepts

@@ -76,26 +76,20 @@ def test_ijb(tmp_path: Path, name: Literal["ijbb", "ijbc"], newline: str, bom: s
     assert bench.image_rows.tolist() == [4, 3, 2, 1, 1, 0]
     assert bench.template_rows.tolist() == [3, 3, 3, 1, 0, 2]
     assert bench.media_rows.tolist() == [900, 900, 5, 1, 44, 1]
-    assert bench.points is not None
     assert bench.points.shape == (5, 5, 2)
     assert bench.points[0].tolist() == [[1, 2], [3, 4], [5.5, 6], [7, 8], [9, 10]]
-    assert bench.detector_scores is not None
     np.testing.assert_array_equal(
         bench.detector_scores, np.array([0.1, 0.2, 0.3, 0.4, 0.5], np.float32)
     )
-    assert bench.pairs is not None
     assert bench.pairs.first.tolist() == [3, 3, 1, 0]
     assert bench.pairs.second.tolist() == [1, 0, 2, 2]
     assert bench.pairs.issame.tolist() == [True, False, False, True]
     # Person 17 has templates 2 and 11, person 500 the other two.
     assert bench.subjects_from == "the list"
-    assert bench.pairs.subjects is not None
     assert bench.pairs.subjects.tolist() == [0, 1, 0, 1]
-    assert bench.probes is not None
     assert bench.probes.name == "probe"
     assert bench.probes.templates.tolist() == [1, 2]
     aligner = bench.aligner()
-    assert aligner is not None and bench.points is not None
     found = aligner.find(np.zeros((9, 9, 3), np.uint8), str(bench.images.ids[2]), "here")[0]
     np.testing.assert_array_equal(found, bench.points[2])
     assert bench.probes.subjects.tolist() == [1, 0]
@@ -115,9 +109,7 @@ def test_ijb_without_searches(tmp_path: Path) -> None:
     assert bench.probes is None
     assert bench.galleries == ()
     assert bench.subjects_from == "same pairs"
-    assert bench.pairs is not None
     subjects = bench.pairs.subjects
-    assert subjects is not None
     assert subjects[0] == subjects[2] != subjects[1] == subjects[3]
     assert bench.notes == (
         f"{root / 'meta'}: the lists of 1:N are not there, so nothing is searched",
@@ -191,7 +183,6 @@ def naive_vectors(
             if unit:
                 vector = vector / np.linalg.norm(vector)
             if detector:
-                assert bench.detector_scores is not None
                 vector = vector * bench.detector_scores[bench.image_rows[row]]
             media.setdefault(int(bench.media_rows[row]), []).append(vector)
         missing = np.full(vectors.shape[1], np.nan)
@@ -443,7 +434,6 @@ def test_tinyface(tmp_path: Path) -> None:
     ]
     assert bench.images.encoded(0) == b"probe"
     assert bench.pairs is None
-    assert bench.probes is not None
     (gallery,) = bench.galleries
     assert bench.probes.templates.tolist() == [0, 1]
     assert bench.probes.subjects.tolist() == [0, 1]

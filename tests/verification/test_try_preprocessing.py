@@ -103,7 +103,6 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
 def test_a_planted_placement_is_found_and_measured() -> None:
     """What tells people apart is bright, and lies beside what the network looks at."""
     bench = red_bench()
-    assert isinstance(bench.images, MemoryImages)
     content = []
     for encoded in bench.images.contents:
         picture = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
@@ -127,10 +126,8 @@ def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
     inside = red_model(tmp_path, "inside.onnx", leading=[("Sub", 127.5), ("Div", 127.5)])
     assert [given.channels for given in likely(inside)] == ["rgb", "bgr"]
     given = load_model(tmp_path / "red.onnx", channels="bgr")
-    assert isinstance(given, OnnxModel)
     assert {wanted.channels for wanted in likely(given)} == {"bgr"}
     whole = load_model(tmp_path / "red.onnx", channels="bgr", mean=0, std=1)
-    assert isinstance(whole, OnnxModel)
     for known in (whole, red_model(tmp_path, metadata=noted())):
         assert likely(known) == (known.preprocessing,)
     # ImageNet's numbers are of colours, in whichever order the network takes them.

@@ -36,11 +36,8 @@ PEOPLE, EACH = 7, 6
 
 PACKED = [
     image
-    for person in range(PEOPLE)
-    for image in (
-        *(person * EACH, person * EACH + 1),
-        *(person * EACH + 2, (person + 1) % PEOPLE * EACH + 3),
-    )
+    for own, other in ((EACH * i, EACH * ((i + 1) % PEOPLE)) for i in range(PEOPLE))
+    for image in (own, own + 1, own + 2, other + 3)
 ]
 """The images of the pack: a pair of one person, then a pair of two."""
 
@@ -129,11 +126,8 @@ def test_people_who_are_too_much_alike_are_named(
         expected = (unit @ unit.T)[who[:, None] != who].mean()
         names = np.array([f"p{number}" for number in who])
         assert stranger_cosine(vectors, names) == pytest.approx(expected)
-        print_summary(
-            Embeddings(vectors.astype(np.float32), np.ones(len(who)), True, names, names),
-            Path("e.npz"),
-            Console(),
-        )
+        made = Embeddings(vectors.astype(np.float32), np.ones(len(who)), True, names, names)
+        print_summary(made, Path("e.npz"), Console())
         assert ("different people have a mean" in capsys.readouterr().out) is said
 
 
@@ -368,29 +362,17 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--out", "e.npz"], "name the images with exactly one of --records, --images and --bench"),
-        (
-            ["--images", "images", "--out", "e.npy"],
-            "e.npy: an embeddings file has a name that ends",
-        ),
-        (
-            ["--images", "gone", "--out", "e.npz"],
-            "gone: there is no such folder of images",
-        ),
-        (["--bench", "lfw", "--out", "e.npz"], "no pack for bench 'lfw'"),
-        (
-            ["--images", "images", "--out", "e.npz", "--align", "a.csv"],
-            "a.csv: the table",
-        ),
-        (
-            ["--images", "images", "--out", "e.npz", "--std", "3"],
-            "run/model.safetensors: the file",
-        ),
+        ("--out e.npz", "name the images with exactly one of --records, --images and --bench"),
+        ("--images images --out e.npy", "e.npy: an embeddings file has a name that ends"),
+        ("--images gone --out e.npz", "gone: there is no such folder of images"),
+        ("--bench lfw --out e.npz", "no pack for bench 'lfw'"),
+        ("--images images --out e.npz --align a.csv", "a.csv: the table"),
+        ("--images images --out e.npz --std 3", "run/model.safetensors: the file"),
     ],
 )
 def test_errors_are_sentences_and_leave_nothing(
-    workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
+    workplace: Path, refused: Callable[..., str], arguments: str, sentence: str
 ) -> None:
     before = sorted(workplace.rglob("*"))
-    assert refused(main, "--model", "run", *arguments).startswith(sentence)
+    assert refused(main, "--model", "run", *arguments.split()).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before

@@ -15,7 +15,7 @@ from helpers.toy_packs import make_pack
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.export_onnx import main
+from facerec.commands.export_onnx import default_folder, main
 from facerec.commands.import_weights import main as import_weights
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import NOTE_FILE, check_sums
@@ -63,6 +63,7 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     main([str(run), "--out", str(out), *flags, *bench])
     text = capsys.readouterr().out
 
+    assert default_folder(run) == run / "export"
     check_sums(out)
     note = json.loads((out / NOTE_FILE).read_text())
     assert [entry["name"] for entry in note["variants"]] == ["int8"]
@@ -136,14 +137,3 @@ def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     before = sorted(run.iterdir())
     assert sentence in refused(main, run, *flags)
     assert sorted(run.iterdir()) == before
-
-
-def test_a_bundle_is_not_replaced_unasked(
-    workplace: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
-    (run / "export").mkdir()
-    (run / "export" / "notes.txt").write_text("mine")
-    assert "give --force" in refused(main, run)
-    assert "no part of a bundle" in refused(main, run, "--force")
-    assert (run / "export" / "notes.txt").read_text() == "mine"

@@ -275,17 +275,10 @@ def worse(accuracy: float) -> Callable[..., Any]:
 
     def judge(first: Any, second: Any) -> Any:
         found = compare(first, second)
-        rows = [
-            replace(
-                row,
-                second=replace(row.first, value=row.first.value - accuracy),
-                difference=replace(row.difference, value=-accuracy),
-            )
-            if row.figure == "accuracy"
-            else row
-            for row in found.rows
-        ]
-        return replace(found, rows=tuple(rows))
+        (row,) = (row for row in found.rows if row.figure == "accuracy")
+        lost = replace(row.first, value=row.first.value - accuracy)
+        row = replace(row, second=lost, difference=replace(row.difference, value=-accuracy))
+        return replace(found, rows=(row,))
 
     return judge
 

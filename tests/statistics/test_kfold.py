@@ -141,16 +141,10 @@ def test_shared_identities_are_reported() -> None:
 @pytest.mark.parametrize(
     ("scores", "same", "folds", "sentence"),
     [
-        (
-            [0.1] * 3,
-            [0, 1, 1],
-            np.array([0, 2, 2]),
-            "the folds given do not split 3 pairs into two or more non-empty folds",
-        ),
-        ([], [], 2, "there are no scores; a rate needs at least one"),
+        ([0.1] * 3, [0, 1, 1], np.array([0, 2, 2]), "the folds given do not split 3 pairs"),
+        ([], [], 2, "there are no scores"),
     ],
 )
 def test_bad_input(scores: list, same: list, folds: object, sentence: str) -> None:
-    with pytest.raises(MetricError) as error:
+    with pytest.raises(MetricError, match=sentence):
         kfold_accuracy(scores, same, folds)  # type: ignore[arg-type]
-    assert str(error.value) == sentence

@@ -98,6 +98,7 @@ def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
     """Return a state dict as training code leaves it."""
     head = torch.randn(16, 5)
     backbone = {f"features.module.{name}": t for name, t in own.items()}
+    lightning = {f"model.{name}": t for name, t in own.items()} | {"head.kernel": head}
     return {
         "compiled": {f"_orig_mod.module.{name}": t for name, t in own.items()},
         "nested": {"epoch": 3, "model": own, "best": 0.9},
@@ -108,9 +109,7 @@ def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
             "state_optimizer": {"state": {0: {"momentum_buffer": head}}, "param_groups": [{}]},
             "state_lr_scheduler": {"base_lrs": [0.1], "last_epoch": 7, "verbose": False},
         },
-        "lightning": {
-            "state_dict": {**{f"model.{name}": t for name, t in own.items()}, "head.kernel": head},
-        },
+        "lightning": {"state_dict": lightning},
         "magface": {"state_dict": {**backbone, "module.fc.weight": head}},
         "bare head": {**own, "head.weight": head},
         "double": {name: t.double() for name, t in own.items()},

@@ -80,18 +80,12 @@ def test_other_embeddings_are_refused(
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        {"schema": "other"},
-        {"flip": "yes"},
-        {"model": {}},
-        {"ratio": {}},
-        {"cllr": "x"},
-        {"groups": 7},
-    ],
+    ("field", "value"),
+    [("schema", "other"), ("flip", "yes"), ("cllr", "x"), ("groups", 7)]
+    + [(name, {}) for name in ("model", "ratio")],
 )
 def test_what_is_damaged_is_refused_by_name(
-    known: ScoreCalibration, damage: dict[str, Any]
+    known: ScoreCalibration, field: str, value: Any
 ) -> None:
     with pytest.raises(ModelError, match=r"c\.json"):
-        ScoreCalibration.from_json(known.to_json() | damage, "c.json")
+        ScoreCalibration.from_json(known.to_json() | {field: value}, "c.json")

@@ -197,9 +197,8 @@ def test_the_margin_sees_labelled_images_alone() -> None:
                 output = head(own, labels[kept])
                 output.loss.backward()
                 rows = own.grad[labels[kept] >= 0]
-                results.append(
-                    (output.loss, output.figures["target_cosine"], head.weight.grad, rows)
-                )
+                cosine = output.figures["target_cosine"]
+                results.append((output.loss, cosine, head.weight.grad, rows))
                 assert not own.grad[labels[kept] < 0].any()
             for with_others, alone in zip(*results, strict=True):
                 torch.testing.assert_close(with_others.to_dense(), alone.to_dense())

@@ -64,17 +64,11 @@ def test_only_drawn_classes_change(many: Path) -> None:
     assert torch.equal(changed, drawn)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"optimizer": AdamW(lr=1e-2)},
-        {"optimizer": Adam(lr=1e-2)},
-        {"optimizer": RMSprop()},
-        {"precision": "fp16"},  # with a gradient scaler
-    ],
-    ids=str,
-)
+OPTIMIZERS = [{"optimizer": each} for each in (AdamW(lr=1e-2), Adam(lr=1e-2), RMSprop())]
+
+
+# fp16 comes with a gradient scaler.
+@pytest.mark.parametrize("changes", [{}, *OPTIMIZERS, {"precision": "fp16"}], ids=str)
 def test_sampled_resumed_equals_uninterrupted(
     many: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -33,20 +33,12 @@ def words(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, VerificationResult]:
-    return {
-        "one": make_result(2000, compat="insightface"),
-        "two": replace(
-            make_result(2000, noise=2, strength=1.4, broken=60),
-            model={"name": "other", "sha256": "ef" * 32},
-        ),
-        EVIL: replace(
-            make_result(60, name=EVIL, persons=None, folds=False),
-            model=None,
-            flip=None,
-            source={"path": EVIL},
-            notes=(f"a note on {EVIL}",),
-        ),
-    }
+    one = make_result(2000, compat="insightface")
+    two = make_result(2000, noise=2, strength=1.4, broken=60)
+    two = replace(two, model={"name": "other", "sha256": "ef" * 32})
+    evil = make_result(60, name=EVIL, persons=None, folds=False)
+    stated = {"source": {"path": EVIL}, "notes": (f"a note on {EVIL}",)}
+    return {"one": one, "two": two, EVIL: replace(evil, model=None, flip=None, **stated)}
 
 
 @pytest.fixture(scope="module")

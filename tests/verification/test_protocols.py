@@ -512,6 +512,9 @@ def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: str) -> No
         read_pairs(tmp_path, "cfp-fp")
 
 
+SUBJECTS = "bio_ref_subject_id,probe_subject_id"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -525,11 +528,8 @@ def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: str) -> No
         ("score,x\n.5,1\n", "line 1: .* label"),
         ("label,score,score\n1,2,3\n", "line 1: .* twice"),
         (b"label,score\n1,.5\n\xff,.5\n", "line 3: .*UTF-8"),
-        ("bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n", "line 3: .* empty"),
-        (
-            "bio_ref_subject_id,probe_subject_id,label,score\na,a,1,1\na,b,1,1\n",
-            "line 3: .* contradicts",
-        ),
+        (f"{SUBJECTS},score\na,a,1\n,,1\n", "line 3: .* empty"),
+        (f"{SUBJECTS},label,score\na,a,1,1\na,b,1,1\n", "line 3: .* contradicts"),
     ],
 )
 def test_mistakes_in_scores(tmp_path: Path, text: str | bytes, words: str) -> None:

@@ -127,11 +127,20 @@ def test_its_json_says_the_same_again(known: tuple[FaceScore, np.ndarray]) -> No
 @pytest.mark.parametrize(
     "damage",
     [
-        *({"centres": value} for value in ([1.0, 1.0], [[1.0, 1.0]], "x", [])),
-        *({"cosines": value} for value in ([[0.1, 0.0]], [0.1])),
-        *({"length": value} for value in ([float("nan"), 1.0], None)),
-        *({"power": value} for value in ({"cars": [3, 2]}, {"cars": 3}, [])),
-        *({"limit": float("inf")}, {"weight": "heavy"}, {"faces": 0}),
+        {"centres": [1.0, 1.0]},
+        {"centres": [[1.0, 1.0]]},
+        {"centres": "x"},
+        {"centres": []},
+        {"cosines": [[0.1, 0.0]]},
+        {"cosines": [0.1]},
+        {"length": [float("nan"), 1.0]},
+        {"length": None},
+        {"limit": float("inf")},
+        {"weight": "heavy"},
+        {"faces": 0},
+        {"power": {"cars": [3, 2]}},
+        {"power": {"cars": 3}},
+        {"power": []},
     ],
 )
 def test_what_is_damaged_is_refused(

@@ -15,14 +15,8 @@ from facerec.environment import available_cores, bound_threads
 
 def run(code: str, **variables: str) -> str:
     """Run code in a process of its own and return what it prints."""
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return run.stdout
+    command = [sys.executable, "-c", code]
+    return subprocess.check_output(command, env=os.environ | variables, text=True)
 
 
 # --- float32 on every processor ----------------------------------------------------------------

@@ -56,15 +56,9 @@ def face_set(people: int, images: int, seed: int, size: int = 24) -> Embeddings:
     who = generator.permutation(np.repeat(np.arange(people), images))
     vectors = (centres[who] + 0.6 * generator.normal(size=(len(who), size))).astype(np.float32)
     vectors[11] = np.nan
-    return Embeddings(
-        vectors,
-        np.linalg.norm(vectors, axis=1),
-        False,
-        ids=np.array([f"{seed}/{row}" for row in range(len(who))]),
-        subjects=np.array([f"p{person:02d}" for person in who]),
-        failures={11: "no face"},
-        note={"flip": False},
-    )
+    norms, ids = np.linalg.norm(vectors, axis=1), np.array([f"{seed}/{i}" for i in range(len(who))])
+    names = np.array([f"p{person:02d}" for person in who])
+    return Embeddings(vectors, norms, False, ids, names, {11: "no face"}, {"flip": False})
 
 
 def plain(result: Any) -> Any:
@@ -126,9 +120,8 @@ def test_files_are_read_alike(in_files: Callable[[], None], tmp_path: Path, kind
         for number, rows in enumerate((slice(0, 15), slice(15, 40))):
             write_embeddings(file / f"{number}.parquet", take(wanted, rows))
     else:
-        vectors = wanted.vectors.astype(
-            {"half": np.float16, "compressed": np.float32}.get(kind, float)
-        )
+        dtype = {"half": np.float16, "compressed": np.float32}.get(kind, float)
+        vectors = wanted.vectors.astype(dtype)
         vectors = np.asfortranarray(vectors) if kind == "fortran" else vectors
         save = np.savez_compressed if kind == "compressed" else np.savez
         save(file, embeddings=vectors, names=wanted.ids)
@@ -144,8 +137,7 @@ def all_pairs(first: Embeddings, _: Embeddings) -> Any:
 
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:
-    found = find_overlap(first, second)
-    return found.matches
+    return find_overlap(first, second).matches
 
 
 def unnamed_overlap(first: Embeddings, second: Embeddings) -> Any:
@@ -182,16 +174,11 @@ def test_more_images_take_little_more_memory(
     in_files: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: Any
 ) -> None:
     in_files()
-    for module, name in (
-        (large_arrays, "_ROWS"),
-        (unit_rows, "_ROWS"),
-        (impostor_tail, "_BLOCK"),
-        (label_faults, "_TILE"),
-        (duplicates, "_PAIRS"),
-    ):
+    names = {large_arrays: "_ROWS", unit_rows: "_ROWS", impostor_tail: "_BLOCK"}
+    names |= {label_faults: "_TILE", duplicates: "_PAIRS"}
+    for module, name in (*names.items(), (impostor_tail, "_SAMPLE")):
         monkeypatch.setattr(module, name, 64)
     monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)
-    monkeypatch.setattr(impostor_tail, "_SAMPLE", 64)
     size, fixed = 512, tmp_path / "fixed.npz"
     write_embeddings(fixed, face_set(10, 6, 9, size))
     peaks = []

@@ -34,22 +34,19 @@ def test_what_numpy_writes(tmp_path: Path, save: Any) -> None:
         assert arrays[name].dtype == array.dtype
 
 
+HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': (%s)}"
+
+
 @pytest.mark.parametrize(
     ("member", "words"),
     [
         (b"no header at all", "magic string"),
-        (npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,)}", bytes(8)), "a"),
-        (npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1)}", bytes(8)), "announces"),
-        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem"), "pickled"),
-        (
-            npy("{'descr': '<f8', 'fortran_order': False, 'shape': ()}", bytes(8), 3),
-            "version .3, 0",
-        ),
+        (npy(HEADER % ("<f8", "1099511627776,"), bytes(8)), "a"),
+        (npy(HEADER % ("<f8", "-1, -1"), bytes(8)), "announces"),
+        (npy(HEADER % ("|O", "1,"), b"cos\nsystem"), "pickled"),
+        (npy(HEADER % ("<f8", ""), bytes(8), 3), "version .3, 0"),
         (npy("(" * 3000, b""), "Error"),
-        (
-            npy("{'descr': '<U2', 'fortran_order': False, 'shape': (1,)}", b"\xff" * 4 + bytes(4)),
-            "0xffffffff",
-        ),
+        (npy(HEADER % ("<U2", "1,"), b"\xff" * 4 + bytes(4)), "0xffffffff"),
     ],
 )
 def test_members_that_are_no_arrays(tmp_path: Path, member: bytes, words: str) -> None:

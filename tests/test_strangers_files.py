@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import socket
 import stat
@@ -16,9 +17,9 @@ from helpers.tiny_training import tiny_recipe
 
 from facerec.comparison.harness import held
 from facerec.embedding import read_embeddings
+from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
-from facerec.export.thresholds import read_thresholds
 from facerec.files import (
     atomic_folder,
     atomic_path,
@@ -126,15 +127,13 @@ def test_nothing_is_written_through_what_a_stranger_laid(
     (folder / name).parent.mkdir(parents=True)
     victim.write_text("mine")
     lay(folder / name, victim)
-    before = (folder / name).lstat()
+    facts = operator.attrgetter("st_mode", "st_ino", "st_size")
+    before = facts((folder / name).lstat())
     with pytest.raises((FacerecError, PermissionError)) as caught:
         write(folder)
     assert Path(name).name in str(caught.value) and "take it away" in str(caught.value)
     assert victim.read_text() == "mine" and names(tmp_path) == ["bashrc", "unpacked"]
-    left = (folder / name).lstat()
-    assert (left.st_mode, left.st_ino, left.st_size) == (
-        before.st_mode, before.st_ino, before.st_size
-    )  # fmt: skip
+    assert facts((folder / name).lstat()) == before
     assert names(folder) == [Path(name).parts[0]]
 
 
@@ -170,7 +169,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "shard": index_shard,
     "protocol": read_content,
     "proposals": read_proposals,
-    "thresholds": lambda path: read_thresholds(path, None),
+    "calibration": ModelCalibration.read,
     "e.parquet": read_embeddings,
     "embeddings.npz": read_embeddings,
     "gallery": Gallery.read,

@@ -96,7 +96,6 @@ def test_initial_weights_are_those_of_insightface() -> None:
 def settled(**options: object) -> VisionTransformer:
     """A narrow network with statistics and biases that are not those of the start."""
     backbone = create_backbone("vit_t", **{**NARROW, **options}, seed=5)
-    assert isinstance(backbone, VisionTransformer)
     generator = torch.Generator().manual_seed(1)
     for name, tensor in backbone.state_dict().items():
         if name.endswith(("running_mean", "bias")):
@@ -119,10 +118,8 @@ def naive_forward(state: dict[str, Tensor], image: Tensor, depth: int, hidden: l
 
     def layer_norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean()
-        return (
-            centred / (centred.square().mean() + 1e-5).sqrt() * w[f"{name}.weight"]
-            + w[f"{name}.bias"]
-        )
+        scaled = centred / (centred.square().mean() + 1e-5).sqrt()
+        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     tokens = {}
     for row in range(12):
@@ -137,10 +134,8 @@ def naive_forward(state: dict[str, Tensor], image: Tensor, depth: int, hidden: l
         projected = given @ w[f"{block}.attn.qkv.weight"].T
         heads, part = [], size // 8
         for head in range(8):
-            q, k, v = (
-                projected[:, j * size + head * part : j * size + (head + 1) * part]
-                for j in range(3)
-            )
+            starts = (j * size + head * part for j in range(3))
+            q, k, v = (projected[:, start : start + part] for start in starts)
             scores = (q @ k.T / math.sqrt(part)).exp()
             heads.append(scores / scores.sum(1, keepdim=True) @ v)
         attended = torch.cat(heads, 1) @ w[f"{block}.attn.proj.weight"].T
@@ -155,10 +150,8 @@ def naive_forward(state: dict[str, Tensor], image: Tensor, depth: int, hidden: l
     x = torch.cat(parts)
     for linear, norm in ((0, 1), (2, 3)):
         x = w[f"feature.{linear}.weight"] @ x
-        mean, variance, gamma, beta = (
-            w[f"feature.{norm}.{part}"]
-            for part in ("running_mean", "running_var", "weight", "bias")
-        )
+        parts = ("running_mean", "running_var", "weight", "bias")
+        mean, variance, gamma, beta = (w[f"feature.{norm}.{part}"] for part in parts)
         x = (x - mean) / (variance + 2e-5).sqrt() * gamma + beta
     return x
 
@@ -167,9 +160,8 @@ def test_forward_against_the_formula() -> None:
     backbone = settled()
     with torch.no_grad():
         found = backbone(images())
-        expected = torch.stack(
-            [naive_forward(backbone.state_dict(), image, 12, []) for image in images()]
-        )
+        state = backbone.state_dict()
+        expected = torch.stack([naive_forward(state, image, 12, []) for image in images()])
         assert expected.std() > 0.1
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
         exact = backbone.double()(images().double())

@@ -38,12 +38,8 @@ VECTORS, IDS, SUBJECTS, GROUPS = toy()
 
 def write_toy(path: Path, subjects: NDArray[np.str_] | None = SUBJECTS) -> None:
     norms = np.linalg.norm(VECTORS, axis=1).astype(np.float32)
-    failures = {FAILED: "no face"}
-    note = {"model": {"name": "toy"}}
-    write_embeddings(
-        path,
-        Embeddings(VECTORS, norms, True, ids=IDS, subjects=subjects, failures=failures, note=note),
-    )
+    about = {"failures": {FAILED: "no face"}, "note": {"model": {"name": "toy"}}}
+    write_embeddings(path, Embeddings(VECTORS, norms, True, IDS, subjects, **about))
 
 
 def write_subjects(path: Path, rows: list[list[str]] | None = None) -> None:
@@ -104,7 +100,6 @@ def test_terminal_and_json_hold_the_same_rows(
     for name, sides in (("=a", ["=a"]), ("b", ["b"]), ("=a × b", ["=a", "b"])):
         row = rows[name, "FMR@threshold", "0.4"]
         share = given.fmr_among(*(places[side] for side in sides))
-        assert share is not None
         assert (row["numerator"], row["denominator"]) == (share.events, share.comparisons)
         assert (row["low"], row["value"]) == (share.interval().low, share.value)
     for said in ("note: 1 rows of s.csv have no embedding", "note: 1 images were not acquired"):
@@ -112,6 +107,7 @@ def test_terminal_and_json_hold_the_same_rows(
 
 
 ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
+TWO_KINDS = [*ROWS[:-1], [*ROWS[-1][:2], "other"]]
 
 
 @pytest.mark.parametrize(
@@ -119,11 +115,7 @@ ROWS = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
     [
         ("--subjects s.csv", [["other.jpg", "p0", ""], *ROWS[2:]], ("2 of 120", str(IDS[0]))),
         ("--subjects s.csv", [*ROWS, ROWS[4]], ("s.csv, line 122", "earlier line")),
-        (
-            "--subjects s.csv --group kind",
-            [*ROWS[:-1], [*ROWS[-1][:2], "other"]],
-            ("two values in the column kind",),
-        ),
+        ("--subjects s.csv --group kind", TWO_KINDS, ("two values in the column kind",)),
         ("--subjects s.csv --group sex", ROWS, ("no column 'sex'",)),
         ("--group kind", ROWS, ("--subjects",)),
         ("--embeddings nobody.npz", ROWS, ("nobody.npz", "--subjects")),

@@ -181,7 +181,6 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     # Claims a thousand times too high.
     known = ModelCalibration.read(Path("c.json"))
-    assert known.ratio is not None
     ratio = known.ratio.ratio
     wrong = ratio.coefficients + np.eye(len(ratio.knots))[0] * 7
     wild = replace(known.ratio, ratio=replace(ratio, coefficients=wrong))

@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.calibrations import model_calibration, point
 from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.commands.export_onnx import main
+from facerec.commands.export_onnx import default_folder, main
 from facerec.commands.import_weights import main as import_weights
-from facerec.commands.verify import main as verify
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import NOTE_FILE, check_sums
+from facerec.embedding.calibration import calibration_file
 from facerec.export import parity
-from facerec.files import sha256
+from facerec.files import sha256, write_json
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")
@@ -43,13 +44,12 @@ def _fewer_repetitions() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a pack, and the verification report of the run on that pack."""
+    """A calibrated run, and a pack."""
     folder = tmp_path_factory.mktemp("work")
-    save_run(folder / "runs" / "first")
-    pack = make_pack(folder / "toy.bin", per_fold=1)
-    model = ["--model", str(folder / "runs" / "first")]
-    report = ["--json", str(folder / "toy.json")]
-    verify([*model, "--bench", str(pack), *report])
+    weights = save_run(folder / "runs" / "first") / "model.safetensors"
+    make_pack(folder / "toy.bin", per_fold=1)
+    known = model_calibration(point(0.3), sha256=sha256(weights))
+    write_json(calibration_file(weights), known.to_json())
     return folder
 
 
@@ -60,19 +60,15 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     run, out = workplace / "runs" / "first", tmp_path / "bundle"
     flags = ["--int8", str(workplace / "toy.bin"), "--triton", "--license", "MIT"]
     bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
-    report = ["--thresholds", str(workplace / "toy.json")]
-    main([str(run), "--out", str(out), *flags, *bench, *report])
+    main([str(run), "--out", str(out), *flags, *bench])
     text = capsys.readouterr().out
 
+    assert default_folder(run) == run / "export"
     check_sums(out)
     note = json.loads((out / NOTE_FILE).read_text())
     assert [entry["name"] for entry in note["variants"]] == ["int8"]
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
-    found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
-    assert [row["threshold"] for row in note["model"]["thresholds"]] == [
-        point["threshold"] for point in found if point["resolvable"]
-    ]
-    assert note["model"]["thresholds"][0]["source"]["sha256"] == sha256(workplace / "toy.json")
+    assert note["model"]["thresholds"] == [point(0.3)]
 
     assert "difference of accuracy" in text and "10 mated and 10 non-mated pairs" in text
     assert re.search(r"int8.onnx .* worst of \d+: ", text)
@@ -81,10 +77,8 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     assert text.splitlines()[-1] == f"bundle: {out}"
     assert "in accuracy is unknown" not in text
 
-    live = load_model(run)
-    np.testing.assert_allclose(
-        load_model(out).embed(faces(3)), live.embed(faces(3)), rtol=1e-4, atol=1e-5
-    )
+    found, expected = (load_model(each).embed(faces(3)) for each in (out, run))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.integration
@@ -115,41 +109,20 @@ def test_weights_of_others_go_all_the_way(
     np.testing.assert_allclose(bundled.embed(faces(3)), theirs, atol=1e-5 * scale)
     # Every consumer feeds RGB scaled by 127.5: the file has taken in the rest.
     assert bundled.preprocessing == Preprocessing()
-    sentence = refused(main, "theirs_onnx")
-    assert "exported model already" in sentence
-    assert "exported model already" in refused(main, "theirs_onnx/model.onnx")
+    for again in ("theirs_onnx", "theirs_onnx/model.onnx"):
+        assert "exported model already" in refused(main, again)
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--bench", "toy.bin"], "compares int8 with float32"),
-        (["--int8", "gone.bin"], "gone.bin"),
-        (["--thresholds", "gone.json"], "not a report of facerec verify"),
-    ],
-)
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
     workplace: Path,
     tmp_path: Path,
     refused: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
-    sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(workplace / "toy.bin", tmp_path)
     run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
     before = sorted(run.iterdir())
-    assert sentence in refused(main, run, *flags)
+    assert "compares int8 with float32" in refused(main, run, "--bench", "toy.bin")
+    assert "gone.bin" in refused(main, run, "--int8", "gone.bin")
     assert sorted(run.iterdir()) == before
-
-
-def test_a_bundle_is_not_replaced_unasked(
-    workplace: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
-    (run / "export").mkdir()
-    (run / "export" / "notes.txt").write_text("mine")
-    assert "give --force" in refused(main, run)
-    assert "no part of a bundle" in refused(main, run, "--force")
-    assert (run / "export" / "notes.txt").read_text() == "mine"

@@ -35,11 +35,7 @@ def nearly_equal(score: NDArray[np.float64]) -> list[str]:
     return [f"{0.3 + 1e-12 * round(value):.13f}" for value in score]
 
 
-KINDS = (
-    whole_numbers,
-    int8_cosines,
-    nearly_equal,
-)
+KINDS = whole_numbers, int8_cosines, nearly_equal
 
 
 def draw(kind: Any, pairs: int = 2000) -> tuple[NDArray[np.bool_], list[str]]:
@@ -100,9 +96,8 @@ def test_audit_of_scores(kind: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
     same, texts = draw(kind)
     groups = np.random.default_rng(5).choice(["north", "south"], same.size)
     rows = zip(same, texts, groups, strict=True)
-    (tmp_path / "s.csv").write_text(
-        "label,score,region\n" + "".join(f"{int(one)},{text},{name}\n" for one, text, name in rows)
-    )
+    lines = (f"{int(one)},{text},{name}\n" for one, text, name in rows)
+    (tmp_path / "s.csv").write_text("label,score,region\n" + "".join(lines))
     folder, targets = tmp_path / "out", ("--fmr", "1e-1,1e-2")
     flags = "--group", "region", "--replicates", "40", "--out", str(folder)
     audit_scores.main(["--scores", str(tmp_path / "s.csv"), *targets, *flags])

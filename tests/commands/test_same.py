@@ -115,11 +115,7 @@ def test_one_threshold_of_the_model_decides(
 
 def test_python_takes_files_bytes_and_arrays(place: Path) -> None:
     expected = cosine(place)
-    for first, second in (
-        ("a.png", "b.png"),
-        (Path("a.png"), Path("b.png").read_bytes()),
-        (noise(0), "b.png"),
-    ):
+    for first, second in (("a.png", Path("b.png").read_bytes()), (noise(0), Path("b.png"))):
         answer = facerec.verify(first, second, model="m")
         assert answer.similarity == pytest.approx(expected, abs=1e-6)
     loaded = facerec.load("m", device="cpu")
@@ -164,34 +160,24 @@ def test_faces_of_a_photo(
     photo[:112, :112] = noise(0)
     photo[:224, 120:344] = cv2.resize(noise(1), (224, 224), interpolation=cv2.INTER_NEAREST)
     write_photo(place / "both.png", photo)
-    assert "download face_detection_yunet" in refused(
-        command.main, "--model", "m", "both.png", "a.png"
-    )
+    two = (command.main, "--model", "m", "both.png", "a.png")
+    assert "download face_detection_yunet" in refused(*two)
     monkeypatch.setattr(recognizer, "detector_at_hand", lambda given, beside: Two(0.5))
-    assert json.loads(same(capsys, "both.png", "a.png", "--face", "2", "1", "--json"))[
-        "similarity"
-    ] == pytest.approx(1, abs=1e-5)
+    found = json.loads(same(capsys, "both.png", "a.png", "--face", "2", "1", "--json"))
+    assert found["similarity"] == pytest.approx(1, abs=1e-5)
     found = json.loads(same(capsys, "both.png", "b.png", "--json"))
     assert found["similarity"] > 0.8 and "2 faces" in found["notes"][0]
     found = facerec.find("a.png", ".", model="m", detector="two")
     assert {item.image for item in found if item.note} == {"both.png"} and len(found) == 3
-    assert "no face 3 among the 2" in refused(
-        command.main, "--model", "m", "both.png", "a.png", "--face", "3", "1"
-    )
+    assert "no face 3 among the 2" in refused(*two, "--face", "3", "1")
 
 
 @pytest.mark.parametrize(
     ("photo", "words"),
-    [
-        ("gone.png", "cannot be read"),
-        (".", "cannot be read"),
-        ("text.png", "no image|not a|neither"),
-        ("wide.png", "limit"),
-    ],
+    [("gone.png", "cannot"), (".", "cannot"), ("text.png", "neither"), ("wide.png", "limit")],
 )
 def test_what_is_no_photo(place: Path, refused: Callable[..., str], photo: str, words: str) -> None:
     Path("text.png").write_text("no photo")
     Path("wide.png").write_bytes(png_header(20_000, 20_000))
     text = refused(command.main, "--model", "m", photo, "a.png")
-    assert any(word in text for word in words.split("|")), text
-    assert photo in text
+    assert words in text and photo in text

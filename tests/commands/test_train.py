@@ -180,9 +180,8 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
     assert "56 images of 7 subjects, data" in printed
     assert "model: runs/arc/model.safetensors" in printed
-    assert sorted(p.name for p in run.iterdir()) == sorted(
-        ["recipe.json", "manifest.json", "metrics.jsonl", "checkpoints", "model.safetensors"]
-    )
+    names = {"recipe.json", "manifest.json", "metrics.jsonl", "checkpoints", "model.safetensors"}
+    assert {p.name for p in run.iterdir()} == names
 
 
 # ---------------------------------------------------------------- stopping and going on
@@ -295,15 +294,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first
     train("--name", "killed", "--max-steps", "2")
     run = trained / "runs" / "killed"
     shutil.rmtree(run / "checkpoints")
-    for flags, words in (
-        (["--optimizer.lr", "0.3"], "other values of optimizer.lr"),
-        (["--data.path", "more"], "more: its images are 63 and were 56"),
-    ):
-        write_training_set(trained / "more", people=7, images=9)
-        sentence = refused(
-            main, "arc.py", "--device", "cpu", "--name", "killed", "--resume", *flags
-        )
-        assert words in sentence
+    write_training_set(trained / "more", people=7, images=9)
+    resume = ("arc.py", "--device", "cpu", "--name", "killed", "--resume")
+    lr, data = ("--optimizer.lr", "0.3"), ("--data.path", "more")
+    assert "other values of optimizer.lr" in refused(main, *resume, *lr)
+    assert "more: its images are 63 and were 56" in refused(main, *resume, *data)
     assert len(metrics(run)) == 2
     train("--name", "killed", "--resume")
     assert [row["step"] for row in metrics(run)] == list(range(1, STEPS + 1))
@@ -410,24 +405,11 @@ def test_a_run_that_is_being_trained_is_left_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            [],
-            "facerec train needs a recipe as its first argument, a name or a file, for example "
-            "arcface_sec_r50",
-        ),
-        (
-            ["gone.py"],
-            "gone.py: no such recipe file; perhaps wrong.py, known are arc.py",
-        ),
+        ([], "facerec train needs a recipe"),
+        (["gone.py"], "gone.py: no such recipe file; perhaps wrong.py, known are arc.py"),
         (["wrong.py"], "wrong.py: line 4: Recipe got an unexpected keyword argument 'batchsize'"),
-        (
-            ["arc.py", "--batch-size", "100"],
-            "the training set has 56 images, fewer than one batch of 100; use a smaller batch_size",
-        ),
-        (
-            ["arc.py", "--backbone.name", "iresnet19"],
-            "backbone.name: no backbone is called",
-        ),
+        (["arc.py", "--batch-size", "100"], "the training set has 56 images, fewer than one"),
+        (["arc.py", "--backbone.name", "iresnet19"], "backbone.name: no backbone is called"),
         (["arc.py", "--resume"], "runs/arc: no checkpoint to resume from; start the run without"),
         (["arc.py", "--name", "taken"], "runs/taken exists already; use --resume or another"),
         (["arc.py", "--runs", "arc.py"], "arc.py/arc: cannot be made (Not a directory)"),
@@ -436,9 +418,8 @@ def test_a_run_that_is_being_trained_is_left_alone(
 def test_errors_are_sentences_and_leave_nothing(
     workplace: Path, refused: Callable[..., str], arguments: list[str], sentence: str
 ) -> None:
-    (workplace / "wrong.py").write_text(
-        "from facerec.training import Recipe\n\n\nrecipe = Recipe(batchsize=3)\n"
-    )
+    wrong = "from facerec.training import Recipe\n\n\nrecipe = Recipe(batchsize=3)\n"
+    (workplace / "wrong.py").write_text(wrong)
     (workplace / "empty").mkdir()
     (workplace / "runs" / "taken").mkdir(parents=True)
     before = sorted(workplace.rglob("*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -99,13 +100,11 @@ def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor
     unit = f / f.norm(dim=1, keepdim=True)
     losses = []
     labels = targets[places]
-    for a in range(8):
-        for p in range(8):
-            for n in range(8):
-                if a != p and labels[a] == labels[p] != labels[n]:
-                    margin = (unit[a] - unit[p]).norm() - (unit[a] - unit[n]).norm() + 0.05
-                    if margin > 0:
-                        losses.append(margin)
+    for a, p, n in itertools.product(range(8), repeat=3):
+        if a != p and labels[a] == labels[p] != labels[n]:
+            margin = (unit[a] - unit[p]).norm() - (unit[a] - unit[n]).norm() + 0.05
+            if margin > 0:
+                losses.append(margin)
     norms = f.norm(dim=1)
     loss = torch.stack(losses).mean() + 0.5 * (norms - norms.mean().detach()).square().mean()
     loss.backward()
@@ -114,9 +113,8 @@ def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor
 
 
 def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
-    setup = protocol(
-        optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0), steps_per_epoch=1, epochs=1
-    )
+    plain = SGD(lr=0.1, momentum=0.0, weight_decay=0.0)
+    setup = protocol(optimizer=plain, steps_per_epoch=1, epochs=1)
     arm = Arm("a", MetricLoss("Triplet", margin=0.05), SEC(weight=0.5))
     seen: list[torch.Tensor] = []
     original = trainer._validate
@@ -134,15 +132,15 @@ def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
     assert not torch.equal(seen[0], seen[1])
 
 
+RMSPROP = RMSprop(lr=1e-3, momentum=0.9)
+
+
 @pytest.mark.parametrize(
     ("arm", "changes"),
     [
         (Arm("a", MetricLoss("NTXent", views=2)), {"batch": ClassBatch(6, 1)}),
         (Arm("a", MetricLoss("SupCon", views=2)), {}),
-        (
-            Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)),
-            {"optimizer": RMSprop(lr=1e-3, momentum=0.9)},
-        ),
+        (Arm("a", MetricLoss("Triplet"), RingLoss(weight=0.1)), {"optimizer": RMSPROP}),
         (Arm("a", MetricLoss("NormalizedSoftmax"), loss_lr=1.0), {}),
     ],
 )

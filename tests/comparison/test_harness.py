@@ -47,20 +47,14 @@ def run(plan: Comparison, folder: Path, progress: Any = None, **options: Any) ->
 
 def figures(results: Results) -> Any:
     """Return everything that was measured, without times."""
-    return {
-        arm.arm.name: (
-            arm.best and arm.best.setting,
-            [(t.number, t.setting, t.score) for t in arm.trials],
-            [
-                (
-                    {"/".join(key): values.tolist() for key, values in r.scores.items()},
-                    [replace(fit, seconds=0.0) for fit in r.fits],
-                )
-                for r in arm.runs.values()
-            ],
-        )
-        for arm in results.arms
-    }
+    found = {}
+    for arm in results.arms:
+        runs = arm.runs.values()
+        scores = [{"/".join(k): values.tolist() for k, values in r.scores.items()} for r in runs]
+        fits = [[replace(fit, seconds=0.0) for fit in r.fits] for r in runs]
+        trials = [(t.number, t.setting, t.score) for t in arm.trials]
+        found[arm.arm.name] = (arm.best and arm.best.setting, trials, scores, fits)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,9 @@ def test_a_difference_must_be_declared() -> None:
     comparison(Path("x"), arms=arms, declared=("optimizer.lr", "epochs")).check()
 
 
+UNTRAINED = replace(BASE, name="untrained")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -40,10 +43,7 @@ def test_a_difference_must_be_declared() -> None:
         (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
         (lambda: replace(BASE, name="a/b"), "letters, digits and"),
         (lambda: replace(BASE, name=".."), "not dots alone"),
-        (
-            lambda: comparison(Path("x"), arms=(replace(BASE, name="untrained"),)),
-            "that of a",
-        ),
+        (lambda: comparison(Path("x"), arms=(UNTRAINED,)), "that of a"),
         (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
         (lambda: Range("x", 1, 2, "log_with_zero"), "starts at 0"),
     ],

@@ -43,35 +43,16 @@ PENALIZED = ("SphereFace+SEC", "CosFace+SEC", "ArcFace+SEC")
 
 def odd_results() -> Results:
     """Return results with everything that can go wrong: text, failures, unfair pairs."""
-    odd = Arm(
-        ODD,
-        MarginHead(CosFace(scale=32.0)),
-        SEC(weight=0.1),
-        against="CosFace",
-        search=(HEADS["CosFace"][1], WEIGHT),
-        protocol=replace(PROTOCOL, optimizer=SGD(lr=0.1)),
-    )
+    about = {"search": (HEADS["CosFace"][1], WEIGHT), "against": "CosFace"}
+    about["protocol"] = replace(PROTOCOL, optimizer=SGD(lr=0.1))
+    odd = Arm(ODD, MarginHead(CosFace(scale=32.0)), SEC(weight=0.1), **about)
     arms = (*toy_arms(("CosFace", "ArcFace")), odd)
-    results = toy_results(
-        arms,
-        repetitions=4,
-        trials=9,
-        classes=8,
-        per_class=4,
-        question=EVIL,
-        declared=("optimizer",),
-    )
-    broken = tuple(
-        failed(each) if each.arm.name == "ArcFace+SEC" else each for each in results.arms
-    )
-    results = replace(results, arms=broken)
-    runs = next(each.runs for each in results.arms if each.arm.name == "CosFace+SEC")
-    return with_arm(
-        results,
-        "CosFace+SEC",
-        runs={seed: run for seed, run in runs.items() if seed != 1},
-        failures=(f"seed 1: {DIVERGED}",),
-    )
+    size = {"repetitions": 4, "trials": 9, "classes": 8, "per_class": 4}
+    results = toy_results(arms, **size, question=EVIL, declared=("optimizer",))
+    lost = [failed(each) if each.arm.name == "ArcFace+SEC" else each for each in results.arms]
+    results = replace(results, arms=tuple(lost))
+    kept = {seed: run for seed, run in runs(results, "CosFace+SEC").items() if seed != 1}
+    return with_arm(results, "CosFace+SEC", runs=kept, failures=(f"seed 1: {DIVERGED}",))
 
 
 def small(**changed: Any) -> Results:
@@ -136,17 +117,14 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 expected = mean_over_seeds(values, labels)
                 assert row["mean"] == expected.value == pytest.approx(values.mean())
                 assert expected.joint is not None and row.n == 6
-                assert (row.mean_joint_low, row.mean_joint_high) == (
-                    expected.joint.low,
-                    expected.joint.high,
-                )
+                limits = expected.joint.low, expected.joint.high
+                assert (row.mean_joint_low, row.mean_joint_high) == limits
                 if arm not in PENALIZED:
                     assert math.isnan(row.difference)
                     continue
                 of_base = [run.scores[view, metric] for run in runs(results, row.against).values()]
                 found = compare_paired(values, np.stack(of_base), labels)
                 assert (row.difference, row.p) == (found.value, found.p)
-                assert found.joint is not None
                 assert row.difference_joint_low == found.joint.low
     untrained = np.mean([run.mean(*HEADLINE) for run in results.untrained.values()])
     assert summary.headline("untrained")["mean"] == pytest.approx(float(untrained))
@@ -179,10 +157,8 @@ def test_conclusions_are_those_of_the_adjusted_test() -> None:
     same = with_arm(same, "ArcFace+SEC", runs={k: results.arms[3].runs[k] for k in range(5)})
     pairs = summarize(same).pairs
     # Five seeds give no p below 1/16, so two pairs none below 1/8.
-    assert [pair.conclusion for pair in pairs] == [
-        "none detected at this precision",
-        "insufficient data",
-    ]
+    conclusions = ["none detected at this precision", "insufficient data"]
+    assert [pair.conclusion for pair in pairs] == conclusions
     assert pairs[0].smallest == 0.0 and math.isnan(pairs[1].smallest)
 
 
@@ -287,9 +263,8 @@ def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> No
         if row["view"] in VIEWS:
             known = odd.row(row["arm"].removeprefix("'"), row["view"], row["metric"])
             assert float(row["mean"]) == known["mean"]
-            assert row["difference"] == (
-                "" if math.isnan(known.difference) else str(known.difference)
-            )
+            told = "" if math.isnan(known.difference) else str(known.difference)
+            assert row["difference"] == told
     document = json.loads(odd_files["results.json"], parse_constant=lambda name: 1 / 0)
     assert document["schema"] == SCHEMA and len(document["figures"]) == len(table)
     (lost,) = [arm for arm in document["arms"] if arm["arm"] == "ArcFace+SEC"]

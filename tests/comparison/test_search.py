@@ -97,9 +97,8 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
     run(search, some_fail)
     base, sec = ([trial.setting for trial in search.trials(arm)] for arm in (BASE, WITH_SEC))
     assert len(base) == len(sec) == 6
-    assert [each["loss.margin.margin"] for each in sec] == pytest.approx(
-        [each["loss.margin.margin"] for each in base], abs=1e-12
-    )
+    ours, theirs = ([each["loss.margin.margin"] for each in settings] for settings in (sec, base))
+    assert ours == pytest.approx(theirs, abs=1e-12)
     weights = [each["regularizer.weight"] for each in sec]
     assert weights[0] == pytest.approx(0.1) and len(set(weights)) == 6
     assert len(search.first_settings(WITH_SEC)) == len(search.first_settings(BASE))
@@ -119,9 +118,8 @@ def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Pat
     settings = [trial.setting for trial in sec]
     assert settings[0] == pytest.approx({"loss.margin.margin": 0.2, "regularizer.weight": 0.1})
     wanted = {**best.setting, "regularizer.weight": 0.0}
-    assert (
-        settings[1] == pytest.approx(wanted, abs=1e-12) and settings[1]["regularizer.weight"] == 0.0
-    )
+    assert settings[1] == pytest.approx(wanted, abs=1e-12)
+    assert settings[1]["regularizer.weight"] == 0.0
     weights = [setting["regularizer.weight"] for setting in settings]
     assert all(0 <= weight <= 10 for weight in weights)
 

@@ -49,20 +49,14 @@ def test_embeddings_parameters_and_seeds(
     before = torch.get_rng_state()
     trunk = create_trunk(config, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert trunk.training
     y = trunk(images(config))
-    assert y.shape == (4, 16)
-    assert y.dtype == torch.float32
+    assert trunk.training and y.shape == (4, 16) and y.dtype == torch.float32
     again, other = create_trunk(config, seed=3), create_trunk(config, seed=4)
-    pairs = list(zip(trunk.parameters(), again.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in pairs)
-    assert any(
-        not torch.equal(a, b) for a, b in zip(trunk.parameters(), other.parameters(), strict=True)
-    )
-    norms = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert [m.weight.requires_grad for m in norms] == (
-        [] if embedding_bn == "none" else [embedding_bn == "affine"]
-    )
+    for made, equal in ((again, True), (other, False)):
+        pairs = zip(trunk.parameters(), made.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs) is equal
+    learned = [m.weight.requires_grad for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert learned == {"none": [], "affine": [True], "frozen_gamma": [False]}[embedding_bn]
     y.sum().backward()
     assert all(p.grad is not None for p in trunk.parameters() if p.requires_grad)
 
@@ -70,14 +64,10 @@ def test_embeddings_parameters_and_seeds(
 @pytest.mark.parametrize("config", [MBF, SMALL, RESNET], ids=lambda c: c.name)
 @pytest.mark.parametrize("embedding_bn", ["none", "affine"])
 def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn: Any) -> None:
-    config = Trunk(
-        config.name, 16, config.width, embedding_bn, freeze_bn=True, image_size=config.image_size
-    )
-    trunk = create_trunk(config, 0)
+    trunk = create_trunk(replace(config, embedding_bn=embedding_bn, freeze_bn=True), 0)
     trunk.eval().train()
     norms = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert norms
-    assert not any(m.training for m in norms)
+    assert norms and not any(m.training for m in norms)
     assert not any(p.requires_grad for m in norms for p in m.parameters())
     before = [m.running_mean.clone() for m in norms]  # type: ignore[union-attr]
     trunk(images(config))
@@ -131,8 +121,6 @@ def test_weights_of_timm_with_and_without_classifier(
     assert same(trunk, module, RESNET)
     # The embedder is drawn as it is without weights.
     plain = create_trunk(RESNET, 0)
-    assert trunk.head is not None
-    assert plain.head is not None
     assert torch.equal(trunk.head[0].weight, plain.head[0].weight)  # type: ignore[index]
 
 
@@ -174,9 +162,8 @@ def test_last_layers() -> None:
     raw = plain(x)
     torch.testing.assert_close(l2(x), raw / raw.norm(dim=1, keepdim=True))
     centred = raw - raw.mean(1, keepdim=True)
-    torch.testing.assert_close(
-        layer(x), centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
-    )
+    spread = (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(layer(x), centred / spread)
 
 
 @pytest.mark.parametrize("config", [*ALL, Trunk("features", 16)], ids=lambda c: c.name)

@@ -44,7 +44,6 @@ def computed(
     with torch.random.fork_rng(devices=[]):
         found = margin_softmax(embeddings, weight, labels.to(device), margin, step=500, **options)
         found.loss.backward()
-    assert embeddings.grad is not None and weight.grad is not None
     return found.loss, embeddings.grad, weight.grad
 
 
@@ -106,7 +105,6 @@ def test_a_penalty(device: torch.device, penalty: NormPenalty) -> None:
             x = embeddings.to(where).requires_grad_()
             output = regularizer(x, progress=0.5)
             output.loss.backward()
-            assert x.grad is not None
             results += [output.loss, x.grad]
         found.append(tuple(results))
     assert max(errors(found[1], found[0])) < 1e-5

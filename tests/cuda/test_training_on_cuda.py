@@ -67,12 +67,8 @@ def test_a_step_learns_without_waiting_for_the_device(
     emulated = device.type == "cpu" and (precision == "fp16" or not has_fast_bf16(device))
     if emulated and precision != "fp32":
         pytest.skip(f"this CPU only emulates {precision}")
-    recipe = small_recipe(
-        precision=precision,
-        head=Head(precision="bf16", sample_rate=sample_rate),
-        deterministic=False,
-        epochs=10,
-    )
+    head = Head(precision="bf16", sample_rate=sample_rate)
+    recipe = small_recipe(precision=precision, head=head, deterministic=False, epochs=10)
     trainer = trainer_on(device, recipe)
     batch = a_batch(device)
     losses = [trainer.learner.train_step(batch)["loss"] for _ in range(4)]
@@ -163,11 +159,8 @@ def test_batches_arrive_in_order_while_the_device_works(device: torch.device) ->
     pinned = device.type == "cuda"
     expected = list(BatchLoader(dataset, sampler()))
     busy = torch.randn(2000, 2000, device=device)
-    for want, got in zip(
-        expected,
-        prefetched(BatchLoader(dataset, sampler(), pin_memory=pinned), device),
-        strict=True,
-    ):
+    found = prefetched(BatchLoader(dataset, sampler(), pin_memory=pinned), device)
+    for want, got in zip(expected, found, strict=True):
         busy = busy @ busy / 2000  # the copy must not be used before it is done
         assert got.images.device.type == device.type
         assert torch.equal(got.images.cpu(), want.images)
@@ -224,13 +217,9 @@ def test_compiled_steps_in_bf16_follow_plain_ones(
         batch = a_batch(device, start=start)
         first, second = (t.learner.train_step(batch)["loss"].clone() for t in (plain, compiled))
         assert relative_error(second, first) < 3e-2
-    changed = relative_error(
-        compiled.learner.head.weight, trainer_on(device, recipe).learner.head.weight
-    )
-    assert (
-        changed > 0
-        and relative_error(compiled.learner.head.weight, plain.learner.head.weight) < 0.3 * changed
-    )
+    weight = compiled.learner.head.weight
+    changed = relative_error(weight, trainer_on(device, recipe).learner.head.weight)
+    assert changed > 0 and relative_error(weight, plain.learner.head.weight) < 0.3 * changed
     with no_host_waits(device):
         compiled.learner.train_step(batch)
 

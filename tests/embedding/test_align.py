@@ -168,22 +168,14 @@ def test_any_points_give_a_crop_or_a_reason(values: list[float]) -> None:
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     first, second = moved(face_template(), 0.1, 1.2, (3, 4)), face_template() + 30
-    path = table(
-        tmp_path / "points.csv",
-        line("a/1.jpg", first),
-        line('"comma, inside.jpg"', second),
-        header=mark + HEADER,
-        ending=ending,
-    )
+    lines = line("a/1.jpg", first), line('"comma, inside.jpg"', second)
+    path = table(tmp_path / "points.csv", *lines, header=mark + HEADER, ending=ending)
     aligner = PointsTable(path)
     image = photo()
-    np.testing.assert_array_equal(
-        aligner.crop(image, "a/1.jpg", "where", (112, 112))[0], align_face(image, first)
-    )
-    np.testing.assert_array_equal(
-        aligner.crop(image, "comma, inside.jpg", "where", (224, 224))[0],
-        align_face(image, second, (224, 224)),
-    )
+    crop = aligner.crop(image, "a/1.jpg", "where", (112, 112))[0]
+    np.testing.assert_array_equal(crop, align_face(image, first))
+    crop = aligner.crop(image, "comma, inside.jpg", "where", (224, 224))[0]
+    np.testing.assert_array_equal(crop, align_face(image, second, (224, 224)))
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
         aligner.crop(image, "b", "b.jpg", (112, 112))
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
@@ -354,7 +346,6 @@ def test_a_face_on_its_side_is_found_upright(turns: int) -> None:
     assert detector.looks == (4 if turns else 1)
     for number, mine, box in zip((3, 5), points, boxes, strict=True):
         expected = marks(lying, number)
-        assert expected is not None
         np.testing.assert_array_equal(mine, expected)
         np.testing.assert_array_equal(box, [*expected.min(axis=0), *expected.max(axis=0)])
     crop = detector.crop(lying, "a", "a", (112, 112))[0].astype(int)

@@ -102,10 +102,7 @@ EMPTY = hashlib.sha256(b"").hexdigest()
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (
-            change("model.onnx", b"Weights"),
-            r"'model.onnx': its SHA-256 is another, by SHA256SUMS",
-        ),
+        (change("model.onnx", b"Weights"), r"model.onnx': its SHA-256 is another, by SHA256SUMS"),
         (change("variants/int8.onnx", b""), r"int8.onnx': its SHA-256 is another"),
         (change("more.onnx", b"x"), r"'more.onnx': is not listed"),
         (change("variants/more.onnx", b"x"), r"'variants/more.onnx': is not listed"),

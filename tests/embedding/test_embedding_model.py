@@ -59,10 +59,7 @@ def test_saved_and_loaded_weights_are_the_same(
     path = tmp_path / "backbone.safetensors"
     save_model(path, backbone, config, Preprocessing(), RECIPE)
     model = load_model(path)
-    assert isinstance(model, TorchModel)
-    assert model.config == config
-    assert model.recipe == RECIPE
-    assert model.preprocessing == Preprocessing()
+    assert (model.config, model.recipe, model.preprocessing) == (config, RECIPE, Preprocessing())
     loaded = model.backbone.state_dict()
     assert list(loaded) == list(backbone.state_dict())
     for key, tensor in backbone.state_dict().items():
@@ -77,12 +74,9 @@ def test_a_loaded_model_embeds_as_the_one_that_was_saved(saved: tuple[Path, nn.M
     live = TorchModel(backbone, Preprocessing("bgr", 127.5, 128.0))
     for given in (path, path.parent, str(path)):
         model = load_model(given)
-        np.testing.assert_allclose(
-            model.embed(faces(3)), live.embed(faces(3)), rtol=1e-4, atol=1e-5
-        )
-        assert model.name == "first"
-        assert model.path == path
-        assert model.sha256 == sha256(path)
+        found = model.embed(faces(3))
+        np.testing.assert_allclose(found, live.embed(faces(3)), rtol=1e-4, atol=1e-5)
+        assert (model.name, model.path, model.sha256) == ("first", path, sha256(path))
     assert live.path is None and live.sha256 is None
 
 
@@ -132,8 +126,7 @@ def test_weights_of_another_architecture(
     rewrite(path, {name: tensor for name, tensor in tensors.items() if tensor is not None})
     with pytest.raises(ModelError, match=words) as caught:
         load_model(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def good_note(**changes: Any) -> dict[str, Any]:

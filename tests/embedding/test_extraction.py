@@ -60,26 +60,17 @@ def test_encoded_images_are_embedded_as_their_pixels(
     model: TorchModel, flip: bool, batch_size: int
 ) -> None:
     images, steps = faces(7), []
-    found = embed_images(
-        model,
-        source(images),
-        flip=flip,
-        batch_size=batch_size,
-        progress=lambda *now: steps.append(now[1:]),
-    )
-    expected = extract(model, images, flip=flip, batch_size=batch_size)
+    how = {"flip": flip, "batch_size": batch_size}
+    progress = {"progress": lambda *now: steps.append(now[1:])}
+    found = embed_images(model, source(images), **how, **progress)
+    expected = extract(model, images, **how)
     np.testing.assert_array_equal(found.vectors, expected.vectors)
     np.testing.assert_array_equal(found.norms, expected.norms)
     assert found.ids is not None and found.ids.tolist() == [f"{i}.png" for i in range(7)]
     assert (found.flip, found.failures, found.subjects) == (flip, {}, None)
     assert steps[0] == (min(batch_size, 7), 7) and steps[-1] == (7, 7)
-    assert found.note == {
-        "facerec": facerec.__version__,
-        "model": model.describe(),
-        "flip": flip,
-        "align": None,
-        "batch_size": batch_size,
-    }
+    about = {"facerec": facerec.__version__, "model": model.describe(), "align": None}
+    assert found.note == about | how
 
 
 class Damaged(MemoryImages):
@@ -178,20 +169,15 @@ def logarithm(images: np.ndarray) -> np.ndarray:
         return np.log(brightness(images))
 
 
-def test_an_embedding_that_is_not_finite_is_a_failure() -> None:
-    images = faces(3)
-    images[1] = 0
-    found = embed_images(ToyModel(logarithm), source(images), flip=False)
-    assert found.failures == {1: "faces, image 1.png: its embedding is not finite"}
-    assert np.isnan(found.vectors[1]).all() and np.isfinite(found.vectors[[0, 2]]).all()
-
-
-def test_an_embedding_of_zero_is_a_failure() -> None:
+@pytest.mark.parametrize(
+    ("network", "is_what"), [(logarithm, "is not finite"), (brightness, "is zero")]
+)
+def test_an_embedding_of_no_direction_is_a_failure(network: Any, is_what: str) -> None:
     images = faces(4)
     images[[1, 3]] = 0
-    found = embed_images(ToyModel(brightness), source(images), flip=True, batch_size=2)
+    found = embed_images(ToyModel(network), source(images), flip=True, batch_size=2)
     assert [*found.failures] == [1, 3]
-    assert found.failures[1] == "faces, image 1.png: its embedding is zero"
+    assert found.failures[1] == f"faces, image 1.png: its embedding {is_what}"
     assert np.isnan(found.vectors[[1, 3]]).all() and np.isnan(found.norms[[1, 3]]).all()
     assert found.vectors[[0, 2]].all()
 

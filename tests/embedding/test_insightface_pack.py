@@ -42,7 +42,6 @@ def test_photos_are_embedded_as_by_insightface(
     theirs = app.FaceAnalysis(name="buffalo_l")
     theirs.prepare(ctx_id=-1, det_thresh=0.5, det_size=(640, 640))
     aligner, model = parse_align("insightface"), OnnxModel(read_onnx(files / "w600k_mbf.onnx"))
-    assert aligner is not None
     for name in ("gdp.jpg", "players.jpg", "yaoming.jpg"):
         photo = cv2.imread(str(files / name))
         crop = aligner.crop(np.ascontiguousarray(photo[:, :, ::-1]), name, name, (112, 112))[0]

@@ -219,13 +219,8 @@ def test_an_exported_file_brings_its_own(path: Path) -> None:
         assert known.flip is False and (known.ratio is None) is (known.faces is None) is not extra
     known, _ = find_calibration(path, lambda: sha256(path), {"thresholds": []})
     assert known is not None and known.points()[0].value == 0.9
-    for damage in (
-        {"thresholds": 7},
-        {"thresholds": [{}]},
-        {"thresholds": [point(0.3, flip=None)]},
-        {"preprocessing": {}},
-        {"faces": 7},
-        {"score_calibration": 7},
-    ):
+    damages = [{name: 7} for name in ("thresholds", "faces", "score_calibration")]
+    damages += [{"thresholds": [each]} for each in ({}, point(0.3, flip=None))]
+    for damage in (*damages, {"preprocessing": {}}):
         with pytest.raises(ModelError, match=r"model\.safetensors: "):
             find_calibration(path, lambda: "", note | damage)

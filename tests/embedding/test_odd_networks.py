@@ -29,9 +29,8 @@ def same(found: np.ndarray, wanted: np.ndarray) -> None:
 
 def shaped(*shape: int, **options: Any) -> Any:
     """Return the network with its output reshaped."""
-    return followed(
-        tiles(**options), [node("Reshape", ["embedding", "s"], ["y"])], {"s": np.array(shape)}
-    )
+    reshape = node("Reshape", ["embedding", "s"], ["y"])
+    return followed(tiles(**options), [reshape], {"s": np.array(shape)})
 
 
 def quantized(**options: Any) -> Any:
@@ -79,16 +78,9 @@ def test_a_batch_baked_into_the_graph(engine: Any, shape: tuple[int, int]) -> No
     """A Reshape that holds for one picture alone fails for two, or makes one row of both."""
     pytest.importorskip(engine)
     if shape == (8, -1):  # two pictures as columns, turned
-        file = parsed(
-            followed(
-                tiles(),
-                [
-                    node("Reshape", ["embedding", "s"], ["column"]),
-                    node("Transpose", ["column"], ["y"], perm=[1, 0]),
-                ],
-                {"s": np.array(shape)},
-            )
-        )
+        column = node("Reshape", ["embedding", "s"], ["column"])
+        turned = node("Transpose", ["column"], ["y"], perm=[1, 0])
+        file = parsed(followed(tiles(), [column, turned], {"s": np.array(shape)}))
     else:
         file = parsed(shaped(*shape))
     model = OnnxModel(file, engine=engine, batch_size=4)
@@ -211,17 +203,16 @@ def test_a_second_output_leaves_raw_rows_alone() -> None:
     same(OnnxModel(file).embed(faces(3)), expected(faces(3), RGB))
 
 
+LENGTH = node("ReduceL2", ["embedding"], ["n"], axes=[1])
+
+
 @pytest.mark.parametrize(
     ("nodes", "outputs", "sentence"),
     [
         ([node("Neg", ["embedding"], ["y"])], ["embedding", "y"], r"\(1, 8\) and \(1, 8\)"),
-        (
-            [node("ReduceL2", ["embedding"], ["n"], axes=[1]), node("Neg", ["n"], ["y"])],
-            ["embedding", "y"],
-            "is no norm",
-        ),
+        ([LENGTH, node("Neg", ["n"], ["y"])], ["embedding", "y"], "is no norm"),
         ([node("ReduceL2", ["embedding"], ["y"], axes=[1], keepdims=0)], ["y"], r"shape \(1,\)"),
-        ([node("ReduceL2", ["embedding"], ["y"], axes=[1])], ["y"], r"shape \(1, 1\)"),
+        ([LENGTH], ["n"], r"shape \(1, 1\)"),
         ([node("ReduceL2", ["embedding"], ["y"], keepdims=0)], ["y"], r"shape \(\)"),
         ([node("Concat", ["embedding"] * 2, ["y"], axis=0)], ["y"], r"shape \(2, 8\)"),
         ([node("Identity", ["pooled"], ["y"])], ["y"], r"shape \(1, 3, 7, 7\)"),

@@ -143,12 +143,8 @@ def test_what_torch_exports_by_default_is_a_model(
 def bundle(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
     written(folder / "model.onnx", metadata=noted())
-    written(
-        folder / "variants" / "uint8.onnx",
-        metadata=noted(preprocessing="embedded"),
-        leading=INSIDE,
-        dtype=UINT8,
-    )
+    inside = {"metadata": noted(preprocessing="embedded"), "leading": INSIDE, "dtype": UINT8}
+    written(folder / "variants" / "uint8.onnx", **inside)
     (folder / "facerec.json").write_text(json.dumps({"schema": BUNDLE_SCHEMA}))
     write_sums(folder)
     return folder

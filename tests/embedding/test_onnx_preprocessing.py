@@ -41,9 +41,8 @@ def test_a_damaged_preprocessing(entry: Any, sentence: str) -> None:
 def test_our_own_note_decides() -> None:
     stated = {"channels": "bgr", "mean": 0.0, "std": 255.0}
     leading = [("Sub", 127.5), ("Mul", 1 / 128)]
-    guess = guess_preprocessing(
-        parsed(tiles(metadata=noted(preprocessing=stated), leading=leading))
-    )
+    file = parsed(tiles(metadata=noted(preprocessing=stated), leading=leading))
+    guess = guess_preprocessing(file)
     assert guess.preprocessing == Preprocessing("bgr", 0.0, 255.0) and len(guess.fixed) == 3
     assert guess.evidence[0] == "its metadata entry 'facerec' says so"
     guess = guess_preprocessing(parsed(tiles(metadata=noted(preprocessing="embedded"))))
@@ -58,11 +57,7 @@ IMAGENET = np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 @pytest.mark.parametrize(
     ("leading", "found", "evidence"),
     [
-        (
-            [("Sub", 127.5), ("Mul", 0.0078125)],
-            UNSCALED,
-            "Sub 127.5 → Mul 0.0078125, which",
-        ),
+        ([("Sub", 127.5), ("Mul", 0.0078125)], UNSCALED, "Sub 127.5 → Mul 0.0078125, which"),
         ([("Sub", [[[127.5]] * 3]), ("Div", 128.0)], UNSCALED, "Sub 127.5, 127.5, 127.5 → Div 128"),
         ([("Mul", 1 / 127.5), ("Add", -1.0)], UNSCALED, PIXELS),
         ([("Div", 255.0), ("Sub", 0.5), ("Div", 0.5)], UNSCALED, PIXELS),
@@ -113,26 +108,18 @@ def test_a_normalisation_that_is_taken_back_is_what_the_input_has(leading: Any, 
     grey = np.linspace(0, 255, 7)[:, None]
     mean, std = guess.preprocessing.per_channel()
     back = (grey - mean) / std * np.ravel(leading[0][1]) + np.ravel(leading[1][1])
-    np.testing.assert_allclose(
-        back, back.max() * np.tile(grey, (1, 3))[:, : back.shape[1]] / 255, atol=1e-3 * back.max()
-    )
+    wanted = back.max() * np.tile(grey, (1, 3))[:, : back.shape[1]] / 255
+    np.testing.assert_allclose(back, wanted, atol=1e-3 * back.max())
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["Sub", "SubReversed", "Add", "AddReversed", "Mul", "Div"]),
-            st.lists(st.floats(0.25, 200), min_size=3, max_size=3) | st.floats(0.25, 200),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
+KINDS = st.sampled_from(["Sub", "SubReversed", "Add", "AddReversed", "Mul", "Div"])
+CONSTANTS = st.lists(st.floats(0.25, 200), min_size=3, max_size=3) | st.floats(0.25, 200)
+
+
+@given(st.lists(st.tuples(KINDS, CONSTANTS), min_size=1, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
 def test_the_scaling_is_what_the_nodes_compute(steps: list[tuple[str, Any]]) -> None:
-    leading = [
-        (kind, np.reshape(np.asarray(value, np.float32), (-1, 1, 1))) for kind, value in steps
-    ]
+    leading = [(kind, np.float32(value).reshape(-1, 1, 1)) for kind, value in steps]
     scaling = leading_scaling(parsed(tiles(leading=leading)))
     if scaling is None:  # nothing changes
         return
@@ -150,10 +137,8 @@ def test_the_scaling_is_what_the_nodes_compute(steps: list[tuple[str, Any]]) -> 
             "Div": computed / constant,
         }[kind]
     mean, std = (np.reshape(part, (-1, 1)) for part in (scaling.mean, scaling.std))
-    scale = np.abs(computed).max()
-    np.testing.assert_allclose(
-        np.broadcast_to((pixels - mean) / std, (3, 7)), computed, atol=1e-9 * scale
-    )
+    found = np.broadcast_to((pixels - mean) / std, (3, 7))
+    np.testing.assert_allclose(found, computed, atol=1e-9 * np.abs(computed).max())
 
 
 def test_constants_may_come_by_detours() -> None:

@@ -32,7 +32,6 @@ def trained(name: str, **options: object) -> nn.Module:
                 if module.weight.requires_grad:
                     tensors.append(module.weight)
                 for tensor in tensors:
-                    assert tensor is not None
                     tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
             elif isinstance(module, nn.PReLU):
                 module.weight.copy_(torch.rand(module.weight.shape, generator=generator))
@@ -56,7 +55,6 @@ def unfolded(backbone: nn.Module) -> OnnxFile:
             external_data=False,
             verbose=False,
         )
-    assert program is not None
     file = io.BytesIO()
     onnx.save_model(program.model_proto, file)
     return parse_onnx(file.getvalue(), "unfolded.onnx")

@@ -30,7 +30,6 @@ def whole() -> Embeddings:
 
 def writer(path: Path, note: dict[str, Any] = NOTE) -> EmbeddingsWriter:
     embeddings = whole()
-    assert embeddings.ids is not None
     return EmbeddingsWriter(path, embeddings.ids, note, subjects=embeddings.subjects)
 
 
@@ -95,7 +94,6 @@ def test_parts_of_another_job_are_refused(
         writer(path, {**NOTE, **change}).begin()
     assert str(error.value).startswith(f"{path}.parts: ")
     other = toy(COUNT).ids
-    assert other is not None
     with pytest.raises(DatasetError, match="differs in ids"):
         EmbeddingsWriter(path, other[::-1], NOTE).begin()
     # Names, paths and device numbers are free.

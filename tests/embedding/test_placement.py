@@ -61,10 +61,7 @@ def window(pixels: np.ndarray) -> np.ndarray:
 def squares(across: int, down: int, side: int = 112, half: int = 12) -> np.ndarray:
     """Draw bright squares that lie beside the middle."""
     pixels = np.zeros((4, side, side, 3), np.uint8)
-    middle, size = side // 2, slice(-half, half)
-    rows, columns = (
-        slice(middle + by + size.start, middle + by + size.stop) for by in (down, across)
-    )
+    rows, columns = (slice(side // 2 + by - half, side // 2 + by + half) for by in (down, across))
     pixels[:, rows, columns] = np.arange(150, 250, 25)[:, None, None, None]
     return pixels
 
@@ -98,12 +95,9 @@ def test_the_cosine_of_strangers_is_that_of_two_loops() -> None:
     who = generator.choice(["a", "b", "c", "d", ""], 40)
     vectors[3], vectors[4], vectors[5] = 0, np.nan, np.inf
     rows = [row for row in range(40) if row not in (3, 4, 5) and who[row]]
-    cosines = [
-        float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j]))
-        for i in rows
-        for j in rows
-        if who[i] != who[j]
-    ]
+    norm = np.linalg.norm
+    pairs = [(vectors[i], vectors[j]) for i in rows for j in rows if who[i] != who[j]]
+    cosines = [float(a @ b / norm(a) / norm(b)) for a, b in pairs]
     found = stranger_cosine(vectors, who)
     assert found == pytest.approx(np.mean(cosines), abs=1e-6)
     many = np.tile(vectors, (150, 1))  # in several blocks

@@ -32,7 +32,6 @@ def test_evidence_is_the_ratio_where_there_are_data(known: ScoreCalibration) -> 
     assert found.likelihood_ratio == pytest.approx(math.exp(float(known.ratio.log_ratio(score))))
     assert (found.low, found.high) == pytest.approx((math.exp(limits.low), math.exp(limits.high)))
     assert found.strangers == known.ratio.stranger(score)[0]
-    assert found.likelihood_ratio is not None
     expected = found.likelihood_ratio / (found.likelihood_ratio + 99)
     assert found.probability(100)[0] == pytest.approx(expected)
 
@@ -81,18 +80,12 @@ def test_other_embeddings_are_refused(
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        {"schema": "other"},
-        {"flip": "yes"},
-        {"model": {}},
-        {"ratio": {}},
-        {"cllr": "x"},
-        {"groups": 7},
-    ],
+    ("field", "value"),
+    [("schema", "other"), ("flip", "yes"), ("cllr", "x"), ("groups", 7)]
+    + [(name, {}) for name in ("model", "ratio")],
 )
 def test_what_is_damaged_is_refused_by_name(
-    known: ScoreCalibration, damage: dict[str, Any]
+    known: ScoreCalibration, field: str, value: Any
 ) -> None:
     with pytest.raises(ModelError, match=r"c\.json"):
-        ScoreCalibration.from_json(known.to_json() | damage, "c.json")
+        ScoreCalibration.from_json(known.to_json() | {field: value}, "c.json")

@@ -50,11 +50,8 @@ def kill_now_and_then(job: subprocess.Popen[bytes], seed: int, least: int) -> in
     while job.poll() is None:
         time.sleep(generator.uniform(0.1, 1.0))
         with contextlib.suppress(psutil.Error):
-            workers = [
-                child
-                for child in psutil.Process(job.pid).children(recursive=True)
-                if "MapWorker" in " ".join(child.cmdline())
-            ]
+            children = psutil.Process(job.pid).children(recursive=True)
+            workers = [each for each in children if "MapWorker" in " ".join(each.cmdline())]
             if workers and killed < max(least, WORKERS):
                 generator.choice(workers).kill()
                 killed += 1
@@ -80,7 +77,6 @@ def test_killed_workers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert killed >= 3
     assert f"{shards * images:,} images: 0 lost, 0 doubled" in said
     found = read_embeddings(out)
-    assert found.ids is not None and found.subjects is not None
     source = TarImages(pattern)
     assert Counter(found.ids.tolist()) == Counter(source.ids.tolist())
     wanted = embed_images(load_model(tmp_path / "m.onnx"), source, flip=True, batch_size=4)
@@ -109,13 +105,8 @@ def test_a_ray_that_does_not_start(
 
     monkeypatch.setattr(ray_embed.ray, "init", fail)
     with pytest.raises(FacerecError, match="timed out during startup") as refused:
-        ray_embed.ray_embed(
-            tmp_path / "m.onnx",
-            tmp_path / "out",
-            Path(faces(tmp_path, 2, 5)),
-            shard_size=3,
-            address=address,
-        )
+        places = tmp_path / "m.onnx", tmp_path / "out", Path(faces(tmp_path, 2, 5))
+        ray_embed.ray_embed(*places, shard_size=3, address=address)
     assert said in str(refused.value) and "more" not in str(refused.value)
 
 

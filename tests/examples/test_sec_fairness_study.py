@@ -18,7 +18,6 @@ PATH = Path(__file__).parents[2] / "examples" / "sec_fairness_study.py"
 @pytest.mark.integration
 def test_a_study_of_a_handful_of_faces(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("sec_fairness_study", PATH)
-    assert spec is not None and spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     groups = (Group("A"), Group("B", contrast=0.6, blur=1.5, noise=10.0))

@@ -22,6 +22,7 @@ import facerec
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums
+from facerec.embedding.calibration import calibration_file
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
 from facerec.errors import ExportError, FacerecError
@@ -29,7 +30,7 @@ from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import serialized
 from facerec.export.options import DEFAULT
-from facerec.files import write_json
+from facerec.files import sha256, write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
 from facerec.verification.compare import compare
@@ -43,7 +44,6 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
 
     def graph(backbone: Any, preprocessing: Any, *, opset: int, note: Any) -> bytes:
         stated = parse_onnx(tiny_onnx, "tiny").note
-        assert stated is not None
         note = {**note, "preprocessing": stated["preprocessing"]}
         return serialized(onnx.load_from_string(tiny_onnx), note, opset)
 
@@ -55,12 +55,12 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model: TorchModel) -> TorchModel:
-    """The small model as a run, loaded again."""
+    """The small model as a run, loaded again with a calibration."""
     path = tmp_path_factory.mktemp("runs") / "my run" / "model.safetensors"
-    assert tiny_model.config is not None
     save_model(path, tiny_model.backbone, tiny_model.config, tiny_model.preprocessing, RECIPE)
+    known = model_calibration(point(0.3, flip=True), sha256=sha256(path))
+    write_json(calibration_file(path), known.to_json())
     model = load_model(path)
-    assert isinstance(model, TorchModel)
     return model
 
 
@@ -95,22 +95,8 @@ def result(saved: TorchModel, bench: Bench) -> VerificationResult:
 
 
 @pytest.fixture(scope="module")
-def thresholds(tmp_path_factory: pytest.TempPathFactory, result: VerificationResult) -> Path:
-    path = tmp_path_factory.mktemp("reports") / "toy.json"
-    write_json(path, {"facerec": facerec.__version__, "results": [result.to_json()]})
-    return path
-
-
-@pytest.fixture(scope="module")
-def options(pack: Path, thresholds: Path) -> BundleOptions:
-    return BundleOptions(
-        int8=pack,
-        int8_images=40,
-        triton=True,
-        max_loss=100,
-        thresholds=thresholds,
-        license="MIT",
-    )
+def options(pack: Path) -> BundleOptions:
+    return BundleOptions(int8=pack, int8_images=40, triton=True, max_loss=100, license="MIT")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +134,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tiny_onnx: bytes, result: Verificatio
 
 @pytest.mark.integration
 def test_the_note_says_what_the_files_are(
-    written: BundleReport, saved: TorchModel, thresholds: Path, bench: Bench
+    written: BundleReport, saved: TorchModel, bench: Bench
 ) -> None:
     note = json.loads((written.path / "facerec.json").read_text())
     sums = check_sums(written.path)
@@ -166,11 +152,8 @@ def test_the_note_says_what_the_files_are(
     assert note["embedding_size"] == 32 and note["normalised"] is False
     assert note["training"]["data"] == "ms1mv3" and note["flip"] == "sum_raw"
     np.testing.assert_array_equal(note["alignment_points"], face_template((112, 112)))
-    # Ten different pairs resolve 1e-1 alone.
-    reported = json.loads(thresholds.read_text())["results"][0]["tpr_at_fpr"]
-    found = {row["fpr"]: row["threshold"] for row in note["model"]["thresholds"]}
-    assert found == {"1e-1": reported[0]["threshold"]}
-    # What int8 costs, and the thresholds of its own numbers.
+    assert note["model"]["thresholds"] == list(saved.calibration.thresholds)
+    # What int8 costs, and the thresholds of its own numbers: ten pairs resolve 1e-1 alone.
     result = evaluate_bench(load_model(written.path, variant="int8"), bench)
     (row,) = int8["thresholds"]
     assert row["threshold"] == pytest.approx(result.point("1e-1").point.threshold, abs=1e-6)
@@ -292,17 +275,10 @@ def worse(accuracy: float) -> Callable[..., Any]:
 
     def judge(first: Any, second: Any) -> Any:
         found = compare(first, second)
-        rows = [
-            replace(
-                row,
-                second=replace(row.first, value=row.first.value - accuracy),
-                difference=replace(row.difference, value=-accuracy),
-            )
-            if row.figure == "accuracy"
-            else row
-            for row in found.rows
-        ]
-        return replace(found, rows=tuple(rows))
+        (row,) = (row for row in found.rows if row.figure == "accuracy")
+        lost = replace(row.first, value=row.first.value - accuracy)
+        row = replace(row, second=lost, difference=replace(row.difference, value=-accuracy))
+        return replace(found, rows=(row,))
 
     return judge
 
@@ -387,12 +363,9 @@ def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Pat
     limits, worth = refusing(np.arange(1, size + 1)), toy_calibration(saved.describe(), flip=False)
     model, rows = copy.copy(saved), [point(0.3), point(0.2, "1e-2")]
     # Crops that had to be moved are none that a bundle gets: it takes faces at the template.
-    more = {"faces": limits, "ratio": worth, "where": str(tmp_path / "m.facerec.json")}
-    model.calibration = model_calibration(*rows, shift=(4, 0), **more)
-    write_json(more["where"], model.calibration.to_json())
+    model.calibration = model_calibration(*rows, shift=(4, 0), faces=limits, ratio=worth)
     report = export_bundle(model, out, DEFAULT)
     assert report.note["flip"] == "none"
-    assert "m.facerec.json" in (out / "README.md").read_text()
     loaded = facerec.load(out, device="cpu")
     assert loaded.calibration is not None and loaded.flip is False
     assert loaded.calibration.evidence(0.4) == worth.evidence(0.4)
@@ -406,12 +379,3 @@ def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Pat
     with pytest.raises(FacerecError, match="what loads a bundle moves none"):
         export_bundle(model, tmp_path / "other", DEFAULT)
     assert not (tmp_path / "other").exists()
-
-
-def test_thresholds_come_from_one_place(
-    saved: TorchModel, tmp_path: Path, thresholds: Path
-) -> None:
-    model = copy.copy(saved)
-    model.calibration = model_calibration(point(0.3))
-    with pytest.raises(FacerecError, match="leave --thresholds out"):
-        export_bundle(model, tmp_path / "bundle", BundleOptions(thresholds=thresholds))

@@ -151,7 +151,6 @@ def test_channel_order_and_scale_go_into_the_first_convolution(mean: float, std:
     module = Small()
     trained = Preprocessing("bgr", mean, 100.0)
     file = parse_onnx(export(module, trained), "bgr")
-    assert file.note is not None
     assert file.note["preprocessing"] == {"channels": "rgb", "mean": mean, "std": std}
     check_parity(TorchModel(module, trained), file)
     with pytest.raises(ExportError, match="differ"):

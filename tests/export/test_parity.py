@@ -31,13 +31,8 @@ def changed(content: bytes, change: Callable[[Any], None]) -> OnnxFile:
 @pytest.mark.parametrize(
     "name",
     [
-        "iresnet18",
-        pytest.param("mbf", marks=pytest.mark.integration),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in list_backbones()
-            if name not in ("iresnet18", "mbf")
-        ),
+        name if name in ("iresnet18", "mbf") else pytest.param(name, marks=pytest.mark.slow)
+        for name in list_backbones()
     ],
 )
 def test_every_registered_backbone_reaches_the_bar(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,14 @@ def test_the_embeddings_are_nearly_those_of_float32(
     found = cosines(main, variant)
     assert found.min() > 0.9 and found.mean() > 0.96
     assert np.abs(main - variant).max() > 0
-    np.testing.assert_allclose(
-        np.linalg.norm(variant, axis=1), np.linalg.norm(main, axis=1), rtol=0.25
-    )
+    norms = (np.linalg.norm(each, axis=1) for each in (variant, main))
+    np.testing.assert_allclose(*norms, rtol=0.25)
 
 
 def test_all_but_the_ends_runs_in_int8(int8: bytes, tmp_path: Path) -> None:
     session(int8, tmp_path / "optimised.onnx")
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
-    count = {
-        kind: len(list(group))
-        for kind, group in itertools.groupby(sorted(node.op_type for node in nodes))
-    }
+    count = Counter(node.op_type for node in nodes)
     # The convolution of the pixels, and the batch norm and the Gemm that make the embedding.
     assert count.pop("Conv") == count.pop("QGemm") == count.pop("BatchNormalization") == 1
     layout = {"Transpose", "Reshape", "ReorderOutput", "QuantizeLinear", "DequantizeLinear"}
@@ -90,14 +86,13 @@ def test_weights_have_seven_bits_and_a_scale_for_each_channel(int8: bytes) -> No
 
 
 def test_ranges_over_batches_are_those_of_all_values() -> None:
-    node = helper.make_node("Mul", ["data", "two"], ["double"])
-    graph = helper.make_graph(
-        [node],
-        "double",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["n", 50])],
-        [helper.make_tensor_value_info("double", TensorProto.FLOAT, ["n", 50])],
-        [numpy_helper.from_array(np.array(2, np.float32), "two")],
+    node, two = helper.make_node("Mul", ["data", "two"], ["double"]), np.array(2, np.float32)
+    given, made = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 50])
+        for name in ("data", "double")
     )
+    stored = [numpy_helper.from_array(two, "two")]
+    graph = helper.make_graph([node], "double", [given], [made], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     values = np.random.default_rng(0).standard_gamma(2, (4000, 50)).astype(np.float32)
     alive = 0

@@ -58,11 +58,8 @@ def copy(model: Any) -> Any:
 
 
 def borders(model: Any) -> dict[str, np.ndarray]:
-    return {
-        tensor.name: numpy_helper.to_array(tensor)
-        for tensor in model.graph.initializer
-        if tensor.name.endswith("_border")
-    }
+    stored = (each for each in model.graph.initializer if each.name.endswith("_border"))
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in stored}
 
 
 def norm_values(channels: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -104,24 +101,11 @@ def test_any_convolution_takes_its_batch_norm(
     stored["weight"] = generator.normal(size=(8, 4 // groups, *kernel))
     stored["bias"] = generator.normal(size=8)
     names = ["n", "weight"] + ["bias"] * bias
+    shape = {"pads": pads, "strides": strides, "dilations": dilations}
     if not bias:
         del stored["bias"]
-    model = build(
-        [
-            helper.make_node("BatchNormalization", ["x", *NORM], ["n"], epsilon=0.01),
-            helper.make_node(
-                "Conv",
-                names,
-                ["y"],
-                group=groups,
-                pads=pads,
-                strides=strides,
-                dilations=dilations,
-            ),
-        ],
-        stored,
-        4,
-    )
+    norm = helper.make_node("BatchNormalization", ["x", *NORM], ["n"], epsilon=0.01)
+    model = build([norm, helper.make_node("Conv", names, ["y"], group=groups, **shape)], stored, 4)
     before = copy(model)
     split_batch_norms(model)
     assert "BatchNormalization" not in kinds(model)
@@ -224,17 +208,13 @@ def test_any_prelu_before_convolutions_and_batch_norms(
         "second": generator.normal(size=(4, 4, 1, 1)),
         **norm_values(4, generator),
     }
-    model = build(
-        [
-            helper.make_node("PRelu", ["x", "slope"], ["p"]),
-            helper.make_node("Conv", ["p", "first"], ["y"], pads=[1, 1, 1, 1], group=groups),
-            helper.make_node("Conv", ["p", "second"], ["z"], strides=[2, 2]),
-            helper.make_node("BatchNormalization", ["p", *NORM], ["n"], epsilon=0.3),
-        ],
-        stored,
-        4,
-        ("y", "z", "n"),
-    )
+    nodes = [
+        helper.make_node("PRelu", ["x", "slope"], ["p"]),
+        helper.make_node("Conv", ["p", "first"], ["y"], pads=[1, 1, 1, 1], group=groups),
+        helper.make_node("Conv", ["p", "second"], ["z"], strides=[2, 2]),
+        helper.make_node("BatchNormalization", ["p", *NORM], ["n"], epsilon=0.3),
+    ]
+    model = build(nodes, stored, 4, ("y", "z", "n"))
     before = copy(model)
     split_prelus(model)
     assert kinds(model) == ["Add", "BatchNormalization", "Conv", "LeakyRelu", "Mul"]

@@ -117,6 +117,9 @@ def test_names_and_columns_join_in_any_form(tmp_path: Path) -> None:
         assert {value for values in one.groups.values() for value in values.tolist()} == {"é"}
 
 
+COLUMNS = "image_id,subject_id,race,label_source\n"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -129,10 +132,7 @@ def test_names_and_columns_join_in_any_form(tmp_path: Path) -> None:
         (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
         (b"", ["empty"]),
         (b"image_id,subject_id,race,label_source\na,b,c,d\ne,f,C,d\n", ["'C' and 'c'", "capitals"]),
-        (
-            "image_id,subject_id,race,label_source\na,b,K,d\ne,f,\uff2b,d\n".encode(),
-            ["race", "encoded"],
-        ),
+        (f"{COLUMNS}a,b,K,d\ne,f,\uff2b,d\n".encode(), ["race", "encoded"]),
     ],
 )
 def test_malformed_files_end_in_a_sentence(
@@ -262,22 +262,13 @@ def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Pat
     found = joined(tmp_path, lines, failures=(100, 0))
     assert found.groupings[0].suppressed == (("C",),)
     found = joined(tmp_path, lines, failures=(0, 1))
-    assert counts(found, found.groupings[0]) == [
-        (30, 60, 2),
-        (20, 40, 0),
-        (10, 10, 0),
-    ]
+    assert counts(found, found.groupings[0]) == [(30, 60, 2), (20, 40, 0), (10, 10, 0)]
 
 
 def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -> None:
-    lines = [
-        *people("a", 40, "A", "f"),
-        *people("b", 35, "A", "m"),
-        *people("c", 30, "B", "f"),
-        *people("d", 4, "B", "m"),
-        *people("e", 25, "C", "f"),
-        *people("g", 20, "C", "m"),
-    ]
+    sizes = {("A", "f"): 40, ("A", "m"): 35, ("B", "f"): 30, ("B", "m"): 4}
+    sizes |= {("C", "f"): 25, ("C", "m"): 20}
+    lines = [line for cell, size in sizes.items() for line in people("".join(cell), size, *cell)]
     found = joined(tmp_path, lines, ("race", "sex"), intersections=[("race", "sex")])
     assert [g.suppressed for g in found.groupings[:2]] == [(), ()]
     # B × f would follow from B, C × m from the men: four corners of a rectangle must go.
@@ -290,9 +281,8 @@ def small_tables() -> st.SearchStrategy[np.ndarray]:
 
     def build(counts: list[int]) -> np.ndarray:
         rows = []
-        for (race, sex), count in zip(
-            itertools.product((-1, 0, 1, 2), (0, 1)), counts, strict=True
-        ):
+        cells = itertools.product((-1, 0, 1, 2), (0, 1))
+        for (race, sex), count in zip(cells, counts, strict=True):
             cross = -1 if race < 0 else 2 * race + sex
             rows += [(race, sex, cross)] * count
         return np.array(rows, dtype=np.int64).reshape(-1, 3)

@@ -287,13 +287,8 @@ def test_scores_give_what_their_embeddings_give(tmp_path: Path, columns: str) ->
     if columns:
         sides, head = [*sides, race[first], race[second]], f"{head},{columns}"
     scored = write_scores(tmp_path / "s.csv", head, *(side[kept] for side in (scores, *sides)))
-    found = audit_scores(
-        scored,
-        ("race",),
-        name="s.csv",
-        settings=FAST,
-        attributes=None if columns else labels,
-    )
+    given = None if columns else labels
+    found = audit_scores(scored, ("race",), name="s.csv", settings=FAST, attributes=given)
     expected = audit_embeddings(embeddings, labels, settings=FAST)
     for figure in ("FMR", "FNMR"):
         one, other = (names.select(each.rows, figure) for each in (found, expected))

@@ -117,7 +117,6 @@ class BruteForce:
         found["Cliff's δ"] = float(np.mean(np.sign(own[groups == 0][:, None] - own[groups == 1])))
         pairs, scores = self.pairs, self.scores
         _, weight = self.weigh((pairs.first, pairs.second), times)
-        assert pairs.folds is not None
         cuts = kfold_accuracy(scores, pairs.issame, pairs.folds).thresholds
         thresholds = np.array(list(cuts))
         right = (scores >= thresholds[pairs.folds]) == pairs.issame
@@ -137,7 +136,6 @@ class BruteForce:
         return persons, np.where(one == other, times[one], times[one] * times[other])
 
     def rates(self, threshold: float | None, times: NDArray[np.integer]) -> dict[str, list[float]]:
-        assert threshold is not None
         (one, other), weight = self.weigh(self.sides, times)
         # The engine of all pairs may round a cosine to the neighbour of ours.
         accepted = self.rated >= np.float64(threshold) + 1e-6
@@ -178,7 +176,6 @@ def test_the_jackknife_is_that_of_brute_force(impostors: Any) -> None:
         if change.figure.startswith(("accuracy", "TPR")):
             continue  # influences are those of the figure to first order
         expected = paired_difference([change.value], differences[1:] - differences[0])
-        assert change.interval is not None and expected is not None
         assert change.interval.low == pytest.approx(expected.low, abs=1e-9)
         assert change.interval.high == pytest.approx(expected.high, abs=1e-9)
     assert {"max/geomean FMR", "max/geomean FNMR", "accuracy", "TPR@FPR=1e-1"} < compared

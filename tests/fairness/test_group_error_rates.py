@@ -197,7 +197,6 @@ def test_families_are_left_out_as_a_whole(count: Count) -> None:
     for one, two in zip(alone.points, twins.points, strict=True):
         shares = zip((*one.fmr, *one.fnmr), (*two.fmr, *two.fnmr), strict=True)
         for of_subjects, of_families in shares:
-            assert of_subjects is not None and of_families is not None
             assert of_subjects.value == of_families.value
             changes = np.bincount(np.arange(18) // 2, of_subjects.changes)
             np.testing.assert_allclose(of_families.changes, changes, atol=1e-12)

@@ -25,13 +25,9 @@ def face_set(
     vectors = centres[who] + spread
     vectors *= rng.uniform(5, 20, (len(who), 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors.astype(np.float32)
-    return Embeddings(
-        vectors,
-        np.linalg.norm(vectors, axis=1),
-        False,
-        ids=np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)]),
-        subjects=np.array([f"{prefix}{person}" for person in who]) if named else None,
-    )
+    ids = np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)])
+    subjects = np.array([f"{prefix}{person}" for person in who]) if named else None
+    return Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, ids, subjects)
 
 
 def two_sets(
@@ -79,8 +75,7 @@ def test_people_in_both_sets_are_proposed(sizes, shared, images, named) -> None:
     a, b = two_sets(1, sizes, shared, images, noise=0.5, named=named)
     # A share of 2 % is one false proposal now and then; here none is expected.
     recall, precision = scores(find_overlap(a, b, share=0.0005), shared)
-    assert recall >= 0.95
-    assert precision >= 0.95
+    assert recall >= 0.95 and precision >= 0.95
 
 
 def test_sets_without_a_shared_person_give_hardly_a_proposal() -> None:
@@ -107,7 +102,6 @@ def test_images_named_are_those_that_resemble_most() -> None:
     a, b = two_sets(4, (20, 20), 5)
     found = find_overlap(a, b)
     units = [side.vectors / np.linalg.norm(side.vectors, axis=1, keepdims=True) for side in (a, b)]
-    assert a.subjects is not None and b.subjects is not None
     for match in found.matches:
         one = a.subjects == found.a.names[match.subject]
         other = b.subjects == found.b.names[match.other]
@@ -128,7 +122,6 @@ def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     small = lambda *args, **options: cross(*args, size=7, **options)  # noqa: E731
     monkeypatch.setattr(tiles, "CrossTiles", small)
     tiled = find_overlap(a, b)
-    assert [(m.subject, m.other) for m in whole.matches] == [
-        (m.subject, m.other) for m in tiled.matches
-    ]
+    one, other = ([(m.subject, m.other) for m in each.matches] for each in (whole, tiled))
+    assert one == other
     assert [m.log_p for m in whole.matches] == pytest.approx([m.log_p for m in tiled.matches], 1e-3)

@@ -219,9 +219,7 @@ def identified_fixed(path: Path) -> Figures:
         "identified": sum(answer["subject"] is not None for answer in answers),
         "scores": float(np.sum([answer["score"] for answer in answers])),
         "margins": float(np.sum([answer["margin"] for answer in answers])),
-        "right": sum(
-            answer["candidates"][0]["subject"] in answer["image_id"] for answer in answers
-        ),
+        "right": sum(each["candidates"][0]["subject"] in each["image_id"] for each in answers),
     }
 
 
@@ -329,21 +327,10 @@ def norm_penalties(first: Tensor, second: Tensor) -> Figures:
 
 def train(data: Path, runs: Path, name: str, *more: object) -> None:
     """Train a narrow network on a folder of images: 8 steps, a checkpoint every 3."""
-    given = {
-        "--data.path": data,
-        "--runs": runs,
-        "--name": name,
-        "--device": "cpu",
-        "--backbone.width": 0.125,
-        "--backbone.embedding-size": 16,
-        "--batch-size": 12,
-        "--epochs": 2,
-        "--precision": "fp32",
-        "--workers": 0,
-        "--log-every": 1,
-        "--checkpoints.every-steps": 3,
-    }
-    command("train", "demo", *(word for pair in given.items() for word in pair), *more)
+    small = "--backbone.width 0.125 --backbone.embedding-size 16 --batch-size 12 --epochs 2"
+    how = "--device cpu --precision fp32 --workers 0 --log-every 1 --checkpoints.every-steps 3"
+    given = ["--data.path", data, "--runs", runs, "--name", name]
+    command("train", "demo", *given, *small.split(), *how.split(), *more)
 
 
 def losses(run: Path) -> list[float]:

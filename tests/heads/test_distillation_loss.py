@@ -16,10 +16,10 @@ KINDS = ["cosine", "mse", "relation"]
 
 def batch(rows=6, size=4, targets=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    student = torch.randn(rows, size, generator=generator, dtype=torch.float64) * 3
-    return student.requires_grad_(), torch.randn(
-        rows, targets, generator=generator, dtype=torch.float64
+    student, taught = (
+        torch.randn(rows, n, generator=generator, dtype=torch.float64) for n in (size, targets)
     )
+    return (student * 3).requires_grad_(), taught
 
 
 def cosine(a, b):
@@ -34,11 +34,9 @@ def naive(kind, student, targets, scale):
     if kind == "mse":
         pairs = [(s, t) for i in rows for s, t in zip(student[i], targets[i], strict=True)]
         return sum((s - scale * t) ** 2 for s, t in pairs) / len(pairs)
+    pairs = [(i, j) for i in rows for j in rows if i != j]
     squares = [
-        (cosine(student[i], student[j]) - cosine(targets[i], targets[j])) ** 2
-        for i in rows
-        for j in rows
-        if i != j
+        (cosine(student[i], student[j]) - cosine(targets[i], targets[j])) ** 2 for i, j in pairs
     ]
     return sum(squares) / len(squares)
 

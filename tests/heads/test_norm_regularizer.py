@@ -103,17 +103,11 @@ def test_eval_mode_and_update_false_leave_the_state():
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
 
 
+OTHERS = [FixedNorm(1.0, relative=True), RingLoss(1.0), L2Norm(1.0)]
+
+
 @pytest.mark.parametrize(
-    "config",
-    [
-        SEC(1.0),
-        SEC(1.0, p=1),
-        SEC(1.0, rho=0.2, relative=True),
-        FixedNorm(1.0, relative=True),
-        RingLoss(1.0),
-        L2Norm(1.0),
-    ],
-    ids=str,
+    "config", [SEC(1.0), SEC(1.0, p=1), SEC(1.0, rho=0.2, relative=True), *OTHERS], ids=str
 )
 def test_micro_batches_equal_the_big_batch(config):
     whole, parts = NormRegularizer(config), NormRegularizer(config)
@@ -122,9 +116,8 @@ def test_micro_batches_equal_the_big_batch(config):
         module(embeddings(seed=5))  # a first step, so that averages and the radius have started
     big = whole(x)
     mean = global_moments(x).mean if parts.couples_samples else None
-    small = [
-        parts(piece, mean_norm=mean, update=i == 0).loss / 3 for i, piece in enumerate(x.chunk(3))
-    ]
+    pieces = enumerate(x.chunk(3))
+    small = [parts(piece, mean_norm=mean, update=i == 0).loss / 3 for i, piece in pieces]
     assert sum(small).item() == pytest.approx(big.loss.item(), rel=1e-6)
     expected = torch.autograd.grad(big.loss, [x, *whole.parameters()])
     accumulated = torch.autograd.grad(sum(small), [x, *parts.parameters()])
@@ -143,9 +136,8 @@ def test_linear_schedule():
 
 
 def test_warnings_name_the_doubtful_combinations():
-    assert combination_warnings(None, ArcFace(), "frozen_gamma") == []
-    assert combination_warnings(SEC(0.1), ArcFace(), "frozen_gamma") == []
-    assert combination_warnings(L2Norm(0.0), ArcFace(), "frozen_gamma") == []
+    for sound in (None, SEC(0.1), L2Norm(0.0)):
+        assert combination_warnings(sound, ArcFace(), "frozen_gamma") == []
     assert combination_warnings(L2Norm(0.1), ArcFace(), "none") == []
     for choice in ("frozen_gamma", "affine"):
         (sentence,) = combination_warnings(L2Norm(0.1), ArcFace(), choice)

@@ -101,7 +101,6 @@ def figures(case: Case, kernel: module.Kernel, dtype: torch.dtype) -> dict[str, 
     )
     found.loss.backward()
     gradient = weight.grad
-    assert x.grad is not None and gradient is not None
     gradient = gradient.to_dense() if rows is not None else gradient
     # Each centre has a gradient of its own size, by its length: the relative one counts.
     lengths = weight.detach().norm(dim=1, keepdim=True).clamp(min=module.SMALLEST_NORM)

@@ -54,15 +54,6 @@ def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
 def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:
     """Return the calibration of a model, without flip unless its thresholds are with it."""
     pixels = {"channels": "rgb", "mean": 127.5, "std": 127.5}
-    fields = {
-        "sha256": None,
-        "preprocessing": pixels,
-        "shift": (0, 0),
-        "flip": any(row["flip"] for row in rows),
-        "align": None,
-        "source": "toy.bin",
-        "thresholds": rows,
-        "faces": None,
-        "ratio": None,
-    }
-    return ModelCalibration(**{**fields, **changes})
+    fields = {"sha256": None, "preprocessing": pixels, "shift": (0, 0), "align": None}
+    fields |= {"flip": any(row["flip"] for row in rows), "thresholds": rows, "source": "toy.bin"}
+    return ModelCalibration(**fields | {"faces": None, "ratio": None} | changes)

@@ -53,7 +53,8 @@ recipe = comparison(Path("classes"), trials=2)
 """
 
 FACES = "--subjects 6 --images-per-subject 4 --pairs-per-fold 4"
-FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
+FAST = "--group group --permutations 99 --replicates 40 --fmr 1e-1"
+OVERLAP = "--csv overlap.csv --page overlap.html"
 
 LINES = {
     "demo --data-only": f"--out data --processes 1 {FACES}",
@@ -65,16 +66,14 @@ LINES = {
     "embed": "--model runs/run --images images --out e.npz",
     "all-pairs": "--embeddings e.npz --fpr 1e-1",
     "clean": "images --embeddings e.npz --out proposals.csv --device cpu",
-    "overlap": "images data/lfw.bin --model runs/run --csv overlap.csv --page overlap.html "
-    "--device cpu",
+    "overlap": f"images data/lfw.bin --model runs/run {OVERLAP} --device cpu",
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
     "verify-scores": "scores.csv",
     "same": "a.png b.png --model runs/run",
     "convert": "--bench data/lfw.bin --out lfw_copy.npz",
-    "audit": "--embeddings lfw.npz --attributes data/attributes.csv --group group "
-    f"--out audit {FAST}",
+    "audit": f"--embeddings lfw.npz --attributes data/attributes.csv --out audit {FAST}",
     "export-onnx": "runs/run --out bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",
     "compare": "comparison.py --out comparison",
@@ -150,7 +149,6 @@ def use_service() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert service.stdout is not None
     lines = []
     for line in service.stdout:
         lines.append(line)

@@ -45,13 +45,8 @@ class Noisy(nn.Module):
         super().__init__()
         self.embedding_size = embedding_size
         self.embedding_norm = None
-        self.layers = nn.Sequential(
-            nn.Linear(3 * 8 * 8, 32),
-            nn.BatchNorm1d(32),
-            nn.PReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(32, embedding_size),
-        )
+        inner = nn.BatchNorm1d(32), nn.PReLU(), nn.Dropout(0.3)
+        self.layers = nn.Sequential(nn.Linear(192, 32), *inner, nn.Linear(32, embedding_size))
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -156,17 +151,9 @@ def command(arguments: Sequence[str]) -> None:
 
 def elastic(world: int, deaths: Sequence[int], arguments: Sequence[str]) -> None:
     """Be torchrun; life n of the last rank kills itself before it does step ``deaths[n]``."""
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=world,
-        run_id="test",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        max_restarts=len(deaths),
-        monitor_interval=0.02,
-        start_method="fork",
-    )
+    meeting = {"run_id": "test", "rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0"}
+    how = {"max_restarts": len(deaths), "monitor_interval": 0.02, "start_method": "fork"}
+    config = LaunchConfig(1, 1, world, **meeting, **how)
     elastic_launch(config, mortal)(list(deaths), list(arguments))
 
 

@@ -25,13 +25,8 @@ HEADS = {
     "CosFace": (CosFace(scale=32.0), Range("loss.margin.margin", 0.0, 0.6)),
     "ArcFace": (ArcFace(scale=32.0, margin=0.3), Range("loss.margin.margin", 0.0, 0.8)),
 }
-PROTOCOL = Protocol(
-    trunk=Trunk(name="small_cnn", embedding_size=64),
-    optimizer=Adam(lr=1e-3),
-    steps_per_epoch=30,
-    epochs=12,
-    patience=4,
-)
+TRUNK = Trunk(name="small_cnn", embedding_size=64)
+PROTOCOL = Protocol(TRUNK, optimizer=Adam(lr=1e-3), steps_per_epoch=30, epochs=12, patience=4)
 WEIGHT = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
 
 
@@ -41,14 +36,8 @@ def toy_arms(heads: Sequence[str] = ("SphereFace", "CosFace", "ArcFace")) -> tup
     for name in heads:
         margin, limits = HEADS[name]
         arms.append(Arm(name, MarginHead(margin), search=(limits,)))
-        penalized = Arm(
-            f"{name}+SEC",
-            MarginHead(margin),
-            SEC(weight=0.1),
-            against=name,
-            search=(limits, WEIGHT),
-        )
-        arms.append(penalized)
+        with_sec = {"regularizer": SEC(weight=0.1), "against": name, "search": (limits, WEIGHT)}
+        arms.append(Arm(f"{name}+SEC", MarginHead(margin), **with_sec))
     return tuple(arms)
 
 
@@ -78,19 +67,9 @@ def toy_results(
         changed: other fields of the comparison.
     """
     arms = toy_arms() if arms is None else arms
-    fields = {
-        "name": "toy",
-        "question": "Does a constraint on norms help margin heads under equal conditions?",
-        "protocol": PROTOCOL,
-        **changed,
-    }
-    comparison = Comparison(
-        arms=arms,
-        trials=trials,
-        repetitions=repetitions,
-        seed=seed,
-        **fields,
-    )
+    question = "Does a constraint on norms help margin heads under equal conditions?"
+    fields = {"name": "toy", "question": question, "protocol": PROTOCOL, **changed}
+    comparison = Comparison(arms=arms, trials=trials, repetitions=repetitions, seed=seed, **fields)
     labels = np.repeat(np.arange(classes), per_class)
     difficulty = np.random.default_rng([seed, 1]).normal(0, 0.12, (classes, 1))
     found = []
@@ -184,16 +163,12 @@ def _trial(generator: np.random.Generator, arm: Arm, number: int, level: float) 
 
 
 def _manifest(comparison: Comparison) -> dict[str, Any]:
+    data = {"images": 1536, "classes": 96, "labels_sha256": "d" * 64}
     return {
         "schema": "facerec.comparison/1",
         "comparison": {"type": "Comparison", "name": comparison.name},
         "comparison_sha256": "c" * 64,
-        "data": {
-            "images": 1536,
-            "classes": 96,
-            "labels_sha256": "d" * 64,
-            "files": {"train.rec": {"bytes": 1234567, "sha256": "e" * 64}},
-        },
+        "data": {**data, "files": {"train.rec": {"bytes": 1234567, "sha256": "e" * 64}}},
         "notes": ["2 classes with one image are left out"],
         "split": {"folds": [{"train": [0, 1], "validation": [2]}], "test": [3, 4]},
         "split_sha256": "f" * 64,

@@ -23,20 +23,15 @@ def toy(
     norms[list(failures)] = np.nan
     scores = np.where(np.isnan(norms), np.nan, generator.normal(size=count)).astype(np.float32)
     ids = np.array([f"persön {i}/{i}.jpg" for i in range(count)], np.str_)
-    return Embeddings(
-        vectors,
-        norms,
-        True,
-        ids=ids,
-        failures=failures,
-        note=NOTE,
-        **{"face_scores": scores, **fields},
-    )
+    stated = {"ids": ids, "failures": failures, "note": NOTE, "face_scores": scores}
+    return Embeddings(vectors, norms, True, **stated | fields)
+
+
+ARRAYS = ("vectors", "norms", "ids", "subjects", "face_scores", "digests")
 
 
 def same(first: Embeddings, second: Embeddings) -> bool:
-    arrays = ("vectors", "norms", "ids", "subjects", "face_scores", "digests")
-    for name in arrays:
+    for name in ARRAYS:
         one, other = getattr(first, name), getattr(second, name)
         if (one is None) != (other is None):
             return False
@@ -51,17 +46,12 @@ def same(first: Embeddings, second: Embeddings) -> bool:
 
 def take(embeddings: Embeddings, rows: Any) -> Embeddings:
     """Return some rows, in any order, as embeddings of their own."""
-    assert embeddings.ids is not None
     places = np.arange(len(embeddings.vectors))[rows].tolist()
-    reasons, several = embeddings.failures, embeddings.several
-    return replace(
-        embeddings,
-        vectors=embeddings.vectors[rows],
-        norms=embeddings.norms[rows],
-        ids=embeddings.ids[rows],
-        subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
-        failures={place: reasons[row] for place, row in enumerate(places) if row in reasons},
-        several={place: several[row] for place, row in enumerate(places) if row in several},
-        face_scores=None if embeddings.face_scores is None else embeddings.face_scores[rows],
-        digests=None if embeddings.digests is None else embeddings.digests[rows],
-    )
+    changed: dict[str, Any] = {}
+    for name in ARRAYS:
+        array = getattr(embeddings, name)
+        changed[name] = None if array is None else array[rows]
+    for name in ("failures", "several"):
+        noted = getattr(embeddings, name)
+        changed[name] = {place: noted[row] for place, row in enumerate(places) if row in noted}
+    return replace(embeddings, **changed)

@@ -48,13 +48,9 @@ def tiles(
         helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("Gemm", ["flat", "weight"], ["embedding"], name="gemm", transB=1),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tiles",
-        [helper.make_tensor_value_info("data", dtype, shape)],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [batch, 8])],
-        stored,
-    )
+    data = helper.make_tensor_value_info("data", dtype, shape)
+    output = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [batch, 8])
+    graph = helper.make_graph(nodes, "tiles", [data], [output], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     if metadata is not None:
         helper.set_model_props(model, metadata)
@@ -82,13 +78,9 @@ def followed(
 
 def noted(**changes: Any) -> dict[str, str]:
     """Return the metadata of a file that facerec exported."""
-    note = {
-        "format": 1,
-        "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 127.5},
-        "recipe": {"seed": 5},
-        **changes,
-    }
-    return {METADATA_KEY: json.dumps(note)}
+    preprocessing = {"channels": "rgb", "mean": 127.5, "std": 127.5}
+    note = {"format": 1, "preprocessing": preprocessing, "recipe": {"seed": 5}}
+    return {METADATA_KEY: json.dumps(note | changes)}
 
 
 def expected(images: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:

@@ -25,6 +25,14 @@ def trained(recipe: Recipe, steps: int | None = None, folder: Path | None = None
     return trainer
 
 
+def gone_on(recipe: Recipe, folder: Path) -> Trainer:
+    """Resume what was stopped in a folder and train to the end."""
+    trainer = make_trainer(recipe, folder)
+    trainer.resume()
+    trainer.fit()
+    return trainer
+
+
 def stop_after(trainer: Trainer, steps: int | None) -> None:
     if steps is not None:
         trainer._stopping = lambda: trainer.learner.step == steps  # type: ignore[method-assign]

@@ -65,18 +65,10 @@ def watch(folder: Path, *arguments: str, seconds: float, traced: bool = True) ->
     tracer = [strace, "-f", "-qq", "-s", "200", "-e", f"trace={CALLS}", "-o", str(trace)]
     if strace is not None and not _can_trace(strace):
         strace = None
-    run = subprocess.run(
-        [*(tracer if strace else []), sys.executable, *arguments],
-        cwd=work,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-    )
+    command = [*(tracer if strace else []), sys.executable, *arguments]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    how = {"text": True, "errors": "replace", "timeout": seconds, "check": False}
+    run = subprocess.run(command, cwd=work, env=environment, **pipes, **how)
     assert run.returncode == 0, run.stdout[-3000:]
     return Watched(
         run.stdout,
@@ -106,9 +98,7 @@ def outside_calls(trace: str) -> list[str]:
 
 
 def check(seen: Watched) -> None:
-    assert seen.python == ""
-    assert not seen.native
-    assert seen.left == []
+    assert seen.python == "" and not seen.native and seen.left == []
 
 
 USE = """

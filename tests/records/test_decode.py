@@ -204,12 +204,8 @@ def png(width: int, height: int, rows: bytes, before: bytes = b"") -> bytes:
 
 
 def text_chunks() -> bytes:
-    return png(
-        112,
-        112,
-        bytes(112 * 337),
-        before=300 * chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 22))),
-    )
+    text = chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 22)))
+    return png(112, 112, bytes(112 * 337), before=300 * text)
 
 
 def many_scans(count: int, side: int = 112) -> bytes:

@@ -66,8 +66,7 @@ def arrays(images, shape=(-1,)):
 def test_forms_and_protocols(tmp_path, protocol, images, labels):
     pack = read_pack(pack_file(tmp_path, (images, labels), protocol))
     assert images_of(pack) == IMAGES
-    assert pack.issame.tolist() == LABELS
-    assert pack.issame.dtype == bool
+    assert pack.issame.tolist() == LABELS and pack.issame.dtype == bool
 
 
 def test_arrays_written_under_python_2(tmp_path):
@@ -76,19 +75,11 @@ def test_arrays_written_under_python_2(tmp_path):
         return b"T" + struct.pack("<i", len(value)) + value
 
     def array(image: bytes) -> bytes:
-        return (
-            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85"
-            + text(b"b")
-            + b"tR(K\x01K"
-            + bytes([len(image)])
-            + b"\x85cnumpy\ndtype\n("
-            + text(b"u1")
-            + b"K\x00K\x01tR(K\x03"
-            + text(b"|")
-            + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-            + text(image)
-            + b"tb"
-        )
+        made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" + text(b"b")
+        made += b"tR(K\x01K" + bytes([len(image)]) + b"\x85cnumpy\ndtype\n(" + text(b"u1")
+        made += b"K\x00K\x01tR(K\x03" + text(b"|")
+        made += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89" + text(image)
+        return made + b"tb"
 
     scalar = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(" + text(b"b1") + b"tR"
     labels = b"](" + scalar + text(b"\x01") + b"tR" + b"e"
@@ -204,14 +195,7 @@ def test_hostile_opcodes(nothing_happens, content, words):
 
 def test_bombs_of_copies_are_refused(tmp_path):
     # One text, encoded again and again out of the memo: 1 kB each time for 8 bytes of pickle.
-    content = (
-        b"\x80\x02"
-        + ENCODE
-        + b"q\x00X\xe8\x03\x00\x00"
-        + b"a" * 1000
-        + b"X\x06\x00\x00\x00latin1\x86q\x01R0"
-        + b"h\x00h\x01R0" * 100
-        + b"N."
-    )
+    content = b"\x80\x02" + ENCODE + b"q\x00X\xe8\x03\x00\x00" + b"a" * 1000
+    content += b"X\x06\x00\x00\x00latin1\x86q\x01R0" + b"h\x00h\x01R0" * 100 + b"N."
     with pytest.raises(PackError, match="unfolds to more bytes than the file has"):
         read_pack(pack_file(tmp_path, content))

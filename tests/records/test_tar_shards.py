@@ -124,10 +124,7 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
     [
         ([("a.cls", b"0")], ("no samples", "1 .cls passed over", "no other photo: 0")),
         ([*sample("a", 0, 0), ("a.png", picture(0))], ("sample a", "two of image", ".png")),
-        (
-            [*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")],
-            ("sample a", "two of image", ".jpg"),
-        ),
+        ([*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")], ("sample a", "two of", ".jpg")),
         (sample("a", 0, 1 << 30), ("sample a", str(1 << 30))),
         (sample("a", 0, -1), ("sample a", "-1")),
         (sample("a", 0, "{", "json"), ("sample a", ".json")),

@@ -58,7 +58,6 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         cwd=path.parent,
     )
     try:
-        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
         assert "torch" in lines[0] and "on cpu" in lines[0]
         assert lines[1].startswith("contract facerec-1-")

@@ -26,10 +26,8 @@ def naive_kfold(
     for fold in range(folds.max() + 1):
         train, test = folds != fold, folds == fold
         distinct = np.unique(scores[train])
-        middles = [
-            middle if low < (middle := low / 2 + high / 2) <= high else high
-            for low, high in itertools.pairwise(distinct)
-        ]
+        halves = [(low, low / 2 + high / 2, high) for low, high in itertools.pairwise(distinct)]
+        middles = [middle if low < middle <= high else high for low, middle, high in halves]
         best, chosen = -1, None
         for threshold in [-np.inf, *middles, np.inf]:
             hits = int(np.sum((scores[train] >= threshold) == same[train]))
@@ -122,35 +120,25 @@ def test_insightface_mode(seed: int) -> None:
 def test_single_class_folds_are_reported() -> None:
     # CALFW's list: all same pairs first.
     same = np.repeat([True, False], 100)
-    assert check_folds(same) == [
-        "folds 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 of 10 hold pairs of one class only; order the pairs "
-        "so that every fold has same and different ones"
-    ]
+    (sentence,) = check_folds(same)
+    assert sentence.startswith("folds 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 of 10 hold pairs of one class")
 
 
 def test_shared_identities_are_reported() -> None:
     same = np.tile([True, False], 10)
     people = np.array([f"person {number}" for number in range(40)]).reshape(20, 2)
     people[19, 1] = "person 0"
-    assert check_folds(same, 10, people) == [
-        "1 subject occurs in more than one fold (person 0 in folds 1 and 10); "
-        "this biases accuracy upwards"
-    ]
+    (sentence,) = check_folds(same, 10, people)
+    assert "1 subject occurs in more than one fold (person 0 in folds 1 and 10)" in sentence
 
 
 @pytest.mark.parametrize(
     ("scores", "same", "folds", "sentence"),
     [
-        (
-            [0.1] * 3,
-            [0, 1, 1],
-            np.array([0, 2, 2]),
-            "the folds given do not split 3 pairs into two or more non-empty folds",
-        ),
-        ([], [], 2, "there are no scores; a rate needs at least one"),
+        ([0.1] * 3, [0, 1, 1], np.array([0, 2, 2]), "the folds given do not split 3 pairs"),
+        ([], [], 2, "there are no scores"),
     ],
 )
 def test_bad_input(scores: list, same: list, folds: object, sentence: str) -> None:
-    with pytest.raises(MetricError) as error:
+    with pytest.raises(MetricError, match=sentence):
         kfold_accuracy(scores, same, folds)  # type: ignore[arg-type]
-    assert str(error.value) == sentence

@@ -126,44 +126,27 @@ def test_cmc_file(shared_data: Path) -> None:
 # --- pyeer ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("experiment", "counts", "area", "equal", "fnmr", "realised"),
-    [
-        (
-            1,
-            (2793, 4950),
-            0.9650048642529845,
-            0.0808623290,
-            (0.074829932, 0.096670247, 0.128893663, 0.291442893, 0.319011815),
-            (0.1, 0.0498990, 0.0098990, 0.00080808, 0),
-        ),
-        (
-            2,
-            (180, 3619),
-            0.9925900340793958,
-            0.0441896165,
-            (0.016666667, 0.044444444, 0.088888889, 0.188888889, 0.194444444),
-            (0.0983697, 0.0486322, 0.0099475, 0.00082896, 0),
-        ),
-        (
-            3,
-            (2786, 66633),
-            0.9087594583434054,
-            0.1141693075,
-            (0.119167265, 0.133524767, 0.163316583, 0.213567839, 0.276740847),
-            (0.0999955, 0.0481893, 0.0097549, 0.00096049, 0),
-        ),
-    ],
+# Of three experiments.
+COUNTS = (2793, 4950), (180, 3619), (2786, 66633)
+AREAS = 0.9650048642529845, 0.9925900340793958, 0.9087594583434054
+EQUAL = 0.0808623290, 0.0441896165, 0.1141693075
+FNMR = (
+    (0.074829932, 0.096670247, 0.128893663, 0.291442893, 0.319011815),
+    (0.016666667, 0.044444444, 0.088888889, 0.188888889, 0.194444444),
+    (0.119167265, 0.133524767, 0.163316583, 0.213567839, 0.276740847),
 )
-def test_pyeer_experiments(
-    shared_data: Path,
-    experiment: int,
-    counts: tuple[int, int],
-    area: float,
-    equal: float,
-    fnmr: tuple[float, ...],
-    realised: tuple[float, ...],
-) -> None:
+REALISED = (
+    (0.1, 0.0498990, 0.0098990, 0.00080808, 0),
+    (0.0983697, 0.0486322, 0.0099475, 0.00082896, 0),
+    (0.0999955, 0.0481893, 0.0097549, 0.00096049, 0),
+)
+
+
+@pytest.mark.parametrize("experiment", [1, 2, 3])
+def test_pyeer_experiments(shared_data: Path, experiment: int) -> None:
+    counts, area, equal, fnmr, realised = (
+        of[experiment - 1] for of in (COUNTS, AREAS, EQUAL, FNMR, REALISED)
+    )
     folder = shared_data / "oracles"
     mated = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_true.txt")
     non_mated = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_false.txt")

@@ -209,27 +209,17 @@ def test_resolution_on_three_thousand_negatives(
 @pytest.mark.parametrize(
     ("mated", "non_mated", "sentence"),
     [
-        ([], [1.0], "there are no scores of same pairs; a rate needs at least one"),
-        ([1.0], [], "there are no scores of different pairs; a rate needs at least one"),
-        (
-            [1.0],
-            [0.0, np.nan, np.nan],
-            "2 of 3 scores of different pairs are NaN, the first at index 1; count them as "
-            "failures to acquire and leave them out",
-        ),
-        (
-            [[1.0]],
-            [0.0],
-            "scores of same pairs have shape (1, 1); give one score a pair, shape (N,)",
-        ),
-        (["a"], [0.0], "scores of same pairs have type <U1; scores are real numbers"),
+        ([], [1.0], "there are no scores of same pairs"),
+        ([1.0], [], "there are no scores of different pairs"),
+        ([1.0], [0.0, np.nan, np.nan], "2 of 3 scores of different .* NaN, the first at index 1"),
+        ([[1.0]], [0.0], r"scores of same pairs have shape \(1, 1\)"),
+        (["a"], [0.0], "scores of same pairs have type <U1"),
     ],
 )
 def test_bad_scores(mated: list, non_mated: list, sentence: str) -> None:
     for function in (auc, eer_rocch, lambda p, n: tpr_at_fpr(p, n, "0.1")):
-        with pytest.raises(MetricError) as error:
+        with pytest.raises(MetricError, match=sentence):
             function(mated, non_mated)
-        assert str(error.value) == sentence
 
 
 # --- analytic -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from helpers import toy_onnx
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, weights, write_training_set
-from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
+from helpers.training_runs import assert_close, assert_same, gone_on, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
 from facerec.embedding.model import load_model
@@ -67,10 +67,8 @@ def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
     trainer = make_trainer(recipe)
     seen: dict[tuple[int, int], np.ndarray] = {}
     for batch in trainer.batches():
-        assert batch.targets is not None and batch.views is not None
-        np.testing.assert_allclose(
-            batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
-        )
+        wanted = teacher.embed(batch.images.numpy())
+        np.testing.assert_allclose(batch.targets, wanted, rtol=2e-3, atol=2e-2)
         keys = zip(batch.indices.tolist(), batch.views.tolist(), strict=True)
         for key, image in zip(keys, batch.images.numpy(), strict=True):
             assert np.array_equal(seen.setdefault(key, image), image)
@@ -108,7 +106,6 @@ def test_the_file_is_shared_and_not_made_again(
     first = make_trainer(taught(place, tmp_path))
     monkeypatch.setattr(module, "_embed", None)
     second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
-    assert first.learner.targets is not None and second.learner.targets is not None
     assert first.learner.targets.path == second.learner.targets.path
     assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
     mean_square = np.square(np.load(first.learner.targets.path).astype(float)).mean()
@@ -129,11 +126,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     recipe = taught(place, tmp_path / "cache", changes, loss=loss, views=2)
     whole = trained(recipe)
     trained(recipe, steps=3, folder=tmp_path / "run")
-    resumed = make_trainer(recipe, tmp_path / "run")
-    resumed.resume()
-    assert resumed.learner.step == 3
-    resumed.fit()
-    assert_same(weights(whole), weights(resumed))
+    assert_same(weights(whole), weights(gone_on(recipe, tmp_path / "run")))
     assert ("distiller.map.weight" in weights(whole)) == (loss != "relation")
     names = load_model(tmp_path / "run").backbone.state_dict()  # type: ignore[attr-defined]
     assert not any("map" in name for name in names)
@@ -145,10 +138,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
 def test_a_network_learns_the_teacher_without_labels(place: Path, tmp_path: Path) -> None:
     recipe = taught(place, tmp_path, {"epochs": 30})
     trainer = make_trainer(recipe)
-    trainer.learner.dataset.sample = lambda i, sample=trainer.learner.dataset.sample: (
-        sample(i)[0],
-        -1,
-    )  # type: ignore
+    sample = trainer.learner.dataset.sample
+    trainer.learner.dataset.sample = lambda i: (sample(i)[0], -1)  # type: ignore
     first = trainer.learner.train_step(next(trainer.batches()))
     trainer.fit()
     trainer.learner.step -= 1
@@ -205,11 +196,9 @@ def test_the_margin_sees_labelled_images_alone() -> None:
                     head.classes, head.num_visited = torch.tensor([0, 2, 3]), 3
                 output = head(own, labels[kept])
                 output.loss.backward()
-                assert head.weight.grad is not None and own.grad is not None
                 rows = own.grad[labels[kept] >= 0]
-                results.append(
-                    (output.loss, output.figures["target_cosine"], head.weight.grad, rows)
-                )
+                cosine = output.figures["target_cosine"]
+                results.append((output.loss, cosine, head.weight.grad, rows))
                 assert not own.grad[labels[kept] < 0].any()
             for with_others, alone in zip(*results, strict=True):
                 torch.testing.assert_close(with_others.to_dense(), alone.to_dense())
@@ -266,9 +255,8 @@ def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path
     recipe = taught(place, tmp_path)
     trainer: Trainer = make_trainer(recipe)
     write_manifest(tmp_path, recipe, trainer.learner.dataset, trainer.processes, teacher="a" * 64)
-    moved = replace(
-        recipe, distillation=replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
-    )
+    elsewhere = replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
+    moved = replace(recipe, distillation=elsewhere)
     check_same_run(tmp_path, moved, trainer.learner.dataset, "a" * 64)
     with pytest.raises(CheckpointError, match="another teacher"):
         check_same_run(tmp_path, moved, trainer.learner.dataset, "b" * 64)

@@ -48,7 +48,6 @@ def test_the_average_is_the_model_and_the_weights_are_kept(
     assert_same(
         plain.learner.backbone.state_dict(), trainer.learner.backbone.state_dict()
     )  # a bystander
-    assert trainer.learner.average is not None
     for name, backbone, holds in (
         ("model.safetensors", trainer.learner.average.module, '"weights": "ema"'),
         ("raw.safetensors", trainer.learner.backbone, '"weights": "raw"'),

@@ -86,7 +86,6 @@ def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> No
     ends = [load_file(path) for path in tmp_path.rglob("model.safetensors")]
     ends.append(train(tmp_path, packs="").learner.backbone.state_dict())
     assert len(ends) == 2 and all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert trainer.validator is not None
     low, high = (trainer.validator(trainer.final_backbone, p)["toy"] for p in ("bf16", "fp32"))
     assert low.to_json().items() <= last.items() and not np.array_equal(low.scores, high.scores)
 

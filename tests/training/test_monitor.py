@@ -18,15 +18,11 @@ from facerec.training.monitor import Monitor
 
 
 def make_monitor(folder: Path | None, start: int = 0, **options: Any) -> Monitor:
-    fields = {"log_every": options.pop("log_every", 1)}
-    learner = SimpleNamespace(
-        recipe=tiny_recipe(Path("nowhere"), **fields),
-        processes=Processes(0, 1, torch.device("cpu")),
-        device=torch.device("cpu"),
-        total_steps=8,
-        steps_per_epoch=4,
-        step=start,
-    )
+    recipe = tiny_recipe(Path("nowhere"), log_every=options.pop("log_every", 1))
+    device = torch.device("cpu")
+    steps = {"total_steps": 8, "steps_per_epoch": 4, "step": start}
+    processes = Processes(0, 1, device)
+    learner = SimpleNamespace(recipe=recipe, processes=processes, device=device, **steps)
     return Monitor(folder, learner, **options)  # type: ignore[arg-type]
 
 
@@ -63,16 +59,8 @@ def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
 
     path = tmp_path / "metrics.jsonl"
     kept = [line("train", 3), line("validation", 3, epoch=1), line("train", 4)]
-    rest = [
-        line("validation", 4, epoch=2),
-        line("train", 5),
-        line("validation", 8, epoch=3),
-        "",
-        "17",
-        "null",
-        '"step"',
-        '{"step": "x"}',
-    ]
+    rest = [line("validation", 4, epoch=2), line("train", 5), line("validation", 8, epoch=3)]
+    rest += ["", "17", "null", '"step"', '{"step": "x"}']
     path.write_text("\n".join([*kept, *rest, line("train", 2)[:20]]))
     with path.open("ab") as file:
         file.write(b"\x00\xff")

@@ -20,6 +20,7 @@ from facerec.training import (
 )
 
 TEACHER = Distillation(Path("gone.onnx"))
+FROZEN = Finetune(freeze_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,7 @@ TEACHER = Distillation(Path("gone.onnx"))
         ({"batch_size": 1000}, "fewer than one batch"),
         ({"init": {"strict": False}}, "init.path"),
         ({"init": Init(Path("gone.pth"))}, "gone.pth"),
-        (
-            {"margin": None, "distillation": TEACHER, "finetune": Finetune(freeze_steps=1)},
-            "centres",
-        ),
+        ({"margin": None, "distillation": TEACHER, "finetune": FROZEN}, "centres"),
         ({"finetune": Finetune(layer_decay=0.5)}, "blocks"),
         ({"distillation": TEACHER}, "gone.onnx"),
         ({"distillation": {"teacher": Path("t.onnx"), "mixup": 0.5}}, "distillation.views"),

@@ -48,10 +48,8 @@ class OwnMatrix:
         plain = self.config.create([{"params": [own]}])
         plain.param_groups[0]["lr"], own.grad = rate, gradient.clone()
         if self.state:
-            plain.state[own] = {
-                name: value[rows] if value.ndim else value.clone()
-                for name, value in self.state.items()
-            }
+            state = self.state.items()
+            plain.state[own] = {n: v[rows] if v.ndim else v.clone() for n, v in state}
         plain.step()
         self.weight[rows] = own.detach()
         for name, value in plain.state[own].items():
@@ -90,10 +88,8 @@ def test_steps_in_backward_are_the_separate_ones(
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
             column = torch.randint(len(rows), (6,), generator=generator)
-            options = {
-                "arithmetic": Arithmetic("bf16" if kind == "bf16" else "fp32", chunk),
-                "rows": rows if rate < 1 else None,
-            }
+            arithmetic = Arithmetic("bf16" if kind == "bf16" else "fp32", chunk)
+            options = {"arithmetic": arithmetic, "rows": rows if rate < 1 else None}
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr

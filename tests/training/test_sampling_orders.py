@@ -17,11 +17,7 @@ from facerec.training.sampler import GlobalBatchSampler
 
 LABELS = np.random.default_rng(0).integers(0, 13, 150)
 WEIGHTS = np.repeat([1.0, 0.4, 2.5], [70, 50, 30])
-ORDERS: list[dict] = [
-    {},
-    {"weights": WEIGHTS},
-    {"labels": LABELS},
-]
+ORDERS: list[dict] = [{}, {"weights": WEIGHTS}, {"labels": LABELS}]
 NAMES = ["plain", "weights", "balanced"]
 
 
@@ -50,13 +46,9 @@ def test_ranks_share_the_batches_of_one_process(options: dict, world: int) -> No
     joined = []
     for parts in zip(*ranks, strict=True):
         repeats = [part.repeats for part in parts if part.repeats is not None]
-        joined.append(
-            BatchRequest(
-                parts[0].epoch,
-                np.concatenate([part.indices for part in parts]),
-                np.concatenate(repeats) if repeats else None,
-            )
-        )
+        indices = np.concatenate([part.indices for part in parts])
+        again = np.concatenate(repeats) if repeats else None
+        joined.append(BatchRequest(parts[0].epoch, indices, again))
     assert rows(joined) == rows(sampler(**options))
 
 
@@ -80,14 +72,10 @@ def test_the_plain_order_is_a_permutation_of_philox() -> None:
 # Weights
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.2]), st.integers(5, 40)),
-        min_size=1,
-        max_size=4,
-    ),
-    st.integers(0, 5),
-)
+PARTS = st.tuples(st.sampled_from([0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.2]), st.integers(5, 40))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4), st.integers(0, 5))
 def test_images_are_visited_as_often_as_they_weigh(
     parts: list[tuple[float, int]], seed: int
 ) -> None:
@@ -120,10 +108,8 @@ def some_labels(counts: list[int], seed: int) -> np.ndarray:
 
 def in_turn(images: list[int], count: int) -> bool:
     """Whether each visit of all images ends before the next begins."""
-    return all(
-        len(set(images[i : i + count])) == len(images[i : i + count])
-        for i in range(0, len(images), count)
-    )
+    rounds = (images[i : i + count] for i in range(0, len(images), count))
+    return all(len(set(each)) == len(each) for each in rounds)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 9))

@@ -21,7 +21,7 @@ from helpers.tiny_training import (
     tiny_recipe,
     weights,
 )
-from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
+from helpers.training_runs import assert_close, assert_same, gone_on, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
 from facerec.errors import (
@@ -102,23 +102,19 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
     assert (tmp_path / "model.safetensors").is_file()
 
 
+ANNEALED = {"margin": SphereFace2017(), "regularizer": RingLoss(weight=0.1)}
+VIT = Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "changes",
     [
         {"optimizer": AdamW(), "workers": 1, "precision": "bf16"},
-        {
-            "margin": SphereFace2017(),
-            "regularizer": RingLoss(weight=0.1),
-            # Convolutions of fp16 take a minute a step on some processors.
-            "backbone": Backbone(name="tiny_linear", embedding_size=16),
-            "precision": "fp16",
-        },
+        # Convolutions of fp16 take a minute a step on some processors.
+        {"precision": "fp16", "backbone": Backbone("tiny_linear", 16), **ANNEALED},
         {"margin": AdaFace(t_alpha=0.3)},
-        {
-            "backbone": Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2),
-            "recompute": True,
-        },
+        {"recompute": True, "backbone": VIT},
     ],
     ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface", "vit-recomputed"],
 )
@@ -128,9 +124,7 @@ def test_every_kind_of_state_is_resumed(
     recipe = replace(narrow_recipe(data), **changes)  # type: ignore[arg-type]
     whole = trained(recipe)
     trained(recipe, steps=3, folder=tmp_path)
-    resumed = make_trainer(recipe, tmp_path)
-    resumed.resume()
-    resumed.fit()
+    resumed = gone_on(recipe, tmp_path)
     assert_same(weights(whole), weights(resumed))
     assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
 
@@ -163,7 +157,6 @@ def test_a_signal_stops_with_what_can_be_resumed(
 
     def train_step(batch: Batch) -> Figures:
         if trainer.learner.step + 1 == step:
-            assert trainer._writer is not None
             trainer._writer.wait()  # or the second Ctrl-C might leave it half done
             for _ in range(times):
                 os.kill(os.getpid(), number)
@@ -176,10 +169,7 @@ def test_a_signal_stops_with_what_can_be_resumed(
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     names = [path.name for path in checkpoint.whole_checkpoints(tmp_path / "checkpoints")]
     assert names == [f"step-{each:08d}" for each in kept]
-    resumed = make_trainer(recipe, tmp_path)
-    if kept:
-        resumed.resume()
-    resumed.fit()
+    resumed = gone_on(recipe, tmp_path) if kept else trained(recipe, folder=tmp_path)
     assert_same(weights(trained(recipe)), weights(resumed))
 
 
@@ -198,14 +188,11 @@ def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path)
         return step(batch)  # type: ignore[arg-type]
 
     trainer.learner.train_step = poisoned  # type: ignore
-    with pytest.raises(
-        TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"
-    ):
+    sentence = r"step 5: the loss is nan.*step-00000004.*learning rate"
+    with pytest.raises(TrainingError, match=sentence):
         trainer.fit()
-    assert [p.name for p in checkpoint.whole_checkpoints(tmp_path / "checkpoints")] == [
-        "step-00000002",
-        "step-00000004",
-    ]
+    names = [p.name for p in checkpoint.whole_checkpoints(tmp_path / "checkpoints")]
+    assert names == ["step-00000002", "step-00000004"]
     resumed = make_trainer(recipe, tmp_path)
     resumed.resume()
     assert all(tensor.isfinite().all() for tensor in weights(resumed).values())
@@ -215,9 +202,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
     trained(tiny_recipe(data), steps=2, folder=tmp_path)
     other = tiny_recipe(data, backbone=Backbone(name="tiny_linear", embedding_size=32))
     trainer = make_trainer(other, tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16, 192\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16,"):
         trainer.resume()
     trainer = make_trainer(tiny_recipe(data, optimizer=AdamW()), tmp_path)
     with pytest.raises(CheckpointError, match=r"fc\.weight\.step .*no such tensor"):
@@ -267,9 +252,7 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
     first = trained(skipping, steps=8, folder=tmp_path / "killed")
     assert 0 < len(first.skipped) < len(listed)
     (tmp_path / "killed" / "skipped.json").unlink()
-    resumed = make_trainer(skipping, tmp_path / "killed")
-    resumed.resume()
-    resumed.fit()
+    gone_on(skipping, tmp_path / "killed")
     assert json.loads((tmp_path / "killed" / "skipped.json").read_text()) == listed
 
 

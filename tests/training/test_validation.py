@@ -172,7 +172,6 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
 
     def validate(self: Trainer) -> dict[str, VerificationResult]:
         seen.append(self.learner.step)
-        assert self.validator is not None
         real = self.validator
 
         def scored(*given: object) -> dict[str, VerificationResult]:

@@ -73,7 +73,6 @@ def test_pack_without_names(tmp_path: Path) -> None:
         assert bench.images.encoded(int(pairs.first[i])) == pack.encoded(2 * i)
         assert bench.images.encoded(int(pairs.second[i])) == pack.encoded(2 * i + 1)
     sides = pairs.subject_pairs()
-    assert sides is not None
     np.testing.assert_array_equal(sides[0] == sides[1], pack.issame)
 
 
@@ -85,7 +84,6 @@ def test_pack_with_names(tmp_path: Path) -> None:
     (tmp_path / "pairs_images.csv").write_text("\n".join(["index,image_id", *names]))
     bench = pack_bench(path)
     assert bench.subjects_from == "image names"
-    assert bench.pairs.subjects is not None
     assert bench.pairs.subjects.tolist() == people.tolist()
 
 
@@ -101,7 +99,6 @@ def test_persons_from_a_column(tmp_path: Path) -> None:
     bench = pack_bench(path)
     assert (bench.subjects_from, bench.notes) == ("the file of names", ())
     sides = bench.pairs.subject_pairs()
-    assert sides is not None
     np.testing.assert_array_equal(sides[0] == sides[1], issame)
     # Names that contradict the labels are not believed.
     names.write_text("\n".join(["index,image_id,subject_id", *(r[:-1] + "9" for r in rows)]))

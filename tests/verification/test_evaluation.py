@@ -66,9 +66,8 @@ def score_rows(matrix: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pairs", [1, 512, 1100])
 def test_cosines_equal_a_plain_loop(dtype: type, pairs: int) -> None:
     matrix = np.random.default_rng(0).normal(size=(2 * pairs, 8)).astype(dtype)
-    expected = []
-    for first, second in matrix.astype(float).reshape(pairs, 2, 8):
-        expected.append(first @ second / np.sqrt((first @ first) * (second @ second)))
+    rows = matrix.astype(float).reshape(pairs, 2, 8)
+    expected = [one @ other / np.sqrt((one @ one) * (other @ other)) for one, other in rows]
     scores = score_rows(matrix)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-7)
@@ -91,7 +90,6 @@ def test_figures_are_those_of_the_statistics() -> None:
     result = run(matrix, same, compat="insightface")
     scores = score_rows(matrix)
     positives, negatives = scores[same], scores[~same]
-    assert result.accuracy is not None and result.compatible is not None
     kfold = result.accuracy.kfold
     assert kfold == kfold_accuracy(scores, same)
     assert kfold.std == pytest.approx(3 * kfold.sem, rel=1e-12)
@@ -130,7 +128,6 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     assert known.subjects == 40
     assert "40 subjects (known from the list)" in known.basis
     # The figures are the same, the intervals wider.
-    assert known.accuracy is not None and unknown.accuracy is not None
     assert known.accuracy.kfold == unknown.accuracy.kfold and known.auc.value == unknown.auc.value
     pairs = [
         (known.accuracy.interval, unknown.accuracy.interval),
@@ -140,10 +137,8 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
         (known.point("0.1").fpr.interval, unknown.point("0.1").fpr.interval),
     ]
     for wide, narrow in pairs:
-        assert wide is not None and narrow is not None
         assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
     point = known.point("0.1")
-    assert point.threshold.interval is not None
     assert point.threshold.interval.low < point.point.threshold < point.threshold.interval.high
     scores = known.scores
     accepted = scores[~same] >= point.point.threshold
@@ -172,17 +167,12 @@ def test_failures_keep_their_place_in_the_folds() -> None:
         (15, False, "the embedding of its second image is zero or not finite"),
     ]
     assert (result.mated, result.non_mated) == (99, 99)
-    assert result.notes == (
-        "2 of 200 pairs have no score (failure to acquire) and are left out of all rates; the "
-        "first is pair 3: the embedding of its first image is zero or not finite",
-    )
+    assert len(result.notes) == 1 and result.notes[0].startswith("2 of 200 pairs have no score")
     valid = np.ones(200, bool)
     valid[[3, 15]] = False
     scores = score_rows(matrix)
-    assert result.accuracy is not None
-    assert result.accuracy.kfold == kfold_accuracy(
-        scores[valid], same[valid], fold_indices(200)[valid]
-    )
+    parts = scores[valid], same[valid], fold_indices(200)[valid]
+    assert result.accuracy.kfold == kfold_accuracy(*parts)
     assert result.compatible is not None and result.compatible.total == 198
     listed = result.to_json()["pairs"]["failures"]
     assert [failure["pair"] for failure in listed] == [3, 15]
@@ -217,7 +207,6 @@ def test_json_has_every_figure_and_is_strict() -> None:
     assert (thousandth["tpr"], thousandth["tpr_interval"]) == (None, None)
     assert not thousandth["resolvable"]
     assert (whole["tpr"], whole["threshold"]) == (1.0, "-inf")
-    assert result.accuracy is not None and result.accuracy.interval is not None
     assert figures["accuracy"]["mean"] == result.accuracy.value
     assert figures["accuracy"]["interval"]["low"] == result.accuracy.interval.low
     assert len(figures["accuracy"]["thresholds"]) == 10
@@ -239,14 +228,11 @@ def test_embeddings_join_by_id() -> None:
     order = np.random.default_rng(0).permutation(450)
     everything = np.concatenate([matrix, np.ones((50, 16), np.float32)])
     ids = np.array([*bench.images.ids.tolist(), *(f"other{i}" for i in range(50))])
-    where = {int(np.flatnonzero(order == 7)[0]): "no face"}
-    shuffled = Embeddings(
-        everything[order],
-        np.linalg.norm(everything[order], axis=1),
-        False,
-        ids=ids[order],
-        failures=where,
+    where, norms = (
+        {int(np.flatnonzero(order == 7)[0]): "no face"},
+        np.linalg.norm(everything, axis=1),
     )
+    shuffled = Embeddings(everything[order], norms[order], False, ids[order], failures=where)
     joined = select_embeddings(shuffled, bench.images.ids, "toy")
     np.testing.assert_array_equal(joined.vectors, matrix)
     assert joined.failures == {7: "no face"}
@@ -266,15 +252,9 @@ def test_persons_that_embeddings_name_count_where_pairs_alone_would_have_to_tell
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     named = replace(embeddings, subjects=names.astype(str))
     bench = toy_bench(same, by_pairs, subjects_from="same pairs")
-    persons = [
-        evaluate_embeddings(*arguments).subjects
-        for arguments in (
-            (embeddings, bench),
-            (named, bench),
-            (named, replace(bench, subjects_from="the list")),
-        )
-    ]
-    assert persons == [300, 250, 300]
+    listed = replace(bench, subjects_from="the list")
+    cases = (embeddings, bench), (named, bench), (named, listed)
+    assert [evaluate_embeddings(*case).subjects for case in cases] == [300, 250, 300]
     wrong = replace(embeddings, subjects=np.full(len(matrix), "everybody"))
     contradicted = evaluate_embeddings(wrong, bench)
     assert contradicted.subjects == 300
@@ -310,7 +290,6 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     )
     expected = run(plain_embeddings(path, flip), bench.pairs.issame)
     np.testing.assert_array_equal(result.scores, expected.scores)
-    assert result.accuracy is not None and expected.accuracy is not None
     assert result.accuracy.kfold == expected.accuracy.kfold
     assert result.accuracy.kfold.mean > 0.9
     assert result.flip is flip

@@ -76,26 +76,16 @@ def test_ijb(tmp_path: Path, name: Literal["ijbb", "ijbc"], newline: str, bom: s
     assert bench.image_rows.tolist() == [4, 3, 2, 1, 1, 0]
     assert bench.template_rows.tolist() == [3, 3, 3, 1, 0, 2]
     assert bench.media_rows.tolist() == [900, 900, 5, 1, 44, 1]
-    assert bench.points is not None
-    assert bench.points.shape == (5, 5, 2)
     assert bench.points[0].tolist() == [[1, 2], [3, 4], [5.5, 6], [7, 8], [9, 10]]
-    assert bench.detector_scores is not None
-    np.testing.assert_array_equal(
-        bench.detector_scores, np.array([0.1, 0.2, 0.3, 0.4, 0.5], np.float32)
-    )
-    assert bench.pairs is not None
-    assert bench.pairs.first.tolist() == [3, 3, 1, 0]
-    assert bench.pairs.second.tolist() == [1, 0, 2, 2]
+    np.testing.assert_array_equal(bench.detector_scores, np.arange(1, 6, dtype=np.float32) / 10)
+    sides = bench.pairs.first.tolist(), bench.pairs.second.tolist()
+    assert sides == ([3, 3, 1, 0], [1, 0, 2, 2])
     assert bench.pairs.issame.tolist() == [True, False, False, True]
     # Person 17 has templates 2 and 11, person 500 the other two.
     assert bench.subjects_from == "the list"
-    assert bench.pairs.subjects is not None
     assert bench.pairs.subjects.tolist() == [0, 1, 0, 1]
-    assert bench.probes is not None
-    assert bench.probes.name == "probe"
-    assert bench.probes.templates.tolist() == [1, 2]
+    assert bench.probes.name == "probe" and bench.probes.templates.tolist() == [1, 2]
     aligner = bench.aligner()
-    assert aligner is not None and bench.points is not None
     found = aligner.find(np.zeros((9, 9, 3), np.uint8), str(bench.images.ids[2]), "here")[0]
     np.testing.assert_array_equal(found, bench.points[2])
     assert bench.probes.subjects.tolist() == [1, 0]
@@ -103,8 +93,7 @@ def test_ijb(tmp_path: Path, name: Literal["ijbb", "ijbc"], newline: str, bom: s
     assert [first.name, second.name] == (["S1", "S2"] if name == "ijbb" else ["G1", "G2"])
     assert (first.templates.tolist(), first.subjects.tolist()) == ([3], [1])
     assert (second.templates.tolist(), second.subjects.tolist()) == ([0], [0])
-    assert bench.notes == ()
-    assert len(bench.source["files"]) == 6
+    assert bench.notes == () and len(bench.source["files"]) == 6
 
 
 def test_ijb_without_searches(tmp_path: Path) -> None:
@@ -112,16 +101,12 @@ def test_ijb_without_searches(tmp_path: Path) -> None:
     for path in (root / "meta").glob("*.csv"):
         path.unlink()
     bench = read_ijb(root, "ijbc")
-    assert bench.probes is None
-    assert bench.galleries == ()
+    assert bench.probes is None and bench.galleries == ()
     assert bench.subjects_from == "same pairs"
-    assert bench.pairs is not None
     subjects = bench.pairs.subjects
-    assert subjects is not None
     assert subjects[0] == subjects[2] != subjects[1] == subjects[3]
-    assert bench.notes == (
-        f"{root / 'meta'}: the lists of 1:N are not there, so nothing is searched",
-    )
+    (note,) = bench.notes
+    assert note.startswith(f"{root / 'meta'}: the lists of 1:N are not there")
     with pytest.raises(MetricError, match="ijbc has no lists of probes and galleries"):
         identify(np.ones((4, 2), np.float32), bench)
 
@@ -191,7 +176,6 @@ def naive_vectors(
             if unit:
                 vector = vector / np.linalg.norm(vector)
             if detector:
-                assert bench.detector_scores is not None
                 vector = vector * bench.detector_scores[bench.image_rows[row]]
             media.setdefault(int(bench.media_rows[row]), []).append(vector)
         missing = np.full(vectors.shape[1], np.nan)
@@ -389,10 +373,7 @@ def test_figures_are_averaged_over_the_galleries() -> None:
     assert [mean["value"] for mean in means] == pytest.approx(np.mean(rates, axis=0))
     assert all(0 <= mean["low"] < mean["value"] < mean["high"] <= 1 for mean in means)
     assert ("mean", "TPIR@FPIR", "1e-6") not in rows
-    assert result.notes[0] == (
-        "toy, gallery G1: 2 of 400 probes and 1 of 40 entries have no vector; they find nobody and "
-        "are never found"
-    )
+    assert "gallery G1: 2 of 400 probes and 1 of 40 entries have no vector" in result.notes[0]
 
 
 def test_a_bench_without_mated_searches() -> None:
@@ -419,34 +400,23 @@ def write_tinyface(root: Path, distractors: Sequence[str] = ("x2.jpg", "x1.JPG")
     (folder / "Gallery_Distractor" / "Thumbs.db").write_bytes(b"x")
     (folder / "Probe" / "7_1.jpg").write_bytes(b"probe")
     probes, matches = ["7_1.jpg", "9_1.jpg"], ["9_1.jpg", "7_3.jpg", "7_2.jpg"]
-    savemat(
-        folder / "probe_img_ID_pairs.mat",
-        {"probe_set": cells(probes), "probe_ids": np.array([[7], [9]], np.uint16)},
-    )
-    savemat(
-        folder / "gallery_match_img_ID_pairs.mat",
-        {"gallery_set": cells(matches), "gallery_ids": np.array([[9.0], [7.0], [7.0]])},
-    )
+    who = {"probe_set": cells(probes), "probe_ids": np.array([[7], [9]], np.uint16)}
+    savemat(folder / "probe_img_ID_pairs.mat", who)
+    who = {"gallery_set": cells(matches), "gallery_ids": np.array([[9.0], [7.0], [7.0]])}
+    savemat(folder / "gallery_match_img_ID_pairs.mat", who)
     return root
 
 
 def test_tinyface(tmp_path: Path) -> None:
     bench = read_tinyface(write_tinyface(tmp_path))
     assert bench.images.ids.tolist() == [
-        "Probe/7_1.jpg",
-        "Probe/9_1.jpg",
-        "Gallery_Match/9_1.jpg",
-        "Gallery_Match/7_3.jpg",
-        "Gallery_Match/7_2.jpg",
-        "Gallery_Distractor/x1.JPG",
-        "Gallery_Distractor/x2.jpg",
+        *("Probe/7_1.jpg", "Probe/9_1.jpg"),
+        *(f"Gallery_Match/{name}.jpg" for name in ("9_1", "7_3", "7_2")),
+        *("Gallery_Distractor/x1.JPG", "Gallery_Distractor/x2.jpg"),
     ]
-    assert bench.images.encoded(0) == b"probe"
-    assert bench.pairs is None
-    assert bench.probes is not None
+    assert bench.images.encoded(0) == b"probe" and bench.pairs is None
     (gallery,) = bench.galleries
-    assert bench.probes.templates.tolist() == [0, 1]
-    assert bench.probes.subjects.tolist() == [0, 1]
+    assert bench.probes.templates.tolist() == bench.probes.subjects.tolist() == [0, 1]
     assert gallery.templates.tolist() == [2, 3, 4, 5, 6]
     assert gallery.subjects.tolist() == [1, 0, 0, -1, -1]
 
@@ -456,9 +426,6 @@ def test_tinyface(tmp_path: Path) -> None:
     result = identify(found.vectors, bench, ranks=[1, 2, 5, 20])
     # Person 7: its best image has a distractor of the same direction, and a better one above it.
     # Person 9: an image of person 7 has the direction of its mate.
-    assert {key: (row["numerator"], row["denominator"]) for key, row in by_key(result).items()} == {
-        ("gallery", "rank", "1"): (0, 2),
-        ("gallery", "rank", "2"): (1, 2),
-        ("gallery", "rank", "5"): (2, 2),
-        ("gallery", "rank", "20"): (2, 2),
-    }
+    shares = {key: (row["numerator"], row["denominator"]) for key, row in by_key(result).items()}
+    hits = {"1": 0, "2": 1, "5": 2, "20": 2}
+    assert shares == {("gallery", "rank", rank): (hit, 2) for rank, hit in hits.items()}

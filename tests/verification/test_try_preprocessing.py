@@ -45,9 +45,7 @@ def red_model(folder: Path, name: str = "red.onnx", **options: object) -> OnnxMo
         if tensor.name == "weight":
             tensor.CopyFrom(onnx.numpy_helper.from_array(weight, "weight"))
     onnx.save(model, folder / name)
-    loaded = load_model(folder / name)
-    assert isinstance(loaded, OnnxModel)
-    return loaded
+    return load_model(folder / name)
 
 
 def red_bench(folds: bool = True) -> Bench:
@@ -73,9 +71,8 @@ def red_bench(folds: bool = True) -> Bench:
 
 
 def table(trials: Trials) -> pd.DataFrame:
-    return trials.figures.pivot(index="way", columns="figure", values="value").loc[
-        trials.figures.way.unique()
-    ]
+    figures = trials.figures
+    return figures.pivot(index="way", columns="figure", values="value").loc[figures.way.unique()]
 
 
 def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
@@ -103,7 +100,6 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
 def test_a_planted_placement_is_found_and_measured() -> None:
     """What tells people apart is bright, and lies beside what the network looks at."""
     bench = red_bench()
-    assert isinstance(bench.images, MemoryImages)
     content = []
     for encoded in bench.images.contents:
         picture = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
@@ -112,10 +108,7 @@ def test_a_planted_placement_is_found_and_measured() -> None:
         content.append(cv2.imencode(".png", crop)[1].tobytes())
     moved = replace(bench, images=MemoryImages("moved", bench.images.ids.tolist(), content))
 
-    def middle(pixels: np.ndarray) -> np.ndarray:
-        return tile_means(pixels[:, 32:74, 32:74]) + 1
-
-    model = ToyModel(middle)
+    model = ToyModel(lambda pixels: tile_means(pixels[:, 32:74, 32:74]) + 1)
     found = try_preprocessing(model, moved)
     assert found.placements[0].shift == (8, -4) and len(found.figures) == 2 * 3
     assert found.verdict.startswith(f"best: {Way(model.preprocessing, (8, -4))}")
@@ -127,10 +120,8 @@ def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
     inside = red_model(tmp_path, "inside.onnx", leading=[("Sub", 127.5), ("Div", 127.5)])
     assert [given.channels for given in likely(inside)] == ["rgb", "bgr"]
     given = load_model(tmp_path / "red.onnx", channels="bgr")
-    assert isinstance(given, OnnxModel)
     assert {wanted.channels for wanted in likely(given)} == {"bgr"}
     whole = load_model(tmp_path / "red.onnx", channels="bgr", mean=0, std=1)
-    assert isinstance(whole, OnnxModel)
     for known in (whole, red_model(tmp_path, metadata=noted())):
         assert likely(known) == (known.preprocessing,)
     # ImageNet's numbers are of colours, in whichever order the network takes them.
@@ -152,12 +143,8 @@ def test_folds_are_whole_and_without_them_every_kind_is_drawn(
     monkeypatch.undo()
     chosen, used = sample(red_bench(folds=False))
     assert chosen.tolist() == list(range(2 * PERSONS)) and len(used) == 2 * PERSONS
-    many = Bench(
-        "many",
-        MemoryImages("many", ["a", "b"], [b"", b""]),
-        Pairs(np.zeros(5000, int), np.ones(5000, int), np.arange(5000) < 2500),
-    )
-    chosen, _ = sample(many)
+    pairs = Pairs(np.zeros(5000, int), np.ones(5000, int), np.arange(5000) < 2500)
+    chosen, _ = sample(Bench("many", MemoryImages("many", ["a", "b"], [b"", b""]), pairs))
     assert 900 < len(chosen) <= 1200
     assert abs(int((chosen < 2500).sum()) - len(chosen) / 2) <= 1
 
@@ -183,14 +170,10 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), [])
     assert "do not tell it from" in found.verdict and "all others are worse" in found.verdict
     # A small difference that is certain is negligible; a large one is not.
-    rows = np.array(
-        [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
-    )
+    same = bench.pairs.issame
+    rows = np.array([good, good * 1.001 + 0.002 * same, good - same / 2])
     near = _rank(bench, chosen, candidates, rows.astype(np.float32), [])
-    assert (
-        "best: --channels rgb --mean 0 --std 2 --shift 0 0; these pairs do not tell it"
-        in near.verdict
-    )
+    assert "--std 2 --shift 0 0; these pairs do not tell it" in near.verdict
     assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
     behind = near.figures[near.figures.figure == "d′ behind the best"]
     assert behind.low.iloc[1] > 0

@@ -41,13 +41,10 @@ def consumers_table(rows: Sequence[Row]) -> Table:
 
 
 def thresholds_table(rows: Sequence[Row]) -> Table:
-    """Return the thresholds that a bundle states, with what they gave where they were found.
-
-    Those without a ``source`` were found by the export itself.
-    """
+    """Return the thresholds that a bundle states, with what they gave where they were found."""
     cells = []
     for row in rows:
-        ends, source = row["threshold_interval"], row.get("source")
+        ends = row["threshold_interval"]
         few = "" if row["reliable"] else ", few errors"
         cells.append(
             (
@@ -57,10 +54,9 @@ def thresholds_table(rows: Sequence[Row]) -> Table:
                 f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none",
                 rate_words(row, "fpr"),
                 rate_words(row, "tpr") + few,
-                f"{source['report']}, SHA-256 {source['sha256'][:12]}" if source else "this export",
             )
         )
-    around = "95 % interval", "FPR there", "TPR there", "source"
+    around = "95 % interval", "FPR there", "TPR there"
     headings = "bench", "target FPR", "threshold", *around
     return Table("Thresholds", headings, cells, words=("target FPR", *around))
 

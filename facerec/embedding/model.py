@@ -377,6 +377,8 @@ def load_model(
         pixels = pixels if known is None else known.pixels(pixels)
         model = load_weights(path, pixels, **how)
     model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
+    if known is not None and known.sha256 is not None:  # beside the file, and not in it
+        model.evidence = (f"its calibration {known.where} says so",)
     _place(model, shift)
     if hub is not None:
         model.hub, model.name = hub, Path(parse_hub_name(hub)[0]).name + suffix

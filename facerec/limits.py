@@ -64,6 +64,7 @@ Rest = Annotated[float, Limits(0.0, 1.0, below=True)]
 """What stays from one step to the next, as a momentum; not all of it."""
 Angle = Annotated[float, Limits(0.0, math.pi / 2)]
 """In radians, up to a right one."""
+Cosine = Annotated[float, Limits(-1.0, 1.0)]
 Count = Annotated[int, Limits(1, MOST)]
 CountOrNone = Annotated[int, Limits(0, MOST)]
 Seed = Annotated[int, Limits(0, 2**32 - 1)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import facerec
 from facerec.backbones.preprocessing import Preprocessing
-from facerec.commands.cli import Console, exact_rates, run_command
+from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
 from facerec.commands.sources import kind_of, open_set, read_members
 from facerec.defaults import ALL_PAIRS_TARGETS
@@ -100,6 +100,11 @@ def calibrate(
             f"{place}: a bundle is never changed, and the file of a model that is not there has no "
             "place beside it; calibrate the run and export it again, or name a file with --out"
         )
+    if out is None and embeddings is not None and embedder.model is None:
+        raise DatasetError(
+            f"{embeddings}: a file of embeddings does not decide where a calibration is written; "
+            "name the model with --model, or the file with --out"
+        )
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
     if out is None and target.is_symlink():
@@ -119,6 +124,16 @@ def calibrate(
             progress=progress,
         )
     write_json(target, {**calibration.to_json(), "facerec": facerec.__version__})
+    if calibration.faces is not None:
+        far = np.flatnonzero(calibration.faces.far(found.embeddings.vectors))
+        ids = found.embeddings.ids
+        lines = [str(row if ids is None else ids[row]) for row in far]
+        if lines:
+            told = words.counted(len(lines), "image")
+            console.print(
+                f"{told} show no face that the model knows, and are left out:", style="yellow"
+            )
+        print_first(lines, "clean lists all", console)
     _print(calibration, targets, console, groups)
     print_notes([alike_note(found.embeddings, names)], console)
     print_notes([better_placement(found.network, found.sample)], console)
@@ -242,9 +257,6 @@ def _print(
     """Print which cosines decide, which pictures are faces, and what scores say."""
     from facerec.verification.calibration import differing
 
-    worth = found.ratio
-    assert worth is not None  # `calibrate_model` sees to that
-    console.print(worth.basis, style="bold")
     points = []
     for row in found.thresholds:
         (low, high), (accepts, negatives) = row["fpr_interval"], row["false_accepts"]
@@ -263,6 +275,15 @@ def _print(
             f"faces: a face score below {found.faces.limit:.1f} is refused, as of 5 in 1,000 of "
             f"{found.faces.faces:,} faces here; it {found.faces.words}"
         )
+    worth = found.ratio
+    if worth is None:
+        console.print(
+            "what a cosine is worth is not told: mated and non-mated scores hardly overlap, or the "
+            "people are too few",
+            style="yellow",
+        )
+        return
+    console.print(worth.basis, style="bold")
     low, high, rows = worth.ratio.low, worth.ratio.high, []
     for score in np.linspace(low, high, 6):
         said = worth.evidence(float(score))

@@ -61,7 +61,8 @@ def print_first(lines: Sequence[str], elsewhere: str, console: Console, most: in
     for line in lines[:most]:
         console.print(f"  {line}", style="yellow")
     if len(lines) > most:
-        console.print(f"  … and {len(lines) - most:,} more; {elsewhere}")
+        more = f"; {elsewhere}" if elsewhere else ""
+        console.print(f"  … and {len(lines) - most:,} more{more}")
 
 
 def replace_what_cannot_be_encoded() -> None:

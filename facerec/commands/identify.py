@@ -17,7 +17,7 @@ from facerec.commands.enroll import fpir_words, people_words, print_expired
 from facerec.defaults import IndexKind
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.files import write_json
-from facerec.limits import Count, Number
+from facerec.limits import Cosine, Count
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
@@ -32,7 +32,7 @@ def identify(
     images: tyro.conf.Positional[Path],
     gallery: Path,
     fpir: str | None = None,
-    threshold: Number | None = None,
+    threshold: Cosine | None = None,
     candidates: Count = 5,
     among: Count | None = None,
     face: Literal["all", "largest"] = "all",

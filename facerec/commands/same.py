@@ -12,14 +12,14 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import PLAIN, ModelFlags, print_notes
 from facerec.errors import FacerecError
 from facerec.files import json_bytes
-from facerec.limits import Count, Number
+from facerec.limits import Cosine, Count
 
 
 def same(
     photo: tyro.conf.Positional[Path],
     other: tyro.conf.Positional[Path],
     model: Path | None = None,
-    threshold: Number | None = None,
+    threshold: Cosine | None = None,
     fpr: str | None = None,
     bench: str | None = None,
     detector: str | None = None,

@@ -16,7 +16,7 @@ import tyro
 from facerec.commands.cli import run_command
 from facerec.commands.embedder import ModelFlags
 from facerec.errors import FacerecError, MissingExtraError
-from facerec.limits import Number
+from facerec.limits import Cosine
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
 
@@ -36,12 +36,12 @@ def serve(
     model: tyro.conf.Positional[Path],
     host: str = "127.0.0.1",
     port: int = 8000,
-    threshold: Number | None = None,
+    threshold: Cosine | None = None,
     fpr: str | None = None,
     bench: str | None = None,
     gallery: Path | None = None,
     fpir: str = "1e-2",
-    identify_threshold: Number | None = None,
+    identify_threshold: Cosine | None = None,
     network: tyro.conf.OmitArgPrefixes[Runtime] = Runtime(),
     access: tyro.conf.OmitArgPrefixes[Access] = ANYBODY,
     bounds: tyro.conf.OmitArgPrefixes[Bounds] = BOUNDS,

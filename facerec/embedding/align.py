@@ -450,7 +450,13 @@ class YuNet(Detector):
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
         shown = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if shrink < 1 else image
         self._detector.setInputSize(size)
-        detections = self._detector.detect(shown)[1]
+        try:
+            detections = self._detector.detect(shown)[1]
+        except cv2.error as error:  # of a file that loads and is another network
+            raise ModelError(
+                f"{self._about['path']}: it is no YuNet detector ({message_line(error)}); take "
+                "face_detection_yunet from OpenCV's model zoo"
+            ) from error
         # Left, top, width, height, the five points in the template's order, score.
         rows = np.empty((0, 15)) if detections is None else np.asarray(detections, np.float64)
         back = np.array([width / size[0], height / size[1]])

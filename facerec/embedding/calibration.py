@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from facerec.backbones.preprocessing import Preprocessing
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.onnx_preprocessing import UNSCALED
 from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.errors import FacerecError, ModelError, printable
 from facerec.files import parse_json, read_file
+from facerec.recipe import from_dict
 from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
@@ -147,10 +149,8 @@ class ModelCalibration:
         try:
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r}")
-            preprocessing = {name: found["preprocessing"][name] for name in PIXELS}
-            preprocessing |= {
-                name: tuple(value) for name, value in preprocessing.items() if type(value) is list
-            }
+            pixels = {name: found["preprocessing"][name] for name in PIXELS}
+            preprocessing = vars(from_dict(Preprocessing, pixels, where))
             across, down = found["shift"]
             flip, align = found["flip"], found["align"]
             if not all(type(side) is int for side in (across, down)) or flip not in (

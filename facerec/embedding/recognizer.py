@@ -78,6 +78,9 @@ class Verification:
     """Sentences on photos that are not what the model knows as a face; there is no decision then,
     and no evidence."""
 
+    def __bool__(self) -> bool:
+        raise TypeError("a verification is neither true nor false; ask for its .same")
+
     def __str__(self) -> str:
         if self.unknown:
             return f"no decision: {'; '.join(self.unknown)} (cosine {self.similarity:.4f})"
@@ -297,7 +300,8 @@ class FaceRecognizer:
         if len(matching) == 1:
             return matching[0]
         listed = ", ".join(dict.fromkeys(t.fpr for t in known))
-        problem = f"no threshold for it is known (there are {listed or 'none'}); give a threshold"
+        of = "" if bench is None else f" on {bench}"
+        problem = f"no threshold for it{of} is known (there are {listed or 'none'}); give one"
         if matching:
             problem = f"it has one on {', '.join(t.bench for t in matching)}; name one bench"
         asked = matching[0].fpr if matching else fpr or DEFAULT_FPR
@@ -346,7 +350,7 @@ class FaceRecognizer:
             if not _are_vectors(side):
                 image, _ = read_photo(cast(Photo, side), f"photo {name}")
                 side, note = self.face(image, f"photo {name}", number)
-                notes.append(note)
+                notes += [note, self._unlooked(image)]
                 unknown.append(self.misplaced(image, f"photo {name}"))
             sides.append(side)
         vectors = [self._vectors(side) for side in sides]
@@ -368,7 +372,7 @@ class FaceRecognizer:
             source=source,
             fpr=rate,
             evidence=None if worth is None else worth.evidence(similarity),
-            notes=tuple(filter(None, (*notes, self.unseen, *self.model.notes))),
+            notes=tuple(dict.fromkeys(filter(None, (*notes, self.unseen, *self.model.notes)))),
             face_scores=(scores[0], scores[1]),
             unknown=tuple(unknown),
         )
@@ -391,6 +395,17 @@ class FaceRecognizer:
         return (
             f"{where} does not look like the faces that this model was calibrated on: "
             f"{known.below(score)}"
+        )
+
+    def _unlooked(self, image: Image) -> str:
+        """Return a sentence on what is not looked at in a photo; else an empty one."""
+        if self.unchecked:
+            return "taken for faces unlooked at, as was asked for"
+        crop = image.shape[:2] == self.model.image_size
+        return (
+            "no detector is at hand to look where the faces lie in their crops"
+            if crop and self.detector is None
+            else ""
         )
 
     def misplaced(self, image: Image, where: str) -> str:
@@ -418,14 +433,14 @@ class FaceRecognizer:
     def find(self, photo: Photo, people: str | Path) -> list[Found]:
         """Return the photos of a folder by how alike their faces are, the most alike first.
 
-        Photos without a face stand at the end, with a similarity of NaN.
+        Photos without a face, or that do not decode, stand at the end, with a similarity of NaN.
 
         Args:
             photo: whose face is looked for.
             people: a folder of photos, at any depth.
 
         Raises:
-            ImageError: a photo does not decode, or there is no face on the one that is looked for.
+            ImageError: the photo that is looked for does not decode, or shows no face.
             DatasetError: the folder holds no photos.
         """
         source = FolderImages(people)
@@ -436,11 +451,11 @@ class FaceRecognizer:
         if said := self.misplaced(image, where) or self.unlike(self.face_score(wanted), where):
             raise NotAcquiredError(said)
         for index, name in enumerate(source.ids.tolist()):
-            image, where = read_photo(source.encoded(index), source.where(index))
             try:
+                image, where = read_photo(source.encoded(index), source.where(index))
                 face, more = self.face(image, where)
-            except NotAcquiredError:
-                found.append(Found(name, math.nan, None))
+            except ImageError as error:
+                found.append(Found(name, math.nan, None, str(error)))
                 continue
             vector = self.embed(face)
             cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)

@@ -34,6 +34,10 @@ class Evidence:
     """On what that rests, and where it ends."""
 
     def __str__(self) -> str:
+        if self.likelihood_ratio is None and (self.low or 0.0) < 1 < (self.high or math.inf):
+            return (
+                f"Whether one person or two explain the photos better cannot be told; {self.basis}."
+            )
         whom = "one person than with two" if self.for_one else "two people than with one"
         rare = f"{self.rarity} {'score' if self.strangers > _OFTEN else 'scores'} as high"
         return f"The photos agree {self.times} times better with {whom}; {rare}; {self.basis}."

@@ -102,8 +102,8 @@ def decode_image(
         if seen != size:
             raise ImageError(
                 f"{where}: the image is {seen[0]}×{seen[1]} (height×width) where "
-                f"{size[0]}×{size[1]} is needed; align and crop the faces to that size first, or "
-                "let facerec verify, embed or audit do so with --align"
+                f"{size[0]}×{size[1]} is needed; let --align (insightface, or a YuNet file) find "
+                "and cut out the faces, or give crops of that size"
             )
     elif stored[0] * stored[1] > MAX_PIXELS:
         raise ImageError(

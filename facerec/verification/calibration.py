@@ -52,6 +52,9 @@ MOST_IMAGES = 5
 SMALLEST_GROUP = 10
 """Subjects of a group from which on figures are told."""
 
+SEPARATE = 0.97
+"""AUC from which on a set without a likelihood ratio still tells thresholds."""
+
 TOLERATED = 1.3
 """Up to this many times the least cost, ratios count as holding."""
 
@@ -82,14 +85,29 @@ def calibrate_model(
     Raises:
         MetricError: too few subjects, or scores that do not separate, or the wrong way round.
     """
-    worth = calibrate(embeddings, subjects, source, groups=groups, progress=progress)
+    flip, about, faces = bool(embeddings.flip), embeddings.note["model"], None
     rows = known_rows(embeddings, subjects)
-    vectors, flip, about = embeddings.vectors[rows], bool(embeddings.flip), embeddings.note["model"]
-    found = score_all_pairs(vectors, subjects[rows], fpr=fpr, progress=progress)
-    faces = None
+    if (people := len(np.unique(subjects[rows]))) < SMALLEST_GROUP:
+        raise MetricError(
+            f"{source}: {people} people are too few to decide by; calibrate on {SMALLEST_GROUP} or "
+            "more, with two photos or more of most"
+        )
     if network is not None:
         pictures = None if sample is None or not len(sample) else sample
+        vectors = embeddings.vectors[rows]
         faces = FaceScore.fit(network, vectors, flip=flip, faces=pictures, progress=progress)
+        subjects = np.where(faces.far(embeddings.vectors), "", subjects)
+        rows = known_rows(embeddings, subjects)
+    vectors, names = embeddings.vectors[rows], subjects[rows]
+    higher = auc(source, vectors, names)
+    worth = None
+    try:
+        worth = calibrate(embeddings, subjects, source, groups=groups, progress=progress)
+    except MetricError:
+        if higher < SEPARATE:
+            raise
+        # So well do they part that no score is seen of both kinds often enough.
+    found = score_all_pairs(vectors, names, fpr=fpr, progress=progress)
     thresholds = []
     for point, table in zip(found.points, found.tables, strict=True):
         if not point.resolvable or not math.isfinite(point.threshold):
@@ -124,6 +142,28 @@ def calibrate_model(
         faces=faces,
         ratio=worth,
     )
+
+
+def auc(source: str, vectors: NDArray[np.floating], subjects: NDArray[np.str_]) -> float:
+    """Return how often a mated pair of images scores higher than a non-mated one.
+
+    Args:
+        source: of the images, for messages.
+        vectors: raw embeddings, ``(N, D)``.
+        subjects: of the images, ``(N,)``.
+
+    Raises:
+        MetricError: non-mated pairs score higher.
+    """
+    mated, others = count_scores(vectors, subjects).totals
+    above = 1 - (np.cumsum(mated) - mated / 2) / mated.sum()
+    higher = float(above @ others) / others.sum()
+    if higher < 0.5:
+        raise MetricError(
+            f"{source}: images of different people are more alike than those of one (AUC "
+            f"{higher:.2f}): who is on the images is the wrong way round, or wrong; mend the labels"
+        )
+    return higher
 
 
 def known_rows(embeddings: Embeddings, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
@@ -163,21 +203,19 @@ def calibrate(
     rows = known_rows(embeddings, subjects)
     vectors, names = embeddings.vectors[rows], subjects[rows]
     counts = count_scores(vectors, names)
-    mated, others = counts.totals
-    above = 1 - (np.cumsum(mated) - mated / 2) / mated.sum()
-    higher = float(above @ others) / others.sum()
-    if higher < 0.5:
+    try:
+        found = LikelihoodRatio.fit(counts)
+        costs = cross_validate(vectors, names, progress=progress)
+    except np.linalg.LinAlgError as error:
         raise MetricError(
-            f"{source}: images of different people are more alike than those of one (AUC "
-            f"{higher:.2f}): who is on the images is the wrong way round, or wrong; mend the labels"
-        )
-    found = LikelihoodRatio.fit(counts)
+            f"{source}: mated and non-mated scores hardly overlap, so that no likelihood ratio can "
+            "be told; calibrate on more people"
+        ) from error
     if found.effective < MIN_EFFECTIVE:
         raise MetricError(
             f"{found.subjects:,} people, effectively {found.effective:.1f}, are too few for the "
             "interval of a likelihood ratio; calibrate on more people"
         )
-    costs = cross_validate(vectors, names, progress=progress)
     if costs[0] >= 1:  # bits; what it costs to say nothing
         raise MetricError(
             "mated and non-mated scores do not separate, so that no score says anything; check "

@@ -185,7 +185,7 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     [
         ("1e-2", None, "it has one on lfw, cfp_fp; name one bench"),
         ("1e-5", None, "no threshold for it is known .there are 1e-3, 1e-2, 1/100.;"),
-        ("1e-3", "cfp_fp", "no threshold for it is known .there are 1/100.;"),
+        ("1e-3", "cfp_fp", "no threshold for it on cfp_fp is known .there are 1/100.;"),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:

@@ -31,7 +31,7 @@ FALSE_REFUSALS = 0.005
 (CFP)."""
 
 FAR = -4.5
-"""Score below which a picture of a calibration is left out of it: of 7,701 images of LFW none or one
+"""Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one
 in networks in use, where nearly all pictures without a face lie lower."""
 
 SPOILT_WEIGHT = 0.6

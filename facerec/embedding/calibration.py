@@ -64,7 +64,7 @@ class ModelCalibration:
         sha256: of the model file.
         preprocessing: ``channels``, ``mean`` and ``std`` as JSON types.
         shift: pixels by which its pictures were moved right and down.
-        flip: whether mirror images were added; None in a file that says nothing of it.
+        flip: whether mirror images were added.
         align: how its faces were found, see `Aligner.describe`; None for crops as they came.
         source: the bench or the people that it was made of.
         thresholds: rows as JSON types, see ``docs/export.md``.
@@ -76,7 +76,7 @@ class ModelCalibration:
     sha256: str | None
     preprocessing: Mapping[str, Any]
     shift: tuple[int, int]
-    flip: bool | None
+    flip: bool
     align: Mapping[str, Any] | None
     source: str
     thresholds: tuple[Mapping[str, Any], ...]
@@ -111,8 +111,8 @@ class ModelCalibration:
         Raises:
             ModelError: what is asked for contradicts it.
         """
-        own = True if self.flip is None else self.flip
-        if flip is not None and flip != own and self.flip is not None:
+        own = self.flip
+        if flip is not None and flip != own:
             raise ModelError(
                 f"{self.where}: this calibration was made {'with' if own else 'without'} mirror "
                 f"images, and flip {flip} contradicts it; leave that out, or run facerec calibrate "
@@ -153,11 +153,8 @@ class ModelCalibration:
             preprocessing = vars(from_dict(Preprocessing, pixels, where))
             across, down = found["shift"]
             flip, align = found["flip"], found["align"]
-            if not all(type(side) is int for side in (across, down)) or flip not in (
-                None,
-                True,
-                False,
-            ):
+            sides = all(type(side) is int for side in (across, down))
+            if not sides or not isinstance(flip, bool):
                 raise ValueError(f"shift {found['shift']!r}, flip {flip!r}")
             worth, faces = found["score_calibration"], found["faces"]
             read = cls(

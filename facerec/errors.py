@@ -32,6 +32,11 @@ def message_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def fault(error: Exception) -> str:
+    """Return what an error that arose in reading a file says of it, for people."""
+    return f"no {error}" if isinstance(error, KeyError) else message_line(error)
+
+
 class FacerecError(Exception):
     """Base of all errors that a user can cause and mend.
 

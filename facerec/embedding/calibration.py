@@ -15,15 +15,32 @@ from facerec.backbones.preprocessing import Preprocessing
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.onnx_preprocessing import UNSCALED
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import FacerecError, ModelError, printable
+from facerec.errors import FacerecError, ModelError, fault, printable
 from facerec.files import parse_json, read_file
-from facerec.recipe import from_dict
+from facerec.recipe import check, from_dict
 from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 
 PIXELS = ("channels", "mean", "std")
 """What of the preprocessing must be equal for cosines to mean the same."""
+
+_ROW: dict[str, Any] = {
+    "bench": str,
+    "fpr": str,
+    "threshold": float,
+    "threshold_interval": tuple[float, float] | None,
+    "fpr_realised": float,
+    "fpr_interval": tuple[float, float],
+    "false_accepts": tuple[int, int],
+    "tpr": float | None,
+    "tpr_interval": tuple[float, float],
+    "true_accepts": tuple[int, int],
+    "reliable": bool,
+    "flip": bool,
+    "score": str,
+}
+"""The types of a row of thresholds, see ``docs/export.md``."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +64,19 @@ class Threshold:
         """Return the operating point of a row, which anybody may have written, and is printed.
 
         Raises:
-            KeyError, TypeError, ValueError, MetricError: it is damaged.
+            KeyError, TypeError, ValueError, FacerecError: it is damaged.
         """
-        value, rate, flip = float(row["threshold"]), str(row["fpr"]), row["flip"]
-        parse_rate(rate)
-        if not -1.01 <= value <= 1.01 or not isinstance(flip, bool):
-            raise ValueError(f"threshold {value}, flip {flip!r}")
-        return cls(value, rate, printable(str(row["bench"] or "")), flip)
+        read = {name: check(kind, row[name], "a row", name) for name, kind in _ROW.items()}
+        parse_rate(read["fpr"])
+        rates = [*read["fpr_interval"], *read["tpr_interval"], read["fpr_realised"], read["tpr"]]
+        counts = read["false_accepts"], read["true_accepts"]
+        if (
+            not -1.01 <= read["threshold"] <= 1.01
+            or not all(0 <= rate <= 1 for rate in rates if rate is not None)
+            or not all(0 <= seen <= of < 1e15 for seen, of in counts)
+        ):
+            raise ValueError(f"no threshold of {read['threshold']:g} gives what its row says")
+        return cls(read["threshold"], read["fpr"], printable(read["bench"]), read["flip"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,31 +174,26 @@ class ModelCalibration:
                 raise ValueError(f"schema {found['schema']!r}")
             pixels = {name: found["preprocessing"][name] for name in PIXELS}
             preprocessing = vars(from_dict(Preprocessing, pixels, where))
-            across, down = found["shift"]
-            flip, align = found["flip"], found["align"]
-            sides = all(type(side) is int for side in (across, down))
-            if not sides or not isinstance(flip, bool):
-                raise ValueError(f"shift {found['shift']!r}, flip {flip!r}")
-            worth, faces = found["score_calibration"], found["faces"]
+            worth, faces, align = (found[n] for n in ("score_calibration", "faces", "align"))
             read = cls(
-                sha256=found["model"]["sha256"],
+                sha256=check(str | None, found["model"]["sha256"], where, "sha256"),
                 preprocessing=preprocessing,
-                shift=(across, down),
-                flip=flip,
-                align=None if align is None else dict(align),
-                source=printable(str(found["source"])),
-                thresholds=tuple(dict(row) for row in found["thresholds"]),
+                shift=check(tuple[int, int], found["shift"], where, "shift"),
+                flip=check(bool, found["flip"], where, "flip"),
+                align=None if align is None else check(dict[str, Any], align, where, "align"),
+                source=printable(check(str, found["source"], where, "source")),
+                thresholds=check(tuple[dict[str, Any], ...], found["thresholds"], where, "rows"),
                 faces=None if faces is None else FaceScore.from_json(faces),
                 ratio=None if worth is None else ScoreCalibration.from_json(worth, where),
                 where=where,
             )
-            if {point.flip for point in read.points()} - {flip} and flip is not None:
-                raise ValueError(f"flip {flip}, and thresholds of another")
+            if {point.flip for point in read.points()} - {read.flip}:
+                raise ValueError(f"flip {read.flip}, and thresholds of another")
         except ModelError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, FacerecError) as no:
             raise ModelError(
-                f"{where}: not a calibration, or a damaged one ({no!r}); run facerec calibrate"
+                f"{where}: not a calibration, or a damaged one ({fault(no)}); run facerec calibrate"
             ) from no
         return read
 
@@ -249,6 +267,6 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
         }
     except (KeyError, TypeError, IndexError) as error:
         raise ModelError(
-            f"{where}: its table of thresholds is damaged ({error!r}); export it again"
+            f"{where}: its table of thresholds is damaged ({fault(error)}); export it again"
         ) from error
     return ModelCalibration.from_json(found, where)

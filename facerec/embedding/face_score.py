@@ -22,6 +22,7 @@ from facerec.embedding.extraction import extract
 from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.libraries import cv2
 from facerec.progress import Progress
+from facerec.recipe import check
 from facerec.statistics.intervals import wilson
 
 Image = NDArray[np.uint8]
@@ -115,12 +116,13 @@ class FaceScore:
         """Return what `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: it is damaged.
+            KeyError, TypeError, ValueError, RecipeError: it is damaged.
         """
         centres = np.array(found["centres"], np.float32)
         cosines = np.array(found["cosines"], np.float64)
-        limit, faces = float(found["limit"]), int(found["faces"])
-        power = {str(kind): (int(seen), int(of)) for kind, (seen, of) in found["power"].items()}
+        limit = check(float, found["limit"], "face score", "limit")
+        faces = check(int, found["faces"], "face score", "faces")
+        power = check(dict[str, tuple[int, int]], found["power"], "face score", "power")
         if (
             centres.ndim != 2
             or not 0 < len(centres) <= MOST_CENTRES
@@ -128,8 +130,8 @@ class FaceScore:
             or not (np.abs(np.linalg.norm(centres, axis=1) - 1) < 0.01).all()
             or not np.isfinite([*cosines.ravel(), limit]).all()
             or cosines[:, 1].min() <= 0
-            or faces < 1
-            or not all(0 <= seen <= of for seen, of in power.values())
+            or not 1 <= faces < 1e15
+            or not all(0 <= seen <= of < 1e15 for seen, of in power.values())
         ):
             raise ValueError("its face score is none")
         return cls(centres, cosines, limit, faces, power)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from facerec.errors import ModelError, printable
+from facerec.errors import FacerecError, ModelError, fault, printable
+from facerec.recipe import check
 from facerec.statistics.calibration import LikelihoodRatio
 
 SCHEMA = "facerec.score_calibration/1"
@@ -126,19 +127,23 @@ class ScoreCalibration:
         try:
             if found["schema"] != SCHEMA or not isinstance(found["flip"], bool):
                 raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")
-            return cls(
+            read = cls(
                 model={name: found["model"][name] for name in ("name", "sha256", "preprocessing")},
                 flip=found["flip"],
-                source=printable(str(found["source"])),
+                source=printable(check(str, found["source"], where, "source")),
                 ratio=LikelihoodRatio.from_json(found["ratio"]),
-                cllr=float(found["cllr"]),
-                least_cllr=float(found["least_cllr"]),
+                cllr=check(float, found["cllr"], where, "cllr"),
+                least_cllr=check(float, found["least_cllr"], where, "least_cllr"),
                 groups=tuple(dict(group) for group in found["groups"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            if not 0 <= read.least_cllr <= 1.001 or not 0 <= read.cllr <= 1000:
+                raise ValueError(f"Cllr {read.cllr} of at least {read.least_cllr}")
+        except (KeyError, TypeError, ValueError, FacerecError) as error:
             raise ModelError(
-                f"{where}: not a calibration, or a damaged one ({error}); run facerec calibrate"
+                f"{where}: not a calibration, or a damaged one ({fault(error)}); run facerec "
+                "calibrate"
             ) from error
+        return read
 
     def check(self, model: Mapping[str, Any], flip: bool | None, where: str) -> None:
         """Refuse a calibration of other embeddings.

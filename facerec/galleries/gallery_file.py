@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import DatasetError, MetricError
+from facerec.errors import DatasetError, MetricError, fault
 from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
@@ -77,7 +77,7 @@ def read_gallery(
         ) from problem
     except (KeyError, TypeError, ValueError, AttributeError, MetricError) as error:
         raise DatasetError(
-            f"{path}: no gallery that this facerec can read ({str(error)[:200]}); give the file "
+            f"{path}: no gallery that this facerec can read ({fault(error)[:200]}); give the file "
             "that facerec enroll wrote, or enrol everybody anew"
         ) from error
 

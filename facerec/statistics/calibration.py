@@ -12,14 +12,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, stdtrit
 
-from facerec.errors import MetricError
+from facerec.errors import MetricError, RecipeError, fault
+from facerec.recipe import check
 from facerec.statistics.clustered import (
     DEPENDENT,
     JACKKNIFE,
@@ -38,6 +39,10 @@ CENTRES = (np.arange(CELLS) + 0.5) * (2 / CELLS) - 1
 
 KNOTS = 5
 """Of the spline, at equal distances between its ends."""
+
+MOST_KNOTS = 50
+MOST_LOG = 60.0
+"""Greatest log-likelihood ratio: more than comparisons of all people on earth can tell."""
 
 FEWEST = (2, 10)
 """Subjects that mated comparisons must have at or below the lower end, and non-mated ones at or
@@ -138,7 +143,11 @@ def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodRatio:
-    """The log-likelihood ratio of cosine similarities, its variance, and where both end."""
+    """The log-likelihood ratio of cosine similarities, its variance, and where both end.
+
+    Raises:
+        MetricError: values that no comparisons give.
+    """
 
     knots: Array
     """Of the spline, cosines, ``(K,)``."""
@@ -158,6 +167,42 @@ class LikelihoodRatio:
     strangers: Array
     """Share of non-mated comparisons that score as high, ``(T, 4)``: a cosine, the share and the
     limits of its 95 % interval."""
+
+    def __post_init__(self) -> None:
+        # The file of a calibration may be anybody's, and everything in it is printed or decides.
+        size, table = self.knots.shape, self.strangers
+        arrays = (self.knots, self.coefficients, self.covariance, table)
+        if (
+            not 3 <= self.knots.size <= MOST_KNOTS
+            or [each.shape for each in arrays] != [size, size, size * 2, (len(table), 4)]
+            or not 0 < len(table) <= CELLS
+            or not all(np.isfinite(each).all() for each in (*arrays, self.effective))
+        ):
+            raise MetricError("the arrays of a likelihood ratio do not fit together")
+        at, share, low, high = table.T
+        steps = np.diff(self.knots), np.diff(at), -np.diff(share)
+        limits = np.array([self._rising[1], *(self._surest if self.enough else ())])
+        values, scale = np.linalg.eigvalsh(self.covariance), np.abs(self.covariance).max()
+        if (
+            np.abs([*self.knots, *at, self.low, self.high]).max() > 1
+            or self.low >= self.high
+            or min(steps[0].min(), steps[1].min(initial=1)) <= 0
+            or steps[2].min(initial=0) < 0
+            or not ((low >= 0) & (low <= share) & (share <= high) & (high <= 1)).all()
+            or share[-1] < 1e-15
+            or not np.allclose(self.covariance, self.covariance.T, rtol=1e-6, atol=1e-9 * scale)
+            or values.min() < -1e-6 * scale
+            or not np.abs(limits[0]).max() <= MOST_LOG
+            or not np.abs(limits).max() <= 10 * MOST_LOG
+            or not 0 < self.effective <= self.subjects * (1 + 1e-9) < 1e15
+            or not (0 < self.mated < 1e15 and 0 < self.non_mated < 1e15)
+        ):
+            raise MetricError("no comparisons give such a likelihood ratio")
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough subjects for an interval."""
+        return self.effective >= MIN_EFFECTIVE
 
     @classmethod
     def fit(cls, counts: ScoreCounts) -> LikelihoodRatio:
@@ -215,21 +260,18 @@ class LikelihoodRatio:
 
         Raises:
             ValueError: a field is missing or of another form.
+            MetricError: it is none, see the class.
         """
         try:
             read: dict[str, Any] = {
-                field.name: np.array(note[field.name], np.float64)
-                if field.name in ("knots", "coefficients", "covariance", "strangers")
-                else note[field.name] * 1
-                for field in fields(cls)
+                name: np.array(note[name], np.float64)
+                if hint == "Array"
+                else check({"float": float, "int": int}[str(hint)], note[name], "ratio", name)
+                for name, hint in cls.__annotations__.items()
             }
-            found = cls(**read)
-            sizes = found.coefficients.shape, found.covariance.shape, found.strangers.shape[1:]
-            if sizes != (found.knots.shape, found.knots.shape * 2, (4,)):
-                raise ValueError("its arrays do not fit together")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a field is missing or of another kind: {error}") from error
-        return found
+        except (KeyError, TypeError, RecipeError) as error:
+            raise ValueError(f"{fault(error)}") from error
+        return cls(**read)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
@@ -268,7 +310,7 @@ class LikelihoodRatio:
         Beyond an end it has one limit, the surest of all scores inside: since a higher score never
         speaks less for one subject, the ratio is at least, or at most, that.
         """
-        if self.effective < MIN_EFFECTIVE:
+        if not self.enough:
             return Interval(-math.inf, math.inf, 0.95, "none", "too few subjects")
         method = "delete-one-subject jackknife of the regression"
         if score > self.high:

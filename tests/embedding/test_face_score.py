@@ -18,6 +18,7 @@ from facerec.embedding.face_score import (
     FaceScore,
     without_face,
 )
+from facerec.errors import FacerecError
 
 SIDE = 56
 FACE = np.random.default_rng(0).choice([-1.0, 1.0], 147)
@@ -140,7 +141,7 @@ def test_what_is_damaged_is_refused(
     known: tuple[FaceScore, np.ndarray], damage: dict[str, Any]
 ) -> None:
     good = json.loads(json.dumps(known[0].to_json()))
-    with pytest.raises((KeyError, TypeError, ValueError, IndexError, AttributeError)):
+    with pytest.raises((KeyError, TypeError, ValueError, FacerecError)):
         FaceScore.from_json(good | damage)
     for name in good:
         with pytest.raises(KeyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import tarfile
@@ -15,10 +16,13 @@ from helpers.calibrations import model_calibration, point, refusing, toy_calibra
 from helpers.pair_lists import make_agedb
 from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
+from rich.console import Console
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, register_backbone
+from facerec.commands.enroll import print_thresholds
 from facerec.embedding import (
+    EmbeddingModel,
     Embeddings,
     load_model,
     load_state_dict_file,
@@ -28,7 +32,9 @@ from facerec.embedding import (
 )
 from facerec.embedding.align import PointsTable
 from facerec.embedding.calibration import calibration_file
+from facerec.embedding.onnx_file import METADATA_KEY
 from facerec.embedding.recognizer import FaceRecognizer
+from facerec.export.tables import thresholds_table
 from facerec.fairness.attributes import read_attributes
 from facerec.files import parse_json, sha256, write_json
 from facerec.galleries import Gallery, Space
@@ -124,7 +130,25 @@ def make_embeddings(root: Path) -> None:
 def make_gallery(root: Path) -> None:
     gallery = Gallery(Space("ab", {"mean": 127.5}, True, 3, "toy"))
     gallery.enroll(some_embeddings())
+    gallery.calibrate()
+    gallery.score_calibration = toy_calibration({"sha256": "ab"})
     gallery.write(root / "gallery.npz")
+    with np.load(root / "gallery.npz") as arrays:
+        (root / "note.json").write_text(str(arrays["note"]))
+
+
+def read_note(target: Path) -> None:
+    with np.load(target.with_name("gallery.npz")) as arrays:
+        np.savez(
+            target.with_name("other.npz"),
+            **{**arrays, "note": np.array(target.read_text(errors="replace"))},
+        )
+    gallery = Gallery.read(target.with_name("other.npz"))
+    rows = np.vstack([gallery.templates[:2], -gallery.templates[:1], np.eye(3)])
+    gallery.images[:] = 1  # else no probe has evidence
+    found = gallery.identify(rows)
+    str(found.likeness), list(map(str, found))
+    print_thresholds(gallery.calibration, len(gallery), Console(file=io.StringIO()))
 
 
 def make_texts(root: Path) -> None:
@@ -189,8 +213,35 @@ def make_calibration(root: Path) -> None:
 
 
 def read_calibration(target: Path) -> None:
-    recognizer = FaceRecognizer(load_model(target.parent / "model.safetensors"))
-    str(recognizer.verify(*np.eye(4)[:2], 0.3))
+    judge_by(load_model(target.parent / "model.safetensors"))
+
+
+def judge_by(model: EmbeddingModel) -> None:
+    """Say everything that the calibration of a model says."""
+    recognizer, known = FaceRecognizer(model), model.calibration
+    one = np.eye(1, model.embedding_size)[0]
+    for cosine in (-1.0, -0.2, 0.1, 0.3, 0.5, 0.7, 1.0):
+        other = np.roll(one, 1) * np.sqrt(1 - cosine**2) + one * cosine
+        shown = recognizer.verify(one, other, 0.3)
+        str(shown), str(shown.evidence and shown.evidence.probability(10))
+    if known is not None:
+        list(map(str, known.points())), known.faces and known.faces.words
+        str(thresholds_table(known.thresholds).markdown())
+
+
+def make_thresholds(root: Path) -> None:
+    ratio = toy_calibration({"preprocessing": None}, flip=False).to_json()
+    faces = refusing(np.arange(1, 9)).to_json()
+    more = {"thresholds": [point(0.3), point(0.2, "1e-2")], "score_calibration": ratio}
+    (root / "note.json").write_text(noted(**more, faces=faces)[METADATA_KEY])
+
+
+def read_thresholds(target: Path) -> None:
+    path = target.with_name("noted.onnx")
+    path.write_bytes(
+        tiles(metadata={METADATA_KEY: target.read_text(errors="replace")}).SerializeToString()
+    )
+    judge_by(load_model(path))
 
 
 def read_recipe(target: Path) -> None:
@@ -234,6 +285,7 @@ KINDS = {
     "pack-npz": Kind(make_packs, read_pack, "*.npz", "zip"),
     "embeddings": Kind(make_embeddings, read_embeddings, "*.npz", "zip"),
     "gallery": Kind(make_gallery, Gallery.read, "*.npz", "zip"),
+    "gallery-note": Kind(make_gallery, read_note, "note.json", "json"),
     "scores": Kind(make_texts, read_scores, "scores/*", "text"),
     "attributes": Kind(
         make_texts, lambda t: read_attributes(t, ["race"]), "attributes.csv", "text"
@@ -245,6 +297,7 @@ KINDS = {
     "safetensors": Kind(make_models, load_model, "*.safetensors"),
     "recipe": Kind(make_models, read_recipe, "recipe.json", "json"),
     "calibration": Kind(make_calibration, read_calibration, "*.facerec.json", "json"),
+    "thresholds": Kind(make_thresholds, read_thresholds, "note.json", "json"),
     "onnx": Kind(make_onnx, load_model, "*.onnx"),
     "image": Kind(make_images, read_image, "*"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -125,9 +126,31 @@ def test_a_file_gives_the_same_calibration() -> None:
     scores = np.linspace(-1, 1, 50)
     np.testing.assert_array_equal(read.log_ratio(scores), fitted.log_ratio(scores))
     assert read.interval(0.4) == fitted.interval(0.4)
-    for damage in ({"low": None}, {"coefficients": [1.0]}, {"knots": "x"}):
-        with pytest.raises(ValueError):
-            LikelihoodRatio.from_json({**fitted.to_json(), **damage})
+    good = fitted.to_json()
+    table, covariance = np.array(good["strangers"]), np.array(good["covariance"])
+    sixty = {"knots": np.linspace(-1, 1, 60), "coefficients": np.zeros(60)}
+    for damage in (
+        {"low": None},
+        {"coefficients": [1.0]},
+        {"coefficients": [1e9, *good["coefficients"][1:]]},
+        {"knots": "x"},
+        {"knots": good["knots"][::-1]},
+        {"knots": [9 * knot for knot in good["knots"]]},
+        {**sixty, "covariance": np.eye(60)},
+        {"covariance": -covariance},
+        {"covariance": 1e9 * covariance},
+        {"covariance": covariance + np.triu(covariance, 1)},
+        {"effective": "60"},
+        {"effective": math.inf},
+        {"subjects": -5},
+        {"mated": True},
+        {"low": good["high"], "high": good["low"]},
+        {"strangers": []},
+        {"strangers": table * [1, 1, 1, 0]},
+        {"strangers": table[::-1]},
+    ):
+        with pytest.raises((ValueError, MetricError)):
+            LikelihoodRatio.from_json({**good, **damage})
 
 
 @pytest.mark.parametrize("shift", [2.0, 0.0])

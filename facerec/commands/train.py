@@ -130,7 +130,6 @@ def _train(
         if not going_on:
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
-                "backbone.kernels": learner.kernels,
                 "precision": learner.precision,
                 "compile": learner.setting.facts(),
             }

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from facerec.backbones import create_backbone, recompute_activations
-from facerec.backbones.registry import Kernels
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError, TrainingError
@@ -30,7 +29,6 @@ from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, set_class_means, start_from_weights
-from facerec.training.kernels import choose_kernels
 from facerec.training.monitor import Figures
 from facerec.training.network import FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
@@ -38,7 +36,7 @@ from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
-from facerec.training.step import AUTOCAST, Stepper
+from facerec.training.step import Stepper
 from facerec.training.terms import MarginTerm, create_terms
 
 
@@ -49,7 +47,6 @@ class Learner(Stepper):
         start: what the weights were read from, if `initialize` did so.
         lr: learning rate of the last step, before the factors of parameter groups.
         average: moving average of the backbone's weights, if the recipe asks for one.
-        kernels: what computes the backbone's batch norms.
         compiled: whether torch.compile makes a program of the backbone.
 
     Args:
@@ -108,10 +105,6 @@ class Learner(Stepper):
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
         chosen = functools.partial(compile_setting, recipe, self.device)
         self.setting = CompileSetting(setting, "") if setting else processes.on_main(chosen)
-        self.kernels = self._choose_kernels(micro_batch)
-        if self.kernels == "triton":
-            self.backbone.kernels = self.kernels
-            self.setting = CompileSetting("eager", "backbone.kernels")
         self.warnings += self.setting.warnings
         self.compiled = self.setting.arguments is not None
         network = FromPixels(self.backbone, recipe.preprocessing)
@@ -223,22 +216,6 @@ class Learner(Stepper):
         if self.average is not None:
             self.average.update(self.step)
         return figures
-
-    def _choose_kernels(self, micro_batch: int) -> Kernels:
-        """Return what computes the batch norms, the same on all ranks."""
-        recipe, choice = self.recipe, self.recipe.backbone.kernels
-        if choice == "auto" and (recipe.deterministic or recipe.excludes_kernels):
-            choice = "torch"
-        precision = AUTOCAST.get(self.precision)
-        compiled = self.setting.arguments is not None
-        return cast(
-            Kernels,
-            self.processes.on_main(
-                lambda: choose_kernels(
-                    choice, self.backbone, self.device, micro_batch, precision, compiled
-                )
-            ),
-        )
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {

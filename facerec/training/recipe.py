@@ -168,17 +168,7 @@ class Recipe(Checked):
                 "images of data.also without a label teach nothing without a teacher, and are not "
                 "seen where subjects take turns; give a distillation and sampling shuffle"
             )
-        if self.backbone.kernels == "triton" and self.excludes_kernels:
-            raise RecipeError(
-                "backbone.kernels triton does not go together with compile True, recompute or "
-                "finetune.batch_norm frozen; set it to torch, or change these"
-            )
         self.micro_batch(1)
-
-    @property
-    def excludes_kernels(self) -> bool:
-        """Whether the batch norms cannot be computed by kernels of Triton."""
-        return self.compile is True or self.recompute or self.finetune.batch_norm == "frozen"
 
     def micro_batch(self, ranks: int) -> int:
         """Return how many images of a rank go through the backbone together.

@@ -163,7 +163,6 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
     assert manifest["chosen"] == {
         "head.kernel": "torch",
-        "backbone.kernels": "torch",
         "precision": read(run / "recipe.json")["precision"],
         "compile": {"name": "eager", "arguments": None, "source": "default"},
     }

@@ -47,9 +47,9 @@ from facerec.heads import SEC
 from facerec.records import BatchLoader, Data, FaceDataset, LabelledImages, RecordImages
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
-from facerec.training.compile_settings import SETTINGS, remember_fastest
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
+from facerec.training.network import COMPILE_SETTINGS
 from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
@@ -449,7 +449,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {learner.setting.name}, "
+                f"{timing.steps} steps, compile {learner.setting}, "
                 f"head by {learner.head.kernel}{finite}",
             ),
             Row(
@@ -547,28 +547,16 @@ def gpu_training(session: Session) -> Iterator[Row]:
 
 
 def gpu_settings(session: Session) -> Iterator[Row]:
-    """Measure iResNet-18 under each setting of torch.compile, and keep which is the fastest."""
+    """Measure iResNet-18 under each setting of torch.compile, and say which is the fastest."""
     batch, found = session.sizes.main_batch, dict[str, Timing]()
     title = f"{_row_name(session, 'iresnet18', batch)}: fastest setting of torch.compile"
-    for setting in SETTINGS:
+    for setting in COMPILE_SETTINGS:
         if session.device.type == "cuda" or setting in ("default", "eager"):
             yield from _setting_row(session, "iresnet18", batch, setting, found)
-    if "default" not in found or len(found) == 1:
-        yield Row(title, None, "images/s", remark="not reached: needs the default and another one")
-        return
-    fastest = fastest_setting(found)
-    remark = f"{fastest} (of {', '.join(found)})"
-    if not session.toy:
-        remark += f", kept in {remember_fastest(session.device, fastest)}"
-    yield Row(title, batch / found[fastest].seconds, "images/s", None, "higher", remark)
-
-
-def fastest_setting(found: dict[str, Timing]) -> str:
-    """Return the default, unless another setting is faster by more than both spreads."""
-    fastest = min(found, key=lambda setting: found[setting].seconds)
-    best, usual = found[fastest], found["default"]
-    clear = best.seconds * (1 + best.spread + usual.spread) < usual.seconds
-    return fastest if clear else "default"
+    if found:
+        fastest = min(found, key=lambda setting: found[setting].seconds)
+        remark = f"{fastest} (of {', '.join(found)})"
+        yield Row(title, batch / found[fastest].seconds, "images/s", None, "higher", remark)
 
 
 def gpu_other_training(session: Session) -> Iterator[Row]:

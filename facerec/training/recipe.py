@@ -113,8 +113,7 @@ class Recipe(Checked):
     data_parallel: DataParallel = field(default_factory=DataParallel)
     compile: bool | Literal["auto"] = "auto"
     """Use torch.compile for normalisation and backbone: faster steps after a minute or so of
-    compiling. With auto that is so on a GPU, by the setting that benchmarks/run.py gpu_settings
-    found to be the fastest on this card, if it was run there."""
+    compiling. With auto that is so on a GPU."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""

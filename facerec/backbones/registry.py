@@ -58,11 +58,11 @@ class Backbone(Checked):
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
 _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
 
+FAMILIES: dict[str, Callable[[Backbone], nn.Module]] = {}
+"""Builders of all networks whose names begin so; the beginning ends with a colon."""
+
 ALIASES = {f"r{depth}": f"iresnet{depth}" for depth in (18, 34, 50, 100, 200)}
 """Names of arcface_torch, and facerec's; mbf is the same in both."""
-
-TIMM = "timm:"
-"""What names of timm's networks begin with."""
 
 OWN_FILES = "FACEREC_BACKBONES"
 """Environment variable that names Python files, separated as in PATH, which register backbones."""
@@ -102,7 +102,7 @@ def is_backbone(name: str) -> bool:
     Raises:
         RecipeError: one of those files fails.
     """
-    if name.startswith(TIMM):
+    if _family(name) is not None:
         return True
     for file in os.environ.get(OWN_FILES, "").split(os.pathsep):
         if file and name not in _builders:
@@ -168,11 +168,13 @@ def create_backbone(
     return backbone
 
 
-def _builder(name: str) -> Callable[[Backbone], nn.Module]:
-    if name.startswith(TIMM):
-        from facerec.backbones.timm_adapter import TimmBackbone
+def _family(name: str) -> Callable[[Backbone], nn.Module] | None:
+    return FAMILIES.get(name[: name.find(":") + 1])
 
-        return TimmBackbone
+
+def _builder(name: str) -> Callable[[Backbone], nn.Module]:
+    if (family := _family(name)) is not None:
+        return family
     if not is_backbone(name):
         close = difflib.get_close_matches(name, _builders, n=1) or _builders
         raise RecipeError(

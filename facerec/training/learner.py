@@ -20,6 +20,7 @@ from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError, TrainingError
 from facerec.heads.classifier import MarginClassifier
+from facerec.heads.output import Figures
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
@@ -27,7 +28,6 @@ from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, set_class_means, start_from_weights
-from facerec.training.monitor import Figures
 from facerec.training.network import COMPILE_SETTINGS, FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe

@@ -14,7 +14,6 @@ from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, 
 from facerec.records.training_set import Data
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
-from facerec.training.initialization import Init
 from facerec.training.network import DataParallel
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
@@ -72,6 +71,29 @@ class Checkpoints(Checked):
     """Number of the last checkpoints to keep. They are written while training goes on, from a copy
     of the state in main memory: the backbone and this process's class centres, each with its
     optimizer state (iResNet-50 and 93,431 classes with SGD: 0.73 GB in one process)."""
+
+
+@dataclass(frozen=True)
+class Init(Checked):
+    """What training starts from: by default a seed, else weights that were trained before."""
+
+    path: Path | None = None
+    """Weights to start from: a run's folder, a .safetensors that facerec wrote, or weights from
+    elsewhere (.pth, .ckpt, …); without, all are drawn from the seed. With backbone.name init the
+    network is theirs, and so is the preprocessing unless the recipe sets it."""
+    strict: bool = True
+    """Every tensor has to fit; with no-strict those that fit by name and shape are taken, and the
+    rest is drawn."""
+    head: Literal["fresh", "class_means"] = "fresh"
+    """How class centres start: drawn as always, or each along the mean embedding that the starting
+    network gives of its class's training images, not augmented."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is None and (not self.strict or self.head != "fresh"):
+            raise RecipeError(
+                "init says how to start from weights, but not from which; set init.path too"
+            )
 
 
 @dataclass(frozen=True)

@@ -36,5 +36,4 @@ timeout "${TRAIN:-90}" python3 -m facerec train recipes/cfp_small.py --data.path
   --checkpoints.every-steps 100000 ${STEPS:-} 2>&1 | tee "$OUT/train.log"
 cp "$R"/*/metrics.jsonl "$OUT/" 2>/dev/null
 say bench2; bench gpu2 8 gpu_loader gpu_extraction gpu_scoring gpu_settings gpu_other_training
-cp "${XDG_CACHE_HOME:-$HOME/.cache}/facerec/compile.json" "$OUT/" 2>/dev/null
 say end

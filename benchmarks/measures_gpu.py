@@ -47,9 +47,9 @@ from facerec.heads import SEC
 from facerec.records import BatchLoader, Data, FaceDataset, LabelledImages, RecordImages
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
-from facerec.training.compile_settings import SETTINGS, remember_fastest
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
+from facerec.training.network import COMPILE_SETTINGS
 from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
@@ -141,8 +141,6 @@ class Session:
         self.product_rates: dict[str, float] = {}
         self.timings: dict[tuple[str, int], Timing] = {}
         self.plain: dict[tuple[str, int], Timing] = {}
-        self.kernels = "torch"
-        """Who computed the batch norms of the last training row."""
         self.first_a_block = 1.5
         """Seconds of compiling a block of a backbone, as expected so far."""
         set_numerics(self.device)
@@ -400,20 +398,13 @@ def _row_name(session: Session, backbone: str, batch: int) -> str:
 def _setting_row(
     session: Session, backbone: str, batch: int, setting: str, found: dict[str, Timing]
 ) -> Iterator[Row]:
-    """Yield the row of facerec's step under a setting of torch.compile.
-
-    Without it are ``eager`` and ``kernels``, the form with batch norms by kernels of Triton.
-    """
-    plain = {"eager": "not compiled", "kernels": "not compiled, batch norms by Triton"}
-    words = plain.get(setting, f"compiled, {setting}")
+    """Yield the row of facerec's step under a setting of torch.compile."""
+    words = "not compiled" if setting == "eager" else f"compiled, {setting}"
     name = f"{_row_name(session, backbone, batch)}: facerec's step, {words}"
 
     def act() -> list[Row]:
         recipe = _recipe(session, backbone, batch)
-        kernels: Any = "triton" if setting == "kernels" else "torch"
-        recipe = replace(recipe, backbone=replace(recipe.backbone, kernels=kernels))
-        given = None if setting == "kernels" else setting
-        learner = _learner(session, recipe, session.sizes.classes, setting=given)
+        learner = _learner(session, recipe, session.sizes.classes, setting=setting)
         batches = _batches(session, batch, session.sizes.classes)
         timing = session.measure(lambda number: learner.train_step(batches[number % len(batches)]))
         found[setting] = timing
@@ -423,10 +414,7 @@ def _setting_row(
         )
         return [Row(name, batch / timing.seconds, "images/s", None, "higher", remark)]
 
-    if setting == "kernels" and session.device.type != "cuda":
-        yield Row(name, None, "images/s", remark="the kernels need CUDA")
-        return
-    expected = 15 if setting in plain else _expected(session, backbone)
+    expected = 15 if setting == "eager" else _expected(session, backbone)
     yield from session.attempt(name, expected, act)
 
 
@@ -446,7 +434,6 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
 
         timing = session.measure(step)
         session.timings[backbone, batch] = timing
-        session.kernels = learner.kernels
         first = timing.first / _depth(backbone)
         session.first_a_block = first
         rate = _flop(recipe, sizes.classes) / timing.seconds
@@ -462,8 +449,8 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {learner.setting.name}, "
-                f"batch norms by {learner.kernels}, head by {learner.head.kernel}{finite}",
+                f"{timing.steps} steps, compile {learner.setting}, "
+                f"head by {learner.head.kernel}{finite}",
             ),
             Row(
                 f"{name}: share of the bf16 product's rate",
@@ -555,35 +542,21 @@ def gpu_training(session: Session) -> Iterator[Row]:
     for backbone in ("iresnet50", "iresnet100"):
         batch = session.sizes.main_batch
         yield from _training_row(session, backbone, batch)
-        other = "default" if session.kernels == "triton" else "kernels"  # than auto has chosen
         yield from _plain_row(session, backbone, batch)
-        yield from _setting_row(session, backbone, batch, other, {})
         yield from _setting_row(session, backbone, batch, "eager", {})
 
 
 def gpu_settings(session: Session) -> Iterator[Row]:
-    """Measure iResNet-18 under each setting of torch.compile, and keep which is the fastest."""
+    """Measure iResNet-18 under each setting of torch.compile, and say which is the fastest."""
     batch, found = session.sizes.main_batch, dict[str, Timing]()
     title = f"{_row_name(session, 'iresnet18', batch)}: fastest setting of torch.compile"
-    for setting in SETTINGS:
+    for setting in COMPILE_SETTINGS:
         if session.device.type == "cuda" or setting in ("default", "eager"):
             yield from _setting_row(session, "iresnet18", batch, setting, found)
-    if "default" not in found or len(found) == 1:
-        yield Row(title, None, "images/s", remark="not reached: needs the default and another one")
-        return
-    fastest = fastest_setting(found)
-    remark = f"{fastest} (of {', '.join(found)})"
-    if not session.toy:
-        remark += f", kept in {remember_fastest(session.device, fastest)}"
-    yield Row(title, batch / found[fastest].seconds, "images/s", None, "higher", remark)
-
-
-def fastest_setting(found: dict[str, Timing]) -> str:
-    """Return the default, unless another setting is faster by more than both spreads."""
-    fastest = min(found, key=lambda setting: found[setting].seconds)
-    best, usual = found[fastest], found["default"]
-    clear = best.seconds * (1 + best.spread + usual.spread) < usual.seconds
-    return fastest if clear else "default"
+    if found:
+        fastest = min(found, key=lambda setting: found[setting].seconds)
+        remark = f"{fastest} (of {', '.join(found)})"
+        yield Row(title, batch / found[fastest].seconds, "images/s", None, "higher", remark)
 
 
 def gpu_other_training(session: Session) -> Iterator[Row]:

@@ -45,7 +45,6 @@ SUITES: dict[str, dict[str, Act]] = {
         "engine": {
             "measures_engine": ("head_update", "sampled_head", "utilization"),
             "measures_tile": ("host_tile",),
-            "measures_traffic": ("step_traffic",),
             "measures_faults": ("checkpoint",),
             "measures_sec": ("sec_weight",),
         },

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from facerec.backbones.registry import (
     Backbone,
-    Kernels,
     embedding_batch_norm,
     full_precision,
     register_backbone,
@@ -50,12 +49,7 @@ class IResNet(nn.Module):
     Args:
         blocks: residual blocks in each of the four stages; every stage halves the resolution.
         config: embedding size, width, last batch norm and dropout.
-
-    Attributes:
-        kernels: what computes the batch norms in training, see `facerec.training.kernels`.
     """
-
-    kernels: Kernels = "torch"
 
     def __init__(self, blocks: tuple[int, int, int, int], config: Backbone) -> None:
         super().__init__()
@@ -88,15 +82,8 @@ class IResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""
-        if self.kernels == "triton" and self.training:
-            from facerec.backbones.triton_batch_norm import batch_norm, blocks_forward
-
-            x = self.conv1(x)
-            x, _, moments = batch_norm(x, self.bn1, slope=self.prelu.weight, measure=True)
-            x = blocks_forward(x, self.blocks, moments)
-        else:
-            x = self.prelu(self.bn1(self.conv1(x)))
-            x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = self.prelu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         x = self.dropout(torch.flatten(self.bn2(x), 1))
         with full_precision(x):
             x = self.fc(x.to(self.fc.weight.dtype))

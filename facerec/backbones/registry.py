@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from facerec.recipe import from_dict, run_python, to_dict
 class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
+    retired: ClassVar = ("kernels",)
     name: str = "iresnet50"
     """Network: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf, mbf_large, w600k_mbf,
     mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l or one of your own; timm:NAME for
@@ -46,10 +47,6 @@ class Backbone(Checked):
     mask_ratio: Rest = 0.0
     """Share of a ViT's patches that are hidden from its blocks in training. InsightFace hides 0.1
     wherever its configurations say anything but 0."""
-    kernels: Literal["auto", "torch", "triton"] = "auto"
-    """What computes iResNet's batch norms, PReLU and additions in training: operations of torch, or
-    kernels of Triton, which need CUDA and the extra `gpu`, in place of torch.compile; auto times
-    both before the first step."""
 
     def __post_init__(self) -> None:
         """Check every number, and put facerec's name in the place of one of `ALIASES`."""
@@ -61,14 +58,11 @@ class Backbone(Checked):
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
 _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
 
+FAMILIES: dict[str, Callable[[Backbone], nn.Module]] = {}
+"""Builders of all networks whose names begin so; the beginning ends with a colon."""
+
 ALIASES = {f"r{depth}": f"iresnet{depth}" for depth in (18, 34, 50, 100, 200)}
 """Names of arcface_torch, and facerec's; mbf is the same in both."""
-
-Kernels = Literal["torch", "triton"]
-"""What computes the batch norms of a backbone in training."""
-
-TIMM = "timm:"
-"""What names of timm's networks begin with."""
 
 OWN_FILES = "FACEREC_BACKBONES"
 """Environment variable that names Python files, separated as in PATH, which register backbones."""
@@ -108,7 +102,7 @@ def is_backbone(name: str) -> bool:
     Raises:
         RecipeError: one of those files fails.
     """
-    if name.startswith(TIMM):
+    if _family(name) is not None:
         return True
     for file in os.environ.get(OWN_FILES, "").split(os.pathsep):
         if file and name not in _builders:
@@ -174,11 +168,13 @@ def create_backbone(
     return backbone
 
 
-def _builder(name: str) -> Callable[[Backbone], nn.Module]:
-    if name.startswith(TIMM):
-        from facerec.backbones.timm_adapter import TimmBackbone
+def _family(name: str) -> Callable[[Backbone], nn.Module] | None:
+    return FAMILIES.get(name[: name.find(":") + 1])
 
-        return TimmBackbone
+
+def _builder(name: str) -> Callable[[Backbone], nn.Module]:
+    if (family := _family(name)) is not None:
+        return family
     if not is_backbone(name):
         close = difflib.get_close_matches(name, _builders, n=1) or _builders
         raise RecipeError(
@@ -220,5 +216,4 @@ def full_precision(tensor: torch.Tensor) -> torch.autocast:
 
 # Whoever asks for a backbone by name finds those of all files of this folder.
 for _file in pkgutil.iter_modules([str(Path(__file__).parent)]):
-    if not _file.name.startswith("triton_"):  # an extra
-        importlib.import_module(f"{__package__}.{_file.name}")
+    importlib.import_module(f"{__package__}.{_file.name}")

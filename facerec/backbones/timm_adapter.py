@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from facerec.backbones.registry import TIMM, Backbone, embedding_batch_norm, full_precision
+from facerec.backbones.registry import FAMILIES, Backbone, embedding_batch_norm, full_precision
 from facerec.errors import MissingExtraError, ModelError, RecipeError, message_line
+
+TIMM = "timm:"
+"""What names of timm's networks begin with."""
 
 
 class TimmBackbone(nn.Module):
@@ -107,3 +110,6 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
             "network that pools"
         )
     return shape[1]
+
+
+FAMILIES[TIMM] = TimmBackbone

@@ -130,9 +130,8 @@ def _train(
         if not going_on:
             chosen = {
                 "head.kernel": "torch" if learner.head is None else learner.head.kernel,
-                "backbone.kernels": learner.kernels,
                 "precision": learner.precision,
-                "compile": learner.setting.facts(),
+                "compile": learner.compiled,
             }
             runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
         return folder, going_on
@@ -205,7 +204,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         "steps",
         f"{learner.total_steps:,} of {recipe.batch_size} images, "
         f"{words.counted(recipe.epochs, 'epoch')}, "
-        f"{learner.precision}{learner.setting}",
+        f"{learner.precision}{', compiled' if learner.compiled else ''}",
     )
     yield "processes", f"{processes.world_size} on {processes.device}"
 

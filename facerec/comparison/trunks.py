@@ -19,8 +19,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrizations
 
-from facerec.backbones import Backbone, TimmBackbone, create_backbone
-from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
+from facerec.backbones import Backbone, create_backbone
+from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
+from facerec.backbones.timm_adapter import TIMM, TimmBackbone
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel, load_state_dict_file

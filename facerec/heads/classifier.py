@@ -27,15 +27,10 @@ from facerec.heads.collectives import (
     world_size,
 )
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
-from facerec.heads.margin_softmax import (
-    Arithmetic,
-    CenterUpdate,
-    Kernel,
-    Precision,
-    margin_softmax,
-)
+from facerec.heads.margin_softmax import Arithmetic, CenterUpdate, Precision, margin_softmax
 from facerec.heads.margins import AdaFace, Margin
 from facerec.heads.output import LossOutput
+from facerec.heads.tiles import Kernel
 
 CenterInit = Literal["unit", "normal", "xavier"]
 

@@ -19,15 +19,9 @@ import torch.distributed as dist
 
 from facerec.errors import TrainingError
 from facerec.heads.collectives import all_reduce_, rank
-from facerec.heads.margin_softmax import (
-    Kernel,
-    Slopes,
-    TileSettings,
-    TileSums,
-    create_tiles,
-    default_chunk,
-)
+from facerec.heads.margin_softmax import create_tiles, default_chunk
 from facerec.heads.margins import Margin
+from facerec.heads.tiles import Kernel, Slopes, TileSettings, TileSums
 
 KernelChoice = Literal["auto", "torch", "triton"]
 """``auto`` is what is faster here, by a short measurement on CUDA where there are thousands of

@@ -9,12 +9,12 @@ import math
 import triton
 import triton.language as tl
 
-from facerec.heads.margin_softmax import _ABSENT, _FLOOR, SMALLEST_NORM
+from facerec.heads import tiles
 from facerec.triton_launch import Launcher
 
-ABSENT = tl.constexpr(_ABSENT)
-FLOOR = tl.constexpr(_FLOOR)
-SMALLEST = tl.constexpr(SMALLEST_NORM)
+ABSENT = tl.constexpr(tiles.ABSENT)
+FLOOR = tl.constexpr(tiles.FLOOR)
+SMALLEST = tl.constexpr(tiles.SMALLEST_NORM)
 LOG2_E = tl.constexpr(math.log2(math.e))
 
 

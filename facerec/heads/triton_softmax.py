@@ -30,7 +30,7 @@ import triton
 from torch import Tensor
 
 from facerec.heads import triton_kernels as kernels
-from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
+from facerec.heads.tiles import Slopes, TileSettings, TileSums
 
 _OPTIONS = {"enable_fp_fusion": True}  # of the compiler, whose default is about to change
 
@@ -73,7 +73,7 @@ def blocks_for(batch_size: int, reduced: bool, shape: int) -> Blocks:
 
 
 class TritonTiles:
-    """`ClassTiles` by kernels, for queries and centres of float32.
+    """`TorchTiles` by kernels, for queries and centres of float32.
 
     Products take bfloat16 operands where the settings say so. Float32 ones go by torch's switch for
     CUDA: one product of TF32 where it is allowed, else three, whose error is that of float32 but

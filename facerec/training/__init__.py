@@ -7,7 +7,6 @@ from facerec.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.training.distillation import Distillation
     from facerec.training.finetuning import Finetune
-    from facerec.training.initialization import Init
     from facerec.training.network import DataParallel
     from facerec.training.optimization import (
         SGD,
@@ -19,6 +18,6 @@ if TYPE_CHECKING:
         Polynomial,
         RMSprop,
     )
-    from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
+    from facerec.training.recipe import Checkpoints, Head, Init, Recipe, Validation
 else:
     __getattr__, __all__ = lazy_names(__name__)

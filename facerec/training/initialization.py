@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -24,14 +23,11 @@ from facerec.embedding.torch_model import TorchModel
 from facerec.errors import ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
-from facerec.limits import Checked
 from facerec.progress import Progress
 from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
 from facerec.training.distributed import Processes
-
-if TYPE_CHECKING:  # its section `init` is of this module
-    from facerec.training.recipe import Recipe
+from facerec.training.recipe import Recipe
 
 INIT = "init"
 """As ``backbone.name``: the network that `Init.path` holds."""
@@ -40,29 +36,6 @@ _IMAGES_AT_ONCE = 1 << 14
 
 _BESIDE = 0.17
 """How far sub-centres begin beside the mean of their class, of length 1."""
-
-
-@dataclass(frozen=True)
-class Init(Checked):
-    """What training starts from: by default a seed, else weights that were trained before."""
-
-    path: Path | None = None
-    """Weights to start from: a run's folder, a .safetensors that facerec wrote, or weights from
-    elsewhere (.pth, .ckpt, …); without, all are drawn from the seed. With backbone.name init the
-    network is theirs, and so is the preprocessing unless the recipe sets it."""
-    strict: bool = True
-    """Every tensor has to fit; with no-strict those that fit by name and shape are taken, and the
-    rest is drawn."""
-    head: Literal["fresh", "class_means"] = "fresh"
-    """How class centres start: drawn as always, or each along the mean embedding that the starting
-    network gives of its class's training images, not augmented."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.path is None and (not self.strict or self.head != "fresh"):
-            raise RecipeError(
-                "init says how to start from weights, but not from which; set init.path too"
-            )
 
 
 @dataclass(frozen=True)

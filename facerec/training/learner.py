@@ -8,7 +8,6 @@ of files; `facerec.training.trainer` makes a run of the steps.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -17,28 +16,25 @@ import torch
 from torch import nn
 
 from facerec.backbones import create_backbone, recompute_activations
-from facerec.backbones.registry import Kernels
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError, TrainingError
 from facerec.heads.classifier import MarginClassifier
+from facerec.heads.output import Figures
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
-from facerec.training.compile_settings import CompileSetting, compile_setting
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.initialization import Start, set_class_means, start_from_weights
-from facerec.training.kernels import choose_kernels
-from facerec.training.monitor import Figures
-from facerec.training.network import FromPixels, data_parallel
+from facerec.training.network import COMPILE_SETTINGS, FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
-from facerec.training.step import AUTOCAST, Stepper
+from facerec.training.step import Stepper
 from facerec.training.terms import MarginTerm, create_terms
 
 
@@ -49,7 +45,6 @@ class Learner(Stepper):
         start: what the weights were read from, if `initialize` did so.
         lr: learning rate of the last step, before the factors of parameter groups.
         average: moving average of the backbone's weights, if the recipe asks for one.
-        kernels: what computes the backbone's batch norms.
         compiled: whether torch.compile makes a program of the backbone.
 
     Args:
@@ -57,7 +52,7 @@ class Learner(Stepper):
         dataset: the training images.
         processes: this rank among its peers.
         targets: of the recipe's teacher; by default they are made or opened here.
-        setting: of torch.compile, by its name in `SETTINGS`; by default see `compile_setting`.
+        setting: of torch.compile, by its name in `COMPILE_SETTINGS`; by default as the recipe says.
     """
 
     def __init__(
@@ -106,18 +101,14 @@ class Learner(Stepper):
         self.freezing = Freezing(self.backbone, recipe.finetune)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
-        chosen = functools.partial(compile_setting, recipe, self.device)
-        self.setting = CompileSetting(setting, "") if setting else processes.on_main(chosen)
-        self.kernels = self._choose_kernels(micro_batch)
-        if self.kernels == "triton":
-            self.backbone.kernels = self.kernels
-            self.setting = CompileSetting("eager", "backbone.kernels")
-        self.warnings += self.setting.warnings
-        self.compiled = self.setting.arguments is not None
+        wanted = self.device.type == "cuda" if recipe.compile == "auto" else recipe.compile
+        self.setting = setting or ("default" if wanted else "eager")
+        arguments = COMPILE_SETTINGS[self.setting]
+        self.compiled = arguments is not None
         network = FromPixels(self.backbone, recipe.preprocessing)
         model: nn.Module = network
-        if self.setting.arguments is not None:
-            model = cast(nn.Module, torch.compile(network, **self.setting.arguments))
+        if arguments is not None:
+            model = cast(nn.Module, torch.compile(network, **arguments))
         # torch refuses to average the gradients of what is frozen for good.
         if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             model = data_parallel(model, recipe.data_parallel)
@@ -217,28 +208,12 @@ class Learner(Stepper):
         targets = None
         if batch.targets is not None:
             targets = batch.targets.to(self.device, non_blocking=True)
-        if self.setting.name == "reduce-overhead":
+        if self.setting == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # nobody reads the last step's embeddings
         figures = self.take(images, labels, targets)
         if self.average is not None:
             self.average.update(self.step)
         return figures
-
-    def _choose_kernels(self, micro_batch: int) -> Kernels:
-        """Return what computes the batch norms, the same on all ranks."""
-        recipe, choice = self.recipe, self.recipe.backbone.kernels
-        if choice == "auto" and (recipe.deterministic or recipe.excludes_kernels):
-            choice = "torch"
-        precision = AUTOCAST.get(self.precision)
-        compiled = self.setting.arguments is not None
-        return cast(
-            Kernels,
-            self.processes.on_main(
-                lambda: choose_kernels(
-                    choice, self.backbone, self.device, micro_batch, precision, compiled
-                )
-            ),
-        )
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {

@@ -14,6 +14,7 @@ import torch
 from facerec.devices import HostCopy
 from facerec.errors import FacerecError, TrainingError, message_line
 from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
+from facerec.heads.output import Figures
 from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from facerec.training.learner import Learner
     from facerec.training.loggers import Logger
     from facerec.verification import VerificationResult
-
-Figures = dict[str, torch.Tensor]
-"""What one optimizer step leaves to look at: float32 scalars, not yet waited for.
-
-``loss`` (margin softmax; of distillation alone, its loss), ``penalty`` and ``distillation``
-(unweighted) are means over the global batch; so are ``target_cosine`` and ``other_cosine``, without
-margin, and ``teacher_cosine``, of the embeddings to the teacher's. ``norm_mean``, ``norm_variance``
-and ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the
-mean length of the class centres; ``skipped`` counts the images of all ranks that could not be used.
-"""
 
 _SECONDS = 10.0
 """Between two lines of a log file."""

@@ -20,6 +20,17 @@ from facerec.backbones import Preprocessing, normalize
 from facerec.errors import RecipeError, TrainingError, message_line
 from facerec.limits import Checked, Limits
 
+COMPILE_SETTINGS: dict[str, dict[str, Any] | None] = {
+    "default": {},
+    "eager": None,
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "combo kernels": {"options": {"combo_kernels": True}},
+    "coordinate descent": {"options": {"coordinate_descent_tuning": True}},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+"""Arguments of torch.compile by name, those that compile fast first; None does not compile. Recipes
+choose between the first two; the others are there to be measured."""
+
 
 class FromPixels(nn.Module):
     """Normalisation and backbone in one, so that a compiler joins the first with the first layer.

@@ -14,7 +14,6 @@ from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, 
 from facerec.records.training_set import Data
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
-from facerec.training.initialization import Init
 from facerec.training.network import DataParallel
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
@@ -75,6 +74,29 @@ class Checkpoints(Checked):
 
 
 @dataclass(frozen=True)
+class Init(Checked):
+    """What training starts from: by default a seed, else weights that were trained before."""
+
+    path: Path | None = None
+    """Weights to start from: a run's folder, a .safetensors that facerec wrote, or weights from
+    elsewhere (.pth, .ckpt, …); without, all are drawn from the seed. With backbone.name init the
+    network is theirs, and so is the preprocessing unless the recipe sets it."""
+    strict: bool = True
+    """Every tensor has to fit; with no-strict those that fit by name and shape are taken, and the
+    rest is drawn."""
+    head: Literal["fresh", "class_means"] = "fresh"
+    """How class centres start: drawn as always, or each along the mean embedding that the starting
+    network gives of its class's training images, not augmented."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is None and (not self.strict or self.head != "fresh"):
+            raise RecipeError(
+                "init says how to start from weights, but not from which; set init.path too"
+            )
+
+
+@dataclass(frozen=True)
 class Recipe(Checked):
     """One training run.
 
@@ -113,8 +135,7 @@ class Recipe(Checked):
     data_parallel: DataParallel = field(default_factory=DataParallel)
     compile: bool | Literal["auto"] = "auto"
     """Use torch.compile for normalisation and backbone: faster steps after a minute or so of
-    compiling. With auto that is so on a GPU, by the setting that benchmarks/run.py gpu_settings
-    found to be the fastest on this card, if it was run there."""
+    compiling. With auto that is so on a GPU."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
@@ -168,17 +189,7 @@ class Recipe(Checked):
                 "images of data.also without a label teach nothing without a teacher, and are not "
                 "seen where subjects take turns; give a distillation and sampling shuffle"
             )
-        if self.backbone.kernels == "triton" and self.excludes_kernels:
-            raise RecipeError(
-                "backbone.kernels triton does not go together with compile True, recompute or "
-                "finetune.batch_norm frozen; set it to torch, or change these"
-            )
         self.micro_batch(1)
-
-    @property
-    def excludes_kernels(self) -> bool:
-        """Whether the batch norms cannot be computed by kernels of Triton."""
-        return self.compile is True or self.recompute or self.finetune.batch_norm == "frozen"
 
     def micro_batch(self, ranks: int) -> int:
         """Return how many images of a rank go through the backbone together.

@@ -41,7 +41,6 @@ FREE_TO_CHANGE = (
     "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
-    "backbone.kernels",
     "workers",
     "log_every",
     "logger",

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from facerec.heads.classifier import MarginClassifier
-from facerec.heads.margin_softmax import Kernel
+from facerec.heads.tiles import Kernel
 from facerec.records.dataset import Skipped
 from facerec.training.distributed import Processes
 from facerec.training.row_update import RowUpdate

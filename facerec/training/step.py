@@ -17,8 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from facerec.heads.norm_regularizer import NormMoments
-from facerec.heads.output import LossOutput
-from facerec.training.monitor import Figures
+from facerec.heads.output import Figures, LossOutput
 from facerec.training.terms import MicroBatch, Step, Term
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from facerec.devices import set_numerics
-from facerec.training.compile_settings import SETTINGS
+from facerec.training.network import COMPILE_SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,8 @@ def device() -> Iterator[torch.device]:
 @pytest.fixture
 def compiler(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, graphs whose operations run as they are: compiling them takes too long there."""
-    for name in SETTINGS if device.type == "cpu" else ():
-        monkeypatch.setitem(SETTINGS, name, {"backend": "aot_eager"})
+    for name in COMPILE_SETTINGS if device.type == "cpu" else ():
+        monkeypatch.setitem(COMPILE_SETTINGS, name, {"backend": "aot_eager"})
 
 
 @pytest.fixture

@@ -184,6 +184,8 @@ def test_a_compiled_step_equals_the_plain_one(device: torch.device, compiler: No
     plain, compiled = (
         trainer_on(device, small_recipe(compile=compile)) for compile in (False, True)
     )
+    automatic = trainer_on(device, small_recipe(compile="auto")).learner.compiled
+    assert automatic == (device.type == "cuda")
     for start in (0, 16):
         batch = a_batch(device, start=start)
         first, second = (t.learner.train_step(batch)["loss"] for t in (plain, compiled))

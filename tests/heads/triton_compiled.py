@@ -19,7 +19,7 @@ import triton.language as tl
 from helpers.triton_compiler import NoGPU, compiled
 from triton.runtime import driver
 
-from facerec.heads.margin_softmax import Slopes, TileSettings, TileSums
+from facerec.heads.tiles import Slopes, TileSettings, TileSums
 from facerec.heads.triton_softmax import SHAPES, TritonTiles
 from facerec.triton_launch import Launcher
 

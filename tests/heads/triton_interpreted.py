@@ -24,6 +24,7 @@ from facerec.heads import (
     SphereFace,
     SphereFace2017,
     SphereFaceR,
+    tiles,
 )
 from facerec.heads import margin_softmax as module
 
@@ -74,7 +75,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def figures(case: Case, kernel: module.Kernel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def figures(case: Case, kernel: tiles.Kernel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return the loss, its figures and its gradients by name."""
     generator = torch.Generator().manual_seed(3)
     x = 2 * torch.randn(case.samples, case.dimensions, generator=generator)
@@ -103,7 +104,7 @@ def figures(case: Case, kernel: module.Kernel, dtype: torch.dtype) -> dict[str, 
     gradient = weight.grad
     gradient = gradient.to_dense() if rows is not None else gradient
     # Each centre has a gradient of its own size, by its length: the relative one counts.
-    lengths = weight.detach().norm(dim=1, keepdim=True).clamp(min=module.SMALLEST_NORM)
+    lengths = weight.detach().norm(dim=1, keepdim=True).clamp(min=tiles.SMALLEST_NORM)
     return found._asdict() | {"to_query": x.grad, "to_weight": gradient * lengths}
 
 

@@ -37,8 +37,7 @@ from facerec.training import (
     Head,
     RMSprop,
 )
-from facerec.training.compile_settings import SETTINGS
-from facerec.training.network import FromPixels
+from facerec.training.network import COMPILE_SETTINGS, FromPixels
 
 SAMPLED = Head(sample_rate=0.5)
 
@@ -102,11 +101,17 @@ def test_recomputed_activations_change_nothing(many: Path) -> None:
     assert_same(weights(kept), weights(again))
 
 
+@pytest.mark.parametrize("compile_it", ["auto", False, True])
+def test_auto_compiles_on_a_gpu_alone(many: Path, compile_it: Any) -> None:
+    learner = make_trainer(narrow_recipe(many, compile=compile_it)).learner
+    assert learner.compiled == (compile_it is True)
+
+
 @pytest.mark.integration
 def test_compiled_steps_that_recompute_equal_plain_ones(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SETTINGS, "default", {"backend": "aot_eager"})
+    monkeypatch.setitem(COMPILE_SETTINGS, "default", {"backend": "aot_eager"})
     plain = trained(narrow_recipe(many, accumulation=2, ema=0.9), steps=2)
     changes = {"accumulation": 2, "ema": 0.9, "compile": True, "recompute": True}
     again = trained(narrow_recipe(many, **changes), steps=2)

@@ -18,9 +18,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from facerec.errors import FacerecError, TrainingError
-from facerec.recipe import from_dict, to_dict
+from facerec.recipe import to_dict
 from facerec.records import open_dataset
-from facerec.training import Recipe, Validation
+from facerec.training import Validation
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.loggers import create_logger
@@ -155,7 +155,3 @@ def test_what_is_no_logger_is_refused(
     monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
     with pytest.raises(FacerecError, match=words):
         create_logger(name)
-
-
-def test_recipes_that_ask_for_tensorboard_in_the_old_way_are_read() -> None:
-    assert from_dict(Recipe, to_dict(Recipe()) | {"tensorboard": True}, "recipe.json") == Recipe()

@@ -141,7 +141,6 @@ def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) ->
     moved.symlink_to(data)
     freed = [replace(recipe, data=replace(recipe.data, path=moved))]
     freed += [replace(recipe, data=replace(recipe.data, on_error="skip"))]
-    freed += [replace(recipe, backbone=replace(recipe.backbone, kernels="torch"))]
     freed += [replace(recipe, **change) for change in FREE]
     elsewhere = Distillation(Path("there/teacher.onnx"), cache=Path("there"))
     freed += [replace(recipe, distillation=elsewhere)]

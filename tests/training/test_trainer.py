@@ -36,9 +36,9 @@ from facerec.heads import (
     RingLoss,
     SphereFace2017,
 )
+from facerec.heads.output import Figures
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, checkpoint
-from facerec.training.monitor import Figures
 
 
 def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:

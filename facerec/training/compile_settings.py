@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from facerec.errors import RecipeError
-from facerec.files import parse_json, read_file, write_json
+from facerec.files import NOTE, parse_json, read_file, write_json
 from facerec.training.recipe import Recipe
 
 SETTINGS: dict[str, dict[str, Any] | None] = {
@@ -99,7 +99,7 @@ def _measured() -> dict[str, str]:
     """Return the fastest setting by card."""
     path = settings_file()
     try:
-        found = parse_json(read_file(path)) if path.exists() else {}
+        found = parse_json(read_file(path, NOTE)) if path.exists() else {}
         unknown = [name for name in found.values() if name not in SETTINGS]
     except (OSError, AttributeError, TypeError, ValueError) as error:
         raise RecipeError(f"{path}: is not as benchmarks write it ({error}); delete it") from error

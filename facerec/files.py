@@ -519,11 +519,14 @@ def write_json(path: str | os.PathLike[str], value: Any, *, private: bool = Fals
 
 
 def json_bytes(value: Any, *, indent: int = 2, sort_keys: bool = False) -> bytes:
-    """Return ``value`` as a file of indented JSON; NaN is refused."""
+    """Return ``value`` as a file of indented JSON; NaN is refused.
+
+    Names of files that are no UTF-8 are spelled as JSON's escapes, which give them back.
+    """
     text = json.dumps(
         value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
     )
-    return f"{text}\n".encode()
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def parse_json(text: str | bytes) -> Any:

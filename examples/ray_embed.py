@@ -236,7 +236,13 @@ def begin(job: Job, blocks: list[Block]) -> None:
     wanted = {**job_identity(note), "shards": shards}
     before = next((file for file in job_files(job) if file.is_file()), None)
     if before is not None:
-        if changed := differences(parse_json(read_file(before)), wanted):
+        try:
+            changed = differences(parse_json(read_file(before)), wanted)
+        except (OSError, ValueError, AttributeError) as problem:
+            raise DatasetError(
+                f"{before}: not what a job leaves ({problem}); remove it"
+            ) from problem
+        if changed:
             raise DatasetError(
                 f"{job.out}: holds shards of a job that differs in {', '.join(changed[:4])}; run "
                 "that command again, or choose another folder"

@@ -24,6 +24,10 @@ from facerec.errors import FacerecError
 _PATIENCE = 2.0
 """Seconds to wait for another writer of the same file, so that small files take turns."""
 
+NOTE, PHOTO, LIST = 1 << 20, 1 << 28, 1 << 32
+"""Bytes that are read at most of a note of facerec's own, as of a run or a model; of a photo or a
+report; and of a list with a line for each of many million images."""
+
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 _KINDS = {stat.S_IFREG: None, stat.S_IFDIR: None, stat.S_IFLNK: "a symbolic link"}
@@ -100,9 +104,16 @@ def open_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any) ->
     return open(path, mode, opener=open_regular, **options)
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file that `open_regular` takes."""
+def read_file(path: str | os.PathLike[str], most: int = PHOTO) -> bytes:
+    """Return the bytes of a file that `open_regular` takes, and that has so many at most.
+
+    Raises:
+        OSError: it cannot be read, or is larger: a file may claim far more than its disk holds.
+    """
     with open_file(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            much = f"{size:,} bytes, of which {most:,} at most are read"
+            raise OSError(errno.EFBIG, much, str(path))
         return bytes(file.read())
 
 
@@ -142,19 +153,20 @@ def exclusive(
     that ends. On file systems without such locks nothing is held and nothing is swept.
 
     Args:
-        path: a file or folder that the block writes, or a symbolic link to it, which stays; its
-            parent folder is made if needed, and is gone again if the block fails and leaves it
-            empty.
+        path: a file or folder that the block writes; its parent folder is made if needed, and is
+            gone again if the block fails and leaves it empty.
         error: the class raised.
         suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
 
     Yields:
-        What is written: ``path``, or what it links to.
+        ``path``.
 
     Raises:
-        FacerecError: another process is writing ``path``, or the folder cannot be written.
+        FacerecError: another process is writing ``path``, the folder cannot be written, or a link
+            is there, which in an unpacked archive leads to any file of ours.
     """
-    final = _target(path, error)
+    final = Path(path)
+    check_no_link(final, error)
     made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
@@ -183,21 +195,28 @@ def exclusive(
                 folder.rmdir()
 
 
-def _target(path: str | os.PathLike[str], error: type[FacerecError]) -> Path:
-    """Return ``path``, or of a symbolic link what it links to.
+def check_no_link(path: Path, error: type[FacerecError] = FacerecError) -> None:
+    """Refuse to write through a link; of a name that a user typed, what it links to is named here.
 
     Raises:
-        FacerecError: nothing is there, and a stranger may have chosen where something is to be.
+        FacerecError: ``path`` is a symbolic link.
     """
-    path = Path(path)
-    if not path.is_symlink():
-        return path
-    if not path.exists():
+    if path.is_symlink():
         raise error(
-            f"{path}: this is a link to itself or to what is not there; name the file or folder "
-            "itself"
+            f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
+            "the file or folder itself"
         )
-    return Path(os.path.realpath(path))
+
+
+def check_no_links(*folders: Path) -> None:
+    """Refuse to go on in folders whose names of our choice may lead elsewhere; see `check_no_link`.
+
+    Raises:
+        FacerecError: something in one of them is a symbolic link.
+    """
+    for folder in folders:
+        for path in (folder, *(folder.iterdir() if folder.is_dir() else ())):
+            check_no_link(path)
 
 
 def _lock_path(final: Path) -> Path:
@@ -259,13 +278,12 @@ def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = Fa
     """Refuse what cannot become a file, best before the work that it would hold.
 
     Raises:
-        FacerecError: ``path`` is a folder, a device or a pipe, or a link to one of these, itself
-            or nothing.
+        FacerecError: ``path`` is a folder, a device, a pipe or a link.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
         raise error(f"{path}: this is a folder, a device or a pipe; name the file to write")
-    _target(path, error)
+    check_no_link(path, error)
 
 
 def check_place(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
@@ -273,7 +291,7 @@ def check_place(path: str | os.PathLike[str], error: type[FacerecError] = Facere
 
     Raises:
         FacerecError: there are no rights to write beside it, what is above it is no folder, or it
-            is a link to nothing.
+            is a link.
     """
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -281,7 +299,7 @@ def check_place(path: str | os.PathLike[str], error: type[FacerecError] = Facere
             f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
             "it; choose another place"
         )
-    _target(path, error)
+    check_no_link(Path(path), error)
 
 
 @contextlib.contextmanager
@@ -385,7 +403,7 @@ def atomic_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    final = _target(path, error)
+    final = Path(path)
     with _temporary_folder(final, final, error) as temporary:
         yield temporary
         if private:
@@ -494,18 +512,21 @@ def check_replaceable(
         )
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: Any, *, private: bool = False) -> None:
     """Write ``value`` as indented JSON, whole or not at all; NaN is refused."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, private=private) as temporary:
         temporary.write_bytes(json_bytes(value))
 
 
 def json_bytes(value: Any, *, indent: int = 2, sort_keys: bool = False) -> bytes:
-    """Return ``value`` as a file of indented JSON; NaN is refused."""
+    """Return ``value`` as a file of indented JSON; NaN is refused.
+
+    Names of files that are no UTF-8 are spelled as JSON's escapes, which give them back.
+    """
     text = json.dumps(
         value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
     )
-    return f"{text}\n".encode()
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from facerec.errors import FacerecError, RecipeError
-from facerec.files import parse_json
+from facerec.files import NOTE, parse_json, read_file
 from facerec.limits import shown
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
         )
     if path.suffix == ".json":
         try:
-            return from_dict(kind, parse_json(path.read_bytes()), str(path))
+            return from_dict(kind, parse_json(read_file(path, NOTE)), str(path))
         except (OSError, ValueError) as error:
             raise RecipeError(f"{path}: cannot be read ({error}); take another recipe") from error
     names = run_python(path)

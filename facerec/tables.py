@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from facerec.errors import DatasetError, FacerecError
-from facerec.files import open_file
+from facerec.files import LIST, open_file, read_file
 from facerec.names import same_name
 
 MAX_LINE = 1 << 24
@@ -108,7 +108,7 @@ class TextTable:
             opened.seek(0)
             if wide:
                 self._line = 1
-                file = io.BytesIO(opened.read().decode("utf-16").encode())
+                file = io.BytesIO(read_file(self.path, LIST).decode("utf-16").encode())
             for self._line, raw in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
                 if len(raw) == MAX_LINE:
                     raise csv.Error(f"more than {MAX_LINE:,} bytes")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 import os
+import re
+import resource
 import socket
 import stat
 from collections.abc import Callable
@@ -11,15 +14,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
+from helpers.toy_files import write_tar
 
+import facerec
+from facerec.comparison.finals import read_final
 from facerec.comparison.harness import held
-from facerec.embedding import read_embeddings
+from facerec.embedding import load_model, read_embeddings
+from facerec.embedding.bundle import write_sums
 from facerec.embedding.calibration import ModelCalibration
+from facerec.embedding.parts import EmbeddingsWriter
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import FacerecError
+from facerec.fairness.page import read_rows
 from facerec.files import (
     atomic_folder,
     atomic_path,
@@ -27,17 +37,23 @@ from facerec.files import (
     open_file,
     sha256,
     staged_folder,
+    write_json,
 )
 from facerec.galleries import Gallery
+from facerec.recipe import to_dict
+from facerec.records import write_image_records
 from facerec.records.images import FolderImages
 from facerec.records.layout import read_list, read_property, read_text
+from facerec.records.make import repair_records
 from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
-from facerec.records.tar_shards import index_shard
+from facerec.records.tar_shards import TarImages, index_shard
 from facerec.tables import TextTable
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
+from facerec.training.recipe import Recipe
+from facerec.training.run import check_same_run, remove_leftovers
 from facerec.verification.protocols.lists import read_content
 
 
@@ -78,6 +94,49 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),
     "appended": ("any", lambda folder: open_file(folder / "any", "a")),
 }
+
+
+def index_shard_beside(folder: Path) -> None:
+    write_tar(folder / "0.tar", [("a.jpg", b"x"), ("a.cls", b"0")])
+    raise FacerecError(*TarImages(folder / "0.tar").notes)  # it goes on, and says so
+
+
+def repair_index(folder: Path) -> None:
+    write_image_records(folder / "other", [(0, "a.jpg", b"x")])
+    (folder / "other.rec").rename(folder / "data.rec")
+    if not (folder / "data.idx").is_symlink():
+        (folder / "other.idx").rename(folder / "data.idx")
+    repair_records(folder / "data.rec")
+
+
+def begin_parts(folder: Path) -> None:
+    EmbeddingsWriter(folder / "e.npz", np.array(["a"]), {"batch_size": 1}).begin()
+
+
+BESIDE: dict[str, Callable[[Path], object]] = {
+    "0.tar.index.npz": index_shard_beside,
+    "data.idx": repair_index,
+    "data.idx.old": repair_index,
+    "SHA256SUMS": write_sums,
+    "e.npz.parts": begin_parts,
+    "manifest.json": remove_leftovers,
+    "checkpoints": remove_leftovers,
+    "checkpoints/.step-00000001.tmp": remove_leftovers,
+    "any": lambda folder: write_json(folder / "any", {}),
+}
+"""What facerec names itself, and who writes it; of calibrations see the tests of the command."""
+
+ELSEWHERE = {
+    "commands/cli.py",  # in the folder of torchrun
+    "comparison/harness.py", "training/monitor.py",  # by open_file
+    "embedding/parquet.py", "export/bundle.py", "files.py", "npz.py", "comparison/finals.py",
+    "records/make.py", "records/packs.py", "records/recordio.py",
+    "training/distillation.py",  # all of these below a temporary name that has another name there
+    "comparison/own_losses.py", "export/consumers.py",  # into memory
+}  # fmt: skip
+"""Where files are written by other calls than those on a path called ``temporary``."""
+
+WRITES = r"(write_(text|bytes|table)|touch|(^np|torch)\.save\w*|copy2|copy\w*file|to_parquet)$"
 
 
 def link(at: Path, victim: Path) -> None:
@@ -137,6 +196,34 @@ def test_nothing_is_written_through_what_a_stranger_laid(
     assert names(folder) == [Path(name).parts[0]]
 
 
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("lay", [link, dangle])
+def test_names_that_facerec_chooses_are_never_followed(
+    tmp_path: Path, name: str, lay: Callable[[Path, Path], None]
+) -> None:
+    folder, victim = tmp_path / "unpacked", tmp_path / "bashrc"
+    (folder / name).parent.mkdir(parents=True)
+    victim.write_text("mine")
+    lay(folder / name, victim)
+    with pytest.raises(FacerecError, match=rf"{name}.* (a link|there already)"):
+        BESIDE[name](folder)
+    assert victim.read_text() == "mine" and (folder / name).is_symlink()
+    assert names(tmp_path) == ["bashrc", "unpacked"] and not (folder / "made-by-us").exists()
+
+
+def test_every_file_is_written_by_the_one_writer() -> None:
+    package, found = Path(facerec.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or "temporary" in ast.unparse(node):
+                continue
+            name, modes = ast.unparse(node.func), [*map(ast.unparse, node.args)]
+            opens = re.search(r"(^|\.)open(_file)?$", name)
+            if re.search(WRITES, name) or (opens and re.search("'[rbt]*[wax+]", " ".join(modes))):
+                found.add(path.relative_to(package).as_posix())
+    assert found == ELSEWHERE
+
+
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -157,6 +244,12 @@ def test_a_temporary_name_is_nobody_elses_until_it_is_whole(tmp_path: Path, priv
 
 # ------------------------------------------------------------------ what is read
 
+
+def read_manifest(path: Path) -> None:
+    write_json(path.with_name("recipe.json"), to_dict(Recipe()))
+    check_same_run(path.parent, Recipe(), SimpleNamespace())  # type: ignore[arg-type]
+
+
 READ: dict[str, Callable[[Path], object]] = {
     "image": lambda path: FolderImages(path.parent, [path.name]).encoded(0),
     "hash": sha256,
@@ -174,7 +267,15 @@ READ: dict[str, Callable[[Path], object]] = {
     "embeddings.npz": read_embeddings,
     "gallery": Gallery.read,
     "weights": read_state_dict,
+    "model.safetensors": load_model,
+    "model.onnx": load_model,
+    "manifest.json": read_manifest,
+    "audit.json": read_rows,
+    "final": read_final,
 }
+
+STREAMED = ("hash", "shard", "weights")
+"""Whose size is no matter, or is judged by a library."""
 
 
 @pytest.mark.parametrize("kind", READ)
@@ -186,3 +287,13 @@ def test_what_is_no_file_is_named_and_never_waited_for(
     lay(path, tmp_path)
     with pytest.raises((FacerecError, PermissionError), match=kind):
         READ[kind](path)
+
+
+@pytest.mark.parametrize("kind", sorted({*READ} - {*STREAMED}))
+def test_a_file_that_claims_more_than_its_disk_holds_is_not_read(tmp_path: Path, kind: str) -> None:
+    (tmp_path / kind).touch()
+    os.truncate(tmp_path / kind, 5 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((FacerecError, OSError), match=kind):
+        READ[kind](tmp_path / kind)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB

@@ -8,6 +8,7 @@ recognition/arcface_torch: configs/base.py, train_v2.py, losses.py and backbones
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 from operator import add, floordiv, mul, sub, truediv
@@ -17,7 +18,7 @@ from typing import Any
 from facerec.backbones import Backbone, is_backbone
 from facerec.commands.cli import Console
 from facerec.errors import RecipeError
-from facerec.files import open_file
+from facerec.files import NOTE, read_file
 from facerec.heads import ArcFace, CombinedMargin, CosFace
 from facerec.limits import shown
 from facerec.recipe import from_dict, to_dict
@@ -113,8 +114,7 @@ def _settings(path: Path) -> dict[str, tuple[Any, str]]:
     known: dict[str, tuple[Any, str]] = {}
     where = str(path)
     try:
-        with open_file(path, "r", encoding="utf-8") as file:
-            lines = file.read().split("\n")
+        lines = re.split(r"\r\n?|\n", read_file(path, NOTE).decode("utf-8"))
         for statement in ast.parse("\n".join(lines)).body:
             where = f"{path}: line {statement.lineno}: {lines[statement.lineno - 1].strip()}"
             match statement:
@@ -128,7 +128,8 @@ def _settings(path: Path) -> dict[str, tuple[Any, str]]:
                     raise ValueError("no such line")
     # Those of files, of text that is no Python, and of what `_value` may meet.
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, *_PARSER) as error:
-        why = error if isinstance(error, (OSError, SyntaxError)) else "is code, and none is run"
+        plain = isinstance(error, (OSError, SyntaxError, UnicodeError, OverflowError))
+        why = error if plain else "is code, and none is run"
         raise RecipeError(f"{where}: {why}; give lines config.FIELD = VALUE") from error
     return known
 
@@ -136,15 +137,23 @@ def _settings(path: Path) -> dict[str, tuple[Any, str]]:
 def _value(node: ast.expr, known: dict[str, tuple[Any, str]]) -> Any:
     """Return a literal, arithmetic with numbers, or what a name was set to above.
 
+    Numbers stay small, as products of products would soon take minutes.
+
     Raises:
         Exception: of any kind that such code has, or it is other code.
     """
     match node:
         case ast.BinOp(left, op, right):  # + 0 is for numbers alone
-            return _OPERATORS[type(op)](_value(left, known) + 0, _value(right, known) + 0)
+            value = _OPERATORS[type(op)](_value(left, known) + 0, _value(right, known) + 0)
         case ast.Name() | ast.Attribute():
             return known[ast.unparse(node)][0]
-    return ast.literal_eval(node)
+        case _:
+            value = ast.literal_eval(node)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError("a number that is not finite")
+    if isinstance(value, int) and abs(value) > 2**63:
+        raise OverflowError("a whole number beyond 2⁶³")
+    return value
 
 
 def _translated(name: str, value: Any, config: dict[str, Any], ranks: int) -> dict[str, Any]:

@@ -107,11 +107,6 @@ def calibrate(
         )
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
-    if out is None and target.is_symlink():
-        raise DatasetError(
-            f"{target}: a link, and what it points to would be replaced; remove it, or name the "
-            "file with --out"
-        )
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,

@@ -15,7 +15,7 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,7 @@ def run_command(
     @functools.wraps(function)
     def parsed(*args: Any, **flags: Any) -> Callable[[], None]:
         check_flags(function, flags)
+        flags = {name: followed(name, value) for name, value in flags.items()}
         check_written(flags)
         return functools.partial(function, *args, **flags)
 
@@ -130,6 +131,17 @@ def run_command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
         run()
+
+
+def followed(name: str, value: Any) -> Any:
+    """Return a flag's value; if it is what is written, and a link, then what that leads to."""
+    if is_dataclass(value) and not isinstance(value, type):
+        fields = vars(value).items()
+        links = {field: end for field, at in fields if (end := followed(field, at)) is not at}
+        return replace(value, **links) if links else value
+    if name not in (*_FILES, "out", "gallery") or not isinstance(value, Path):
+        return value
+    return value.resolve() if value.is_symlink() and value.exists() else value
 
 
 def check_written(flags: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from facerec.commands.audit import Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
 from facerec.errors import DatasetError
-from facerec.files import atomic_path
+from facerec.files import atomic_path, check_no_links
 from facerec.limits import Count
 from facerec.progress import section
 from facerec.recipe import load_recipe
@@ -98,6 +98,7 @@ def demo(
     with_sec = replace(with_sec, data=replace(with_sec.data, path=data))
     arms = {"ArcFace": replace(with_sec, regularizer=None), "ArcFace + SEC": with_sec}
 
+    check_no_links(out)
     for old in (data, out / "runs"):
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from functools import partial
@@ -24,6 +23,8 @@ from facerec.report.csv_tables import to_csv
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from facerec.galleries.gallery import Enrolment, Gallery
     from facerec.galleries.threshold import Calibration, Fpir
 
@@ -69,6 +70,7 @@ def enroll(
         embedder: how images become embeddings.
     """
     from facerec.embedding.placement import alike_note
+    from facerec.galleries.alarms import find_alarms
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.space import Space
 
@@ -120,24 +122,35 @@ def enroll(
                 opened.calibrate(strangers, where=str(impostors), progress=progress)
         if not (len(opened) or delete or expire):
             raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
-        # Before the gallery: a command that failed is run again, and its images would join twice.
+        # All else before the gallery, so that a command that ended early has changed nothing.
         if export is not None:
             opened.export(export)
+        now, alarms = opened.current(), None
+        if images is not None:
+            come = [*enrolled.enrolled, *enrolled.extended]
+            with progress_bar(console, "templates") as progress:
+                alarms = find_alarms(opened, come, progress)
+        with console.capture() as found:
+            print_expired(opened, gallery, console)
+            if len(now):
+                print_thresholds(now.calibration, len(now), console)
+            if alarms is not None:
+                print_alarms(alarms, len(come), console)
         opened.write(gallery)
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
+        console.print(
+            "they may also be in embeddings files, in what --export, --failures and facerec "
+            "identify --json wrote, in reports and in copies of the gallery; delete them there too",
+            style="yellow",
+        )
     console.print(
         f"gallery {gallery}: {people_words(len(opened))} with "
         f"{words.counted(int(opened.images.sum()), 'image')}, {opened.space.embedding_size} "
         "dimensions",
         style="bold",
     )
-    now = opened.current()
-    print_expired(opened, gallery, console)
-    if len(now):
-        print_thresholds(now.calibration, len(now), console)
-    if images is not None:
-        print_alarms(opened, [*enrolled.enrolled, *enrolled.extended], console)
+    print(found.get(), end="")
     if export is not None:
         console.print(f"templates: {export}")
 
@@ -157,7 +170,7 @@ def _print_enrolment(enrolled: Enrolment, file: Path | None, console: Console) -
     print_first([f"failure to enrol: {name}" for name in enrolled.not_enrolled], "", console)
     if file is not None:
         rows = [{"image_id": image, "failure": why} for image, why in failed.items()]
-        with atomic_path(file) as temporary:
+        with atomic_path(file, private=True) as temporary:
             temporary.write_bytes(to_csv(rows))
 
 
@@ -171,13 +184,11 @@ def print_expired(gallery: Gallery, path: Path, console: Console) -> None:
         )
 
 
-def print_alarms(gallery: Gallery, subjects: Sequence[str], console: Console) -> None:
+def print_alarms(alarms: DataFrame, asked: int, console: Console) -> None:
     """Name the people whose templates will raise alarms, and say what to do."""
-    from facerec.galleries.alarms import CALIBRATION_PROBES, find_alarms
+    from facerec.galleries.gallery import CALIBRATION_PROBES
 
-    with progress_bar(console, "templates") as progress:
-        alarms = find_alarms(gallery, subjects, progress)
-    if len(subjects) > CALIBRATION_PROBES:
+    if asked > CALIBRATION_PROBES:
         console.print(f"the first {CALIBRATION_PROBES:,} were looked at for what raises alarms")
     if len(alarms):
         console.print(

@@ -119,7 +119,7 @@ def identify(
             "fpir": None if found.fpir is None else found.fpir.to_json(),
             "answers": answers,
         }
-        write_json(json, document)
+        write_json(json, document, private=True)
         console.print(f"answers: {json}")
     _print(found, names, sum(place.face is not None for place in probes.faces), console)
 

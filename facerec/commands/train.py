@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, followed, run_command
 from facerec.commands.embedder import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.errors import CheckpointError
@@ -118,7 +118,7 @@ def _train(
 
     def prepare() -> tuple[Path, bool]:
         nonlocal begun
-        folder = begun or runs.new_folder(options.runs, name, exact=exact)
+        folder = followed("out", begun or runs.new_folder(options.runs, name, exact=exact))
         stack.enter_context(exclusive(folder, CheckpointError))
         begun = folder
         runs.remember_launches(folder, launches)

@@ -23,7 +23,7 @@ from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
 from facerec.defaults import ClusterMetric
 from facerec.errors import ComparisonError
-from facerec.files import atomic_path
+from facerec.files import atomic_path, open_file
 from facerec.recipe import from_dict, to_dict
 
 VIEWS = ("concatenated", "separated")
@@ -148,7 +148,7 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
         ComparisonError: the file is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         note = json.loads(str(arrays.pop("note")))
         labels = arrays.pop("labels")

@@ -49,7 +49,15 @@ from facerec.comparison.search import Search, Trial, best_of
 from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import Trunk, read_recipe
 from facerec.errors import ComparisonError, message_line
-from facerec.files import full_disk_sentence, open_file, parse_json, sha256, write_json
+from facerec.files import (
+    check_no_links,
+    full_disk_sentence,
+    open_file,
+    parse_json,
+    read_file,
+    sha256,
+    write_json,
+)
 from facerec.progress import Progress
 from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -159,6 +167,7 @@ class Harness:
         self.trainer = ArmTrainer(self.images, device)
         self._check_models()
         self._notes = [*self.images.notes, *self._check_weights()]
+        check_no_links(folder)  # it may be another's
         with held(folder / "locks" / "turn", wait=True):
             self.manifest = self._write_manifest()
             self.search = Search(comparison, self.manifest["data"], folder, storage)
@@ -373,7 +382,7 @@ class Harness:
             write_json(path, manifest)
             return manifest
         try:
-            begun = parse_json(path.read_bytes())
+            begun = parse_json(read_file(path))
             changed = differences(_compared(begun), _compared(manifest))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ComparisonError(

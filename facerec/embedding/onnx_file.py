@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.errors import MissingExtraError, ModelError, message_line
-from facerec.files import open_file, parse_json
+from facerec.files import parse_json, read_file
 
 METADATA_KEY = "facerec"
 """The entry of ``metadata_props`` in which facerec's own exports say all about themselves."""
@@ -189,8 +189,7 @@ def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
     """
     path = Path(path)
     try:
-        with open_file(path) as file:
-            content = file.read(max_bytes + 1)
+        content = read_file(path, max_bytes)
     except OSError as error:
         raise ModelError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"

@@ -67,10 +67,17 @@ def list_shards(path: Path) -> list[Path]:
     shards = shard_paths(path, SUFFIX)
     if (ended := path / f".{JOB_FILE}").is_file():
         there = {shard.name for shard in shards}
-        if lost := [name for name in parse_json(read_file(ended))["shards"] if name not in there]:
+        try:
+            lost = [name for name in parse_json(read_file(ended))["shards"] if name not in there]
+        except (OSError, ValueError, LookupError, TypeError) as problem:
             raise DatasetError(
-                f"{path}: {len(lost)} of its shards are missing, the first is {lost[0]}; run the "
-                "job that writes them again"
+                f"{ended}: not what a job leaves ({str(problem)[:200]}); remove it, or run the job "
+                "again"
+            ) from problem
+        if lost:
+            raise DatasetError(
+                f"{path}: {len(lost)} of its shards are missing, first {str(lost[0])[:200]}; "
+                "run the job that writes them again"
             )
     if not shards:
         raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")

@@ -16,7 +16,15 @@ from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import DatasetError
-from facerec.files import fsync_directory, full_disk_sentence, parse_json, read_file, write_json
+from facerec.files import (
+    NOTE,
+    check_no_link,
+    fsync_directory,
+    full_disk_sentence,
+    parse_json,
+    read_file,
+    write_json,
+)
 from facerec.large_arrays import empty
 from facerec.names import same_names
 from facerec.recipe import differences
@@ -75,12 +83,13 @@ class EmbeddingsWriter:
         ids = hashlib.sha256(names).hexdigest()
         job = {**job_identity(self.note), "images": len(self.ids), "ids": ids}
         file = self.folder / "job.json"
+        check_no_link(self.folder, DatasetError)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A kill while job.json was written leaves a hidden file at most.
             if all(path.name[0] == "." for path in self.folder.iterdir()):
                 write_json(file, job)
-            changed = differences(parse_json(read_file(file)), job)
+            changed = differences(parse_json(read_file(file, NOTE)), job)
         except (FileNotFoundError, ValueError, AttributeError) as problem:
             raise DatasetError(
                 f"{self.folder}: holds no parts of embeddings to go on with ({problem}); choose "

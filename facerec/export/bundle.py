@@ -18,6 +18,7 @@ from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     CARD_FILE,
     EVALUATIONS_FILE,
+    MAX_TEXT,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
@@ -37,7 +38,7 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.thresholds import Threshold, result_thresholds
 from facerec.export.triton import model_id, triton_config
-from facerec.files import atomic_folder, check_replaceable, json_bytes
+from facerec.files import atomic_folder, check_replaceable, json_bytes, read_file
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -113,8 +114,9 @@ def export_bundle(
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier export wrote, by its checksums."""
     sums = folder / SUMS_FILE
-    lines = sums.read_text("utf-8", errors="replace").splitlines() if sums.is_file() else []
-    return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *(line.partition("  ")[2] for line in lines)}
+    text = read_file(sums, MAX_TEXT).decode(errors="replace") if sums.is_file() else ""
+    listed = (line.partition("  ")[2] for line in text.splitlines())
+    return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *listed}
 
 
 def _write_all(
@@ -198,7 +200,7 @@ def _write_all(
     }
     write(NOTE_FILE, json_bytes(note, sort_keys=True))
     # As others will read it: lists, not tuples.
-    note = json.loads((folder / NOTE_FILE).read_bytes())
+    note = json.loads(read_file(folder / NOTE_FILE))
     write(CARD_FILE, bundle_card(note).encode())
     if entries := evaluation_entries(note):
         write(EVALUATIONS_FILE, entries.encode())

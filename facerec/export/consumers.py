@@ -16,7 +16,7 @@ import numpy as np
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
-from facerec.embedding.onnx_file import OnnxFile, parse_onnx
+from facerec.embedding.onnx_file import MAX_BYTES, OnnxFile, parse_onnx
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
 from facerec.errors import ExportError, message_line
@@ -29,6 +29,7 @@ from facerec.export.parity import (
     torch_embeddings,
     torch_rounding,
 )
+from facerec.files import read_file
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 
@@ -72,7 +73,7 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
         ExportError: onnxruntime or insightface embeds otherwise, or does not load the file.
     """
     # Its folder has a temporary name as yet, which would tell the user nothing.
-    file = parse_onnx(path.read_bytes(), path.name, path)
+    file = parse_onnx(read_file(path, MAX_BYTES), path.name, path)
     stated = guess_preprocessing(file).preprocessing
     pixels = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
     reference = torch_embeddings(model, pixels, stated)

@@ -20,7 +20,7 @@ from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
 from facerec.fairness.result import SCHEMA, Audit
 from facerec.fairness.rows import estimate
-from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
+from facerec.files import check_replaceable, json_bytes, parse_json, read_file, write_folder
 from facerec.report import words
 from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
@@ -100,7 +100,7 @@ def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
     """Return the rows of an ``audit.json``."""
-    return list(parse_json(Path(path).read_bytes())["rows"])
+    return list(parse_json(read_file(path))["rows"])
 
 
 def page_files(audit: Audit, command: str) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -65,6 +66,8 @@ LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
 
 _GRID = 2.0**24
+_NO_UTF8 = re.compile("[\ud800-\udfff]")
+"""What Python has in the place of bytes that are none."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +249,12 @@ class Gallery:
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
         failures = {str(names[row]): why for row, why in embeddings.failures.items()}
         lengths = row_norms(embeddings.vectors)
-        usable = (lengths > 0) & (known != "")
+        # Names of folders may be any bytes.
+        odd = np.array([_NO_UTF8.search(name) is not None for name in known.tolist()], bool)
+        usable = (lengths > 0) & (known != "") & ~odd
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
+            why = "the person's name is no UTF-8; rename their folder" if odd[row] else why
             failures.setdefault(str(names[row]), why)
         digests, at, old = embeddings.digests, np.flatnonzero(usable), len(self.digests)
         if digests is None:
@@ -367,7 +373,7 @@ class Gallery:
 
     def rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
-        return np.asarray(pd.Index(self.subjects).get_indexer(pd.Index(subjects)))
+        return np.asarray(pd.Index(self.subjects).get_indexer(pd.Index(subjects, dtype=object)))
 
     # --- searching -------------------------------------------------------------------------
 

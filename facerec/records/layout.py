@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, RecordError
-from facerec.files import open_file
+from facerec.files import LIST, open_file, read_file
 from facerec.names import same_name
 from facerec.progress import Progress
 from facerec.records.images import LabelledImages, OnError, check_relative, text_array
@@ -388,8 +388,8 @@ def read_text(path: Path) -> str:
         DatasetError: it cannot be read or is not UTF-8.
     """
     try:
-        with open_file(path, "r", encoding="utf-8-sig") as file:
-            return same_name(str(file.read()))
+        text = read_file(path, LIST).decode("utf-8-sig")
+        return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (OSError, UnicodeDecodeError) as problem:
         raise DatasetError(
             f"{path}: cannot be read as text in UTF-8 ({problem}); check the path, or save it anew"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from facerec.errors import DatasetError, FacerecError, RecordError
-from facerec.files import atomic_folder, atomic_path, staged_folder
+from facerec.files import atomic_folder, atomic_path, check_no_link, staged_folder
 from facerec.libraries import cv2
 from facerec.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
@@ -361,9 +361,11 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
     index = RecordIndex(keys.astype(np.int64), np.asarray(offsets))
     if out is None:
         path = records.with_suffix(".idx")
+        check_no_link(path, RecordError)
         said = [f"{path}: {len(offsets):,} records"]
         if path.exists():
-            shutil.copy2(path, target)
+            with atomic_path(target, RecordError) as temporary:
+                shutil.copyfile(path, temporary)
             said.insert(0, f"{target}: the index as it was")
         write_index(path, index)
         return said

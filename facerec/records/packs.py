@@ -96,10 +96,7 @@ def read_pack(path: str | Path) -> Pack:
     """
     path = Path(path)
     try:
-        size = path.stat().st_size
-        if size > MAX_PACK_BYTES:
-            raise PackError(f"{path}: {size:,} bytes are more than a pack may have")
-        content = read_file(path)
+        content = read_file(path, MAX_PACK_BYTES)
     except OSError as problem:
         raise PackError(
             f"{path}: the pack cannot be read ({problem.strerror or problem}); check the path"

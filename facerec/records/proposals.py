@@ -61,7 +61,7 @@ def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
         DatasetError: it cannot be written.
     """
     with (
-        atomic_path(path, DatasetError) as temporary,
+        atomic_path(path, DatasetError, private=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")

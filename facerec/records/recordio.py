@@ -343,11 +343,9 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
     path = Path(path)
     advice = f"it is damaged or belongs to another file, rebuild it ({REPAIR})"
     try:
-        size = path.stat().st_size
         # A record has 8 bytes, a line of the index at most 41.
-        if size > (1 << 20) + 8 * record_size:
-            raise RecordError(f"{path}: {size:,} bytes are too many for an index; {advice}")
-        text = read_file(path).removeprefix(b"\xef\xbb\xbf").strip()
+        text = read_file(path, (1 << 20) + 8 * record_size)
+        text = text.removeprefix(b"\xef\xbb\xbf").strip()
         table = np.empty((0, 2), np.int64)
         if text:
             table = np.loadtxt(io.BytesIO(text), np.int64, None, delimiter="\t", ndmin=2)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, RecordError, printable
-from facerec.files import atomic_path, open_file, parse_json
+from facerec.files import PHOTO, atomic_path, open_file, parse_json
 from facerec.names import same_name
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
@@ -158,6 +158,8 @@ class TarImages(LabelledImages):
         """Return the encoded image ``i``, which needs no label."""
         size, offset = (self._samples[field].item(i) for field in ("size", "offset"))
         try:
+            if size > PHOTO:
+                raise OSError(f"{size:,} bytes, of which {PHOTO:,} at most are read")
             with open_file(self._shard(i)) as file:
                 data = os.pread(file.fileno(), size, offset)
             if len(data) != size:

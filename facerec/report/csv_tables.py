@@ -31,7 +31,7 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_harmless, columns))
     writer.writerows([_harmless(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="backslashreplace")  # names of files may be no UTF-8
 
 
 def _harmless(value: object) -> object:

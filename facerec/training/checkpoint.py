@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from facerec.errors import CheckpointError
-from facerec.files import fsync_directory, full_disk_sentence
+from facerec.files import fsync_directory, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
 
 STATE_FILE = "state.json"
@@ -283,7 +283,7 @@ def _read_state(checkpoint: Path) -> dict[str, Any]:
     It stands among those of the files, so that a name or number of it that is damaged is missed
     there; earlier releases wrote none.
     """
-    state = dict(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+    state = dict(json.loads(read_file(checkpoint / STATE_FILE)))
     written = state["files"].pop(STATE_FILE, None)
     if written not in (None, _checksum_of(state)) or checkpoint.name != _name(state["step"]):
         raise _damage(checkpoint, f"{STATE_FILE} holds other facts than were written")
@@ -299,7 +299,7 @@ def _checksum_of(facts: dict[str, Any]) -> list[int]:
 def _checksum(path: Path) -> list[int]:
     """Return the length in bytes and the CRC-32 of a file."""
     size = crc = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(1 << 20):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, crc]

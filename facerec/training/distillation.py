@@ -27,7 +27,15 @@ from torch.utils.data import Dataset
 from facerec.backbones import Preprocessing
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
-from facerec.files import atomic_folder, full_disk_sentence, parse_json, read_file, write_json
+from facerec.files import (
+    NOTE,
+    atomic_folder,
+    check_regular,
+    full_disk_sentence,
+    parse_json,
+    read_file,
+    write_json,
+)
 from facerec.heads.distillation_loss import DistillationKind
 from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
@@ -98,7 +106,8 @@ class TeacherTargets:
         self.path = folder / ARRAY_FILE
         advice = f"delete {folder} to have it made again"
         try:
-            self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE))
+            self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE, NOTE))
+            check_regular(self.path)
             self.scale = float(self.note["scale"])
             _, _, self.size = self._array.shape
         except (OSError, ValueError, TypeError, KeyError) as error:

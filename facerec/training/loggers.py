@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from facerec.errors import MissingExtraError, RecipeError, message_line
-from facerec.files import parse_json, read_file, write_json
+from facerec.files import NOTE, parse_json, read_file, write_json
 
 
 class Logger(Protocol):
@@ -152,4 +152,4 @@ def create_logger(name: str) -> Logger:
 
 def _known(path: Path) -> str | None:
     """Return the name that a service gave the run when it began, if it did."""
-    return parse_json(read_file(path))["run"] if path.is_file() else None
+    return parse_json(read_file(path, NOTE))["run"] if path.is_file() else None

@@ -13,7 +13,7 @@ import torch
 
 from facerec.devices import HostCopy
 from facerec.errors import FacerecError, TrainingError, message_line
-from facerec.files import atomic_path, full_disk_sentence, open_file, read_file
+from facerec.files import LIST, atomic_path, full_disk_sentence, open_file, read_file
 from facerec.heads.output import Figures
 from facerec.recipe import to_dict
 
@@ -251,7 +251,7 @@ def _forget_after(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in read_file(path).decode(errors="replace").splitlines():
+    for line in read_file(path, LIST).decode(errors="replace").splitlines():
         try:
             entry = json.loads(line)
             again = entry["step"] == step and entry.get("kind") == "validation"

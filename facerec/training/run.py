@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -22,7 +21,7 @@ import torch
 import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
-from facerec.files import parse_json, sha256, write_json
+from facerec.files import NOTE, check_no_links, parse_json, read_file, sha256, write_json
 from facerec.libraries import cv2
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import Data, Part
@@ -139,9 +138,14 @@ def remember_launches(folder: Path, launches: Collection[str]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a process that was killed had not written, or not deleted, in a run's folder."""
+    """Delete what a process that was killed had not written, or not deleted, in a run's folder.
+
+    Raises:
+        FacerecError: the folder, which may be another's, has links where a run writes.
+    """
+    check_no_links(folder, folder / "checkpoints")
     for path in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
@@ -149,7 +153,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def _launches(folder: Path) -> set[str]:
     try:
-        return set(json.loads((folder / LAUNCH_FILE).read_text(encoding="utf-8"))["torchrun"])
+        return set(parse_json(read_file(folder / LAUNCH_FILE, NOTE))["torchrun"])
     except (OSError, ValueError, TypeError, KeyError):
         return set()
 
@@ -198,7 +202,7 @@ def check_same_run(
         )
     path = folder / "manifest.json"
     try:
-        manifest = parse_json(path.read_bytes())
+        manifest = parse_json(read_file(path))
         other = _other_data(manifest["data"], _facts_of_data(recipe, dataset))
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(

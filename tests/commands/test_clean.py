@@ -108,7 +108,8 @@ def test_a_page_shows_faces_to_its_owner_alone(workplace):
     # Of a duplicate the image that stays is named, or nobody could look at both.
     assert "p03/2.jpg" in shown and "p01/4.jpg" in shown and "p01/3.jpg" in shown
     assert shown.count("data:image/jpeg") == 6
-    assert (workplace / "faces.html").stat().st_mode & 0o777 == 0o600
+    for name in ("faces.html", "p.csv"):
+        assert (workplace / name).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +15,13 @@ import numpy as np
 import pytest
 from helpers.marked_faces import Marked, marked_photo, marks
 
+from facerec import files
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import embed, enroll, identify
 from facerec.embedding import Embeddings, read_embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
+from facerec.galleries.gallery_file import COLUMNS, DIGESTS
 
 
 def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" * 32) -> None:
@@ -65,6 +69,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
         first, second = (candidate["score"] for candidate in answer["candidates"])
         assert answer["score"] == first and answer["margin"] == pytest.approx(first - second)
     assert found["answers"][8]["failure"] == "no face"
+    assert Path("a.json").stat().st_mode & 0o777 == 0o600
     assert len(found["answers"]) == 9 and len(found["answers"][0]["candidates"]) == 2
 
     enroll.main(["--gallery", "g.npz", "--delete", "p00", "p03"])
@@ -93,8 +98,46 @@ def test_expiry_and_alarms(workplace: np.ndarray, capsys: pytest.CaptureFixture[
     write("twin.npz", workplace[9:10], ["p09 again"])
     enroll.main(["twin.npz", "--gallery", "g.npz", "--expire"])
     text = capsys.readouterr().out
-    for said in ("expired: 2 of 60 people", "deleted: p00, p01", "p09 again: cosine", "59 people"):
+    for said in (
+        "also be in",
+        "expired: 2 of 60 people",
+        "deleted: p00, p01",
+        "p09 again: cosine",
+        "59 people",
+    ):
         assert said in text
+
+
+PHASES = {
+    "before": (Gallery, "write"),
+    "in": (Path, "replace"),
+    "after": (files, "fsync_directory"),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_killed_enrolment_goes_on(
+    workplace: np.ndarray, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    write("first.npz", workplace[:30] + 0.1, [f"p{i:02d}" for i in range(30)])
+    for name in ("whole.npz", "killed.npz"):
+        enroll.main(["first.npz", "--gallery", name])
+    enroll.main(["enrol.npz", "--gallery", "whole.npz"])
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(*PHASES[phase], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        enroll.main(["enrol.npz", "--gallery", "killed.npz"])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    known = len(Gallery.read("killed.npz"))
+    assert known == (60 if phase == "after" else 30)
+    enroll.main(["enrol.npz", "--gallery", "killed.npz"])
+    whole, killed = map(Gallery.read, ("whole.npz", "killed.npz"))
+    for name in (*COLUMNS, *DIGESTS):
+        if name != "enrolled":
+            np.testing.assert_array_equal(getattr(killed, name), getattr(whole, name))
+    np.testing.assert_array_equal(killed.calibration.scores, whole.calibration.scores)
+    assert not [*Path.cwd().glob(".*")]
 
 
 def test_more_images_and_failures(
@@ -107,6 +150,7 @@ def test_more_images_and_failures(
     text = capsys.readouterr().out
     assert "0 people enrolled, 1 extended, with 1 image; 1 image failed" in text
     assert "failure to enrol: new" in text
+    assert Path("f.csv").stat().st_mode & 0o777 == 0o600
     assert Path("f.csv").read_text().splitlines() == ["image_id,failure", "more.npz 1,no face"]
     gallery = Gallery.read("g.npz")
     assert gallery.images[0] == 3 and "own people" in gallery.calibration.note["probes"]
@@ -197,10 +241,11 @@ def test_a_folder_of_images(
             image[0, 0] = shot  # the same photo would count once
             cv2.imwrite(str(tmp_path / "faces" / person / f"{shot}.png"), image)
     (tmp_path / "faces" / "b" / "2.jpg").write_bytes(b"no image")
+    shutil.copytree("faces/a", os.fsdecode(b"faces/\xe9"))
     enroll.main(["faces", "--gallery", "g.npz", "--model", "model.safetensors"])
     text = capsys.readouterr().out
-    assert "2 people enrolled, 0 extended, with 4 images; 1 image failed" in text
-    assert "b/2.jpg" in text
+    assert "2 people enrolled, 0 extended, with 4 images; 3 images failed, 1 person not" in text
+    assert "b/2.jpg" in text and text.count("no UTF-8") == 2
     assert "note" not in text
     # Mirror images are added as the gallery has them.
     embedder = ["--model", "model.safetensors", "--threshold", "0.99", "--json", "a.json"]

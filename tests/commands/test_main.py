@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import facerec
-from facerec.commands.cli import check_written, run_command
+from facerec.commands.cli import check_written, followed, run_command
 from facerec.commands.main import COMMANDS, main
 from facerec.errors import DatasetError, FacerecError
+from facerec.files import write_json
 
 TOOLS = Path(facerec.__file__).parent.parent / "tools"
 
@@ -115,6 +116,16 @@ def test_an_error_is_its_sentence_alone(capsys: pytest.CaptureFixture[str]) -> N
     assert "Traceback" in text and "DatasetError" in text and text.endswith(sentence)
 
 
+def test_a_link_that_the_user_names_is_followed(tmp_path: Path) -> None:
+    def note(out: Path) -> None:
+        write_json(out, [])
+
+    (tmp_path / "there").touch()
+    (tmp_path / "link").symlink_to("there")
+    run_command(note, ["--out", str(tmp_path / "link")])
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_text() == "[]\n"
+
+
 def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^130$"):
         run_command(greet, ["--name", "interrupt"])
@@ -137,7 +148,7 @@ def test_no_file_is_written_over_one_that_is_named_too(
     Path("a.csv").touch()
     Path("b.csv").symlink_to("a.csv")
     with pytest.raises(FacerecError, match=rf"(a|b|new)\.csv: .*{other}"):
-        check_written(flags)
+        check_written({name: followed(name, path) for name, path in flags.items()})
     for name in ("out", "json"):
         with pytest.raises(FacerecError, match=r"x: .*a\.csv is no folder"):
             check_written({name: Path("a.csv/x")})

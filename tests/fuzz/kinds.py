@@ -16,10 +16,11 @@ from helpers.calibrations import model_calibration, point, refusing, toy_calibra
 from helpers.pair_lists import make_agedb
 from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
-from rich.console import Console
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, register_backbone
+from facerec.commands.arcface_torch import read_config
+from facerec.commands.cli import Console
 from facerec.commands.enroll import print_thresholds
 from facerec.embedding import (
     EmbeddingModel,
@@ -33,6 +34,7 @@ from facerec.embedding import (
 from facerec.embedding.align import PointsTable
 from facerec.embedding.calibration import calibration_file
 from facerec.embedding.onnx_file import METADATA_KEY
+from facerec.embedding.parts import EmbeddingsWriter
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.tables import thresholds_table
 from facerec.fairness.attributes import read_attributes
@@ -244,6 +246,39 @@ def read_thresholds(target: Path) -> None:
     judge_by(load_model(path))
 
 
+CONFIG = """config = EasyDict()
+config.margin_list = (1.0, 0.5, 0.0)
+config.network = "r50"
+decay = 1e-4 * 5
+config.weight_decay = decay
+config.rec = 'data'
+config.num_epoch = 4 * 10
+config.warmup_epoch = config.num_epoch // 10
+config.val_targets = ['lfw', 'cfp_fp']
+config.gradient_acc = 2"""
+
+
+def make_config(root: Path) -> None:
+    write(root / "c.py", CONFIG)
+    write(root / "base.py", "config.frequent = 7", "config.batch_size = 2 * 64")
+
+
+def make_jobs(root: Path) -> None:
+    write_embeddings(root / "shards" / "0.parquet", some_embeddings())
+    write_json(root / "shards" / ".job.json", {"shards": {"0.parquet": 40}})
+    begin_parts(root)
+
+
+def begin_parts(root: Path) -> None:
+    note = {"batch_size": 8, "model": {"sha256": "ab", "preprocessing": {"mean": 127.5}}}
+    EmbeddingsWriter(root / "e.npz", np.array(["a", "b"]), note).begin()
+
+
+def read_job(target: Path) -> None:
+    begin_parts(target.parents[1])
+    read_embeddings(target.parents[1] / "shards")
+
+
 def read_recipe(target: Path) -> None:
     try:
         tree = parse_json(target.read_bytes())
@@ -298,6 +333,10 @@ KINDS = {
     "recipe": Kind(make_models, read_recipe, "recipe.json", "json"),
     "calibration": Kind(make_calibration, read_calibration, "*.facerec.json", "json"),
     "thresholds": Kind(make_thresholds, read_thresholds, "note.json", "json"),
+    "arcface_torch": Kind(
+        make_config, lambda t: read_config(t.with_name("c.py"), Console(quiet=True)), "*.py", "text"
+    ),
+    "job": Kind(make_jobs, read_job, "*/*job.json", "json"),
     "onnx": Kind(make_onnx, load_model, "*.onnx"),
     "image": Kind(make_images, read_image, "*"),
 }

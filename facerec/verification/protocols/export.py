@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.files import atomic_path
+from facerec.files import LIST, atomic_path, read_file
 from facerec.progress import Progress
 from facerec.records.images import NAMES, PackImages
 from facerec.records.packs import write_pack
@@ -39,7 +39,7 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
     named = named or not all(name.isdecimal() for name in images.ids.tolist())
     names = _names_csv(bench, entries) if named else None
     names_path = out.with_name(out.stem + NAMES)
-    there = names_path.read_bytes() if names_path.is_file() else None
+    there = read_file(names_path, LIST) if names_path.is_file() else None
     if there is not None and there != names:
         raise DatasetError(
             f"{names_path}: it names the images of another pack, and {out.name} would be read with "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from facerec.errors import DatasetError
-from facerec.files import read_file, sha256
+from facerec.files import LIST, read_file, sha256
 from facerec.names import same_name
 from facerec.records.images import (
     SUFFIXES,
@@ -168,7 +168,7 @@ def read_content(path: Path) -> bytes:
         DatasetError: it cannot be read.
     """
     try:
-        return read_file(path)
+        return read_file(path, LIST)
     except OSError as problem:
         raise DatasetError(
             f"{path}: the file cannot be read ({problem.strerror or problem}); check the path"

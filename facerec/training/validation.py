@@ -53,8 +53,7 @@ class PackValidator:
     """Scores the packs of a recipe with the backbone as it is.
 
     Each rank embeds every W-th distinct image; all ranks gather the embeddings and compute the same
-    figures, which are those of a single process and, but for the bootstrapped intervals, those of
-    ``facerec verify``.
+    figures, which are those of a single process and of ``facerec verify``.
 
     Args:
         recipe: names the packs and how to preprocess.
@@ -129,5 +128,4 @@ class PackValidator:
         for peer, (their_vectors, their_norms) in enumerate(shares):
             vectors[peer::world], norms[peer::world] = their_vectors, their_norms
         whole = replace(share, vectors=vectors, norms=norms, ids=bench.images.ids)
-        # A bootstrap at every validation would say nothing that a trend over steps does not.
         return evaluate_embeddings(whole, bench)

@@ -1,4 +1,4 @@
-"""Two results on the same pairs: differences of their figures, with one joint bootstrap."""
+"""Two results on the same pairs: differences of their figures over the same subjects."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
             axes.errorbar(
                 float(parse_rate(point.target)),
                 tpr,
-                # A bootstrap's limits may lie on one side of the figure itself.
+                # An interval may lie on one side of the figure itself.
                 yerr=[[max(0.0, tpr - interval.low)], [max(0.0, interval.high - tpr)]],
                 color=style.colour,
                 marker="o",

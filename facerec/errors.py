@@ -5,26 +5,29 @@ Commands print the sentence and exit with status 2; ``--debug`` shows the traceb
 
 from __future__ import annotations
 
+import unicodedata
+
 MAX_SENTENCE = 1500
 """Longest sentence of an error; of a longer one the middle is left out."""
 
-_PICTURES: dict[int, int | str] = {
-    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
-    # Half characters, which no terminal takes, and other ends of lines.
-    **dict.fromkeys((*range(0xD800, 0xE000), 0x2028, 0x2029), "\ufffd"),
-    # These reverse the order of what follows.
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
-}
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that steer, that nobody sees, that end a line, and halves."""
 
 
 def printable(text: str) -> str:
     """Return ``text`` with a picture in place of each character that would steer a terminal.
 
-    Names, paths and fields come from files that others wrote. Tabs and ends of lines stay.
+    Names, paths and fields come from files that others wrote. Tabs, ends of lines and what joins
+    letters of some scripts stay.
     """
-    return text if text.isprintable() else text.translate(_PICTURES)
+    return text if text.isprintable() else "".join(map(_picture, text))
+
+
+def _picture(sign: str) -> str:
+    code = ord(sign)
+    if sign in "\t\n\u200c\u200d" or unicodedata.category(sign) not in _UNSEEN:
+        return sign
+    return chr(0x2421 if code == 0x7F else 0x2400 + code) if code < 0x80 else "\ufffd"
 
 
 def message_line(error: BaseException) -> str:

@@ -20,7 +20,11 @@ def test_a_sentence_is_one_line_without_control_characters(text: str) -> None:
 def test_terminals_are_not_steered() -> None:
     hostile = "\x1b]0;title\x07\x1b[2J\r\x9b31m\u202egpj.exe"
     assert printable(hostile) == "␛]0;title␇␛[2J␍�31m�gpj.exe"
-    assert printable("Zoë × 测试 [red]\n\t") == "Zoë × 测试 [red]\n\t"
+    assert printable("soft\u00adhyphen") == "soft\ufffdhyphen"
+    assert (
+        printable("Zoë × 测试 \u0645\u200c\u0646 [red]\n\t")
+        == "Zoë × 测试 \u0645\u200c\u0646 [red]\n\t"
+    )
     assert str(FacerecError("a\nb\r\nc")) == "a b␍ c"
     assert str(FacerecError("a\u2028b\u2029c\udfff")) == "a�b�c�"
 

@@ -47,7 +47,7 @@ def checkpoint(
         assert writer is not None
         stalls, totals = [], []
         for step in range(1 + repeats):
-            trainer.learner.step = step
+            trainer.learner.stepper.step = step
             start = time.perf_counter()
             trainer.save_checkpoint()
             stalls.append(time.perf_counter() - start)

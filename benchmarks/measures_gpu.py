@@ -767,7 +767,7 @@ def _fused_head(
             with contextlib.nullcontext() if part == "forward" else clock(part):
                 yield
 
-        learner.phase = phase
+        learner.stepper.phase = phase
         learner.train_step(batches[learner.step % len(batches)])
 
     found[form.words] = _timed_head(session, step)

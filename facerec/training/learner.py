@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.errors import RecipeError, TrainingError
-from facerec.heads.classifier import MarginClassifier
 from facerec.heads.output import Figures
 from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
@@ -38,10 +38,12 @@ from facerec.training.step import Stepper
 from facerec.training.terms import MarginTerm, create_terms
 
 
-class Learner(Stepper):
+class Learner:
     """The network, losses and optimizer of a recipe, as one of the processes of `Processes`.
 
     Attributes:
+        stepper: takes the steps.
+        head: the class centres of this rank, where the recipe has a margin.
         start: what the weights were read from, if `initialize` did so.
         lr: learning rate of the last step, before the factors of parameter groups.
         average: moving average of the backbone's weights, if the recipe asks for one.
@@ -64,19 +66,18 @@ class Learner(Stepper):
         setting: str | None = None,
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
-        self.device = processes.device
+        self.device, self.precision = processes.device, recipe.precision
         micro_batch = recipe.micro_batch(processes.world_size)
-        self.precision = recipe.precision
         if self.precision == "auto":
             fast = processes.broadcast_object(has_fast_bf16(self.device))
             self.precision = "bf16" if fast else "fp32"
-        self.warnings: list[str] = []
-        self.start: Start | None = None
-        self.lr = 0.0
-
+        wanted = self.device.type == "cuda" if recipe.compile == "auto" else recipe.compile
+        self.setting = setting or ("default" if wanted else "eager")
+        self.compiled = COMPILE_SETTINGS[self.setting] is not None
         set_numerics(self.device, recipe.deterministic, recipe.tf32)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
+
         self.targets: TeacherTargets | None = None
         self.images: BatchSource = dataset
         if (taught := recipe.distillation) is not None:
@@ -86,11 +87,13 @@ class Learner(Stepper):
             self.terms = create_terms(recipe, dataset, self.targets)
             for term in self.terms:
                 term.module.to(self.device)
-                self.warnings += term.warnings(recipe)
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.warnings = [sentence for term in self.terms for sentence in term.warnings(recipe)]
+        margin = next((term for term in self.terms if isinstance(term, MarginTerm)), None)
+        self.head = None if margin is None else margin.module
         if self.head is not None:
             automatic = recipe.head.kernel == "auto"
             self.head.choose_kernel(
@@ -101,33 +104,15 @@ class Learner(Stepper):
         self.freezing = Freezing(self.backbone, recipe.finetune)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
         refuse_single_images(micro_batch, batch_norm, recipe.finetune)
-        wanted = self.device.type == "cuda" if recipe.compile == "auto" else recipe.compile
-        self.setting = setting or ("default" if wanted else "eager")
-        arguments = COMPILE_SETTINGS[self.setting]
-        self.compiled = arguments is not None
-        network = FromPixels(self.backbone, recipe.preprocessing)
-        model: nn.Module = network
-        if arguments is not None:
-            model = cast(nn.Module, torch.compile(network, **arguments))
-        # torch refuses to average the gradients of what is frozen for good.
-        if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
-            model = data_parallel(model, recipe.data_parallel)
-        groups = parameter_groups(
-            [self.backbone, *(term.module for term in self.terms)],
-            recipe.optimizer,
-            plain=[parameter for term in self.terms for parameter in term.plain],
-            factors=rate_factors(self.backbone, recipe.finetune),
-        )
-        self.sampler = self.sampler_from(0)
-        self.steps_per_epoch = self.sampler.steps_per_epoch
-        optimizer = recipe.optimizer.create(groups)
-        super().__init__(network, self.terms, optimizer, self.sampler.total_steps, model)
-        self.accumulation, self.clip_norm = recipe.accumulation, recipe.clip_norm
-        self.scaler = self._create_scaler()
-        # A step that may be called off needs all gradients, or half of it would be taken.
-        if self._margin is not None:
-            weight, at_once = self._margin.module.weight, not self.scaler.is_enabled()
-            self._margin.update = RowUpdate(self.optimizer, weight, at_once=at_once)
+
+        sampler = self.sampler_from(0)
+        self.steps_per_epoch, self.total_steps = sampler.steps_per_epoch, sampler.total_steps
+        self.stepper = self._create_stepper()
+        optimizer, scaler = self.stepper.optimizer, self.stepper.scaler
+        if margin is not None:
+            # A step that may be called off needs all gradients, or half of it would be taken.
+            at_once = not scaler.is_enabled()
+            margin.update = RowUpdate(optimizer, margin.module.weight, at_once=at_once)
         self.state = TrainingState(
             {
                 "backbone": self.backbone,
@@ -135,30 +120,23 @@ class Learner(Stepper):
                 "ema": None if self.average is None else self.average.module,
             },
             self.head,
-            self.optimizer,
-            self.centers,
+            optimizer,
+            None if margin is None else margin.update,
             processes,
         )
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self.state.create_optimizer_state()
-            for state in self.optimizer.state.values():
+            for state in optimizer.state.values():
                 for value in state.values():
                     value.zero_()
+        self.start: Start | None = None
+        self.lr = 0.0
 
     @property
-    def _margin(self) -> MarginTerm | None:
-        return next((term for term in self.terms if isinstance(term, MarginTerm)), None)
-
-    @property
-    def head(self) -> MarginClassifier | None:
-        """The class centres of this rank, where the recipe has a margin."""
-        return None if self._margin is None else self._margin.module
-
-    @property
-    def centers(self) -> RowUpdate | None:
-        """What takes the optimizer's steps on the class centres."""
-        return None if self._margin is None else self._margin.update
+    def step(self) -> int:
+        """How many steps have been taken."""
+        return self.stepper.step
 
     def initialize(self, progress: Progress | None = None) -> None:
         """Start from the weights that the recipe names, once and before the first step.
@@ -200,9 +178,9 @@ class Learner(Stepper):
             )
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
-        set_learning_rate(self.optimizer, self.lr)
+        set_learning_rate(self.stepper.optimizer, self.lr)
         self.freezing.begin(self.step)
-        self.frozen = bool(self.freezing.whole)
+        self.stepper.frozen = bool(self.freezing.whole)
         images = batch.images.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         targets = None
@@ -210,23 +188,47 @@ class Learner(Stepper):
             targets = batch.targets.to(self.device, non_blocking=True)
         if self.setting == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # nobody reads the last step's embeddings
-        figures = self.take(images, labels, targets)
+        figures = self.stepper.take(images, labels, targets)
         if self.average is not None:
             self.average.update(self.step)
         return figures
 
-    def _create_scaler(self) -> torch.amp.GradScaler:
-        options: dict[str, Any] = {
-            "enabled": self.precision == "fp16",
-            "growth_interval": 100,  # as arcface_torch
-        }
-        if self.processes.world_size > 1 and options["enabled"]:
+    def _create_stepper(self) -> Stepper:
+        """Compile and share out the network as the recipe says, and make its optimizer."""
+        recipe, ranks = self.recipe, self.processes.world_size
+        network = FromPixels(self.backbone, recipe.preprocessing)
+        model: nn.Module = network
+        if (arguments := COMPILE_SETTINGS[self.setting]) is not None:
+            model = cast(nn.Module, torch.compile(network, **arguments))
+        # torch refuses to average the gradients of what is frozen for good.
+        if ranks > 1 and any(p.requires_grad for p in self.backbone.parameters()):
+            model = data_parallel(model, recipe.data_parallel)
+        groups = parameter_groups(
+            [self.backbone, *(term.module for term in self.terms)],
+            recipe.optimizer,
+            plain=[parameter for term in self.terms for parameter in term.plain],
+            factors=rate_factors(self.backbone, recipe.finetune),
+        )
+        kind: type[GradScaler] = GradScaler
+        enabled = self.precision == "fp16"
+        if enabled and ranks > 1:
             # Imported here because FSDP is heavy. It makes all ranks skip a step that overflows
             # on one of them; without that the class shards would drift apart.
             from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-            return ShardedGradScaler(self.device.type, **options)
-        return torch.amp.GradScaler(self.device.type, **options)
+            kind = ShardedGradScaler
+        scaler = kind(self.device.type, enabled=enabled, growth_interval=100)  # as arcface_torch
+        return Stepper(
+            network,
+            self.terms,
+            recipe.optimizer.create(groups),
+            self.total_steps,
+            model,
+            precision=self.precision,
+            scaler=scaler,
+            accumulation=recipe.accumulation,
+            clip_norm=recipe.clip_norm,
+        )
 
     def sampler_from(self, start: int) -> GlobalBatchSampler:
         """Return the order of this rank's images from a step on."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -23,43 +25,35 @@ from facerec.training.terms import MicroBatch, Step, Term
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+@dataclass(eq=False)
 class Stepper:
-    """Takes optimizer steps: a network, the terms of its loss and the optimizer of both.
+    """Takes optimizer steps: a network, the terms of its loss and the optimizer of both."""
 
-    Attributes:
-        step: how many it has done.
-        phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
-            and ``optimizer``; by default these are ranges for torch's profiler.
-        accumulation: micro-batches that a batch is cut into.
-        clip_norm: largest norm of the network's gradient.
-        frozen: whether the network does not learn now.
-
-    Args:
-        network: images → raw embeddings, ``(B, D)``.
-        terms: the losses that are added up.
-        optimizer: of the parameters of both.
-        total_steps: of the whole training.
-        model: the network as a step runs it, compiled or averaged over ranks; itself by default.
-    """
-
-    precision = "fp32"
-    accumulation = 1
+    network: nn.Module
+    """Images → raw embeddings, ``(B, D)``."""
+    terms: Sequence[Term]
+    """The losses that are added up."""
+    optimizer: torch.optim.Optimizer
+    """Of the parameters of both."""
+    total_steps: int
+    """Of the whole training."""
+    model: nn.Module | None = None
+    """The network as a step runs it, compiled or averaged over ranks; itself by default."""
+    precision: str = "fp32"
+    """Of the network."""
+    scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
+    """Of losses under fp16."""
+    accumulation: int = 1
+    """Micro-batches that a batch is cut into."""
     clip_norm: float | None = None
-    frozen = False
-
-    def __init__(
-        self,
-        network: nn.Module,
-        terms: Sequence[Term],
-        optimizer: torch.optim.Optimizer,
-        total_steps: int,
-        model: nn.Module | None = None,
-    ) -> None:
-        self.network, self.model = network, network if model is None else model
-        self.terms, self.optimizer, self.total_steps = terms, optimizer, total_steps
-        self.scaler = torch.amp.GradScaler(enabled=False)
-        self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
-        self.step = 0
+    """Largest norm of the network's gradient."""
+    frozen: bool = False
+    """Whether the network does not learn now."""
+    step: int = 0
+    """How many it has done."""
+    phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
+    """Entered around each part of a step with its name: ``forward``, ``head``, ``backward`` and
+    ``optimizer``; by default these are ranges for torch's profiler."""
 
     def take(self, images: Tensor, labels: Tensor, targets: Tensor | None = None) -> Figures:
         """Do one optimizer step on this rank's share of a batch, and return its figures.
@@ -74,6 +68,7 @@ class Stepper:
             targets: a teacher's embeddings of them.
         """
         count, device = self.accumulation, images.device
+        model = self.network if self.model is None else self.model
         taught = [None] * count if targets is None else targets.chunk(count)
         micro = list(zip(images.chunk(count), labels.chunk(count), taught, strict=True))
         whole = None
@@ -89,7 +84,7 @@ class Stepper:
             with self._no_sync() if not last else contextlib.nullcontext():
                 learning = torch.set_grad_enabled(not self.frozen)
                 with self.phase("forward"), self._autocast(device), learning:
-                    embeddings = self.model(x)
+                    embeddings = model(x)
                 with self.phase("head"):
                     part = MicroBatch(embeddings, y, target, first=position == 0, last=last)
                     outputs = [term.forward(part) for term in self.terms]

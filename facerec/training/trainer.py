@@ -388,7 +388,7 @@ class Trainer:
                 "best_accuracy": self.best_accuracy,
                 "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
-                "scaler": self.learner.scaler.state_dict(),
+                "scaler": self.learner.stepper.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
                 "kernel": "torch" if head is None else head.kernel,
                 "kernel_shape": 0 if head is None else head.shape,
@@ -418,8 +418,8 @@ class Trainer:
             saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
         except RecipeError as error:
             raise CheckpointError(f"{error}; delete it to go on from an earlier one") from error
-        self.learner.scaler.load_state_dict(dict(saved.scaler))
-        self.learner.step = saved.step
+        self.learner.stepper.scaler.load_state_dict(dict(saved.scaler))
+        self.learner.stepper.step = saved.step
         self._losses = saved.losses
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":

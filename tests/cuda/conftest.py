@@ -33,7 +33,7 @@ def device() -> Iterator[torch.device]:
 @pytest.fixture
 def compiler(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, graphs whose operations run as they are: compiling them takes too long there."""
-    for name in COMPILE_SETTINGS if device.type == "cpu" else ():
+    for name in COMPILE_SETTINGS.keys() - {"eager"} if device.type == "cpu" else ():
         monkeypatch.setitem(COMPILE_SETTINGS, name, {"backend": "aot_eager"})
 
 

@@ -75,7 +75,7 @@ def test_a_step_learns_without_waiting_for_the_device(
     # The scaler alone may read whether a gradient was finite: torch does so in every step.
     if precision == "fp16":
         losses += [trainer.learner.train_step(batch)["loss"] for _ in range(8)]
-        assert trainer.learner.scaler.get_scale() > 0
+        assert trainer.learner.stepper.scaler.get_scale() > 0
     else:
         with no_host_waits(device):
             losses += [trainer.learner.train_step(batch)["loss"] for _ in range(8)]
@@ -88,14 +88,14 @@ def test_an_overflow_under_fp16_leaves_everything_as_it_was(
 ) -> None:
     trainer = trainer_on(device, small_recipe(precision="fp16"))
     trainer.learner.train_step(a_batch(device))
-    trainer.learner.scaler.update(torch.tensor(2.0**60, device=device))
+    trainer.learner.stepper.scaler.update(torch.tensor(2.0**60, device=device))
     before = {n: p.detach().clone() for n, p in trainer.learner.backbone.named_parameters()}
     centers = trainer.learner.head.weight.detach().clone()
     trainer.learner.train_step(a_batch(device, start=16))
     after = dict(trainer.learner.backbone.named_parameters())
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert torch.equal(centers, trainer.learner.head.weight)
-    assert trainer.learner.scaler.get_scale() < 2.0**60
+    assert trainer.learner.stepper.scaler.get_scale() < 2.0**60
 
 
 def test_a_resumed_run_equals_one_that_was_never_stopped(

@@ -142,7 +142,7 @@ def test_a_network_learns_the_teacher_without_labels(place: Path, tmp_path: Path
     trainer.learner.dataset.sample = lambda i: (sample(i)[0], -1)  # type: ignore
     first = trainer.learner.train_step(next(trainer.batches()))
     trainer.fit()
-    trainer.learner.step -= 1
+    trainer.learner.stepper.step -= 1
     last = trainer.learner.train_step(next(trainer.batches()))
     assert last["teacher_cosine"] > 0.8 > 0.5 > first["teacher_cosine"]
     torch.testing.assert_close(last["distillation"], 1 - last["teacher_cosine"])

@@ -64,7 +64,8 @@ def test_what_rests_stays_bit_for_bit(data: Path, optimizer: Any) -> None:
         assert trainer.learner.freezing.whole
         assert_same(before, trainer.learner.backbone.state_dict())  # statistics too
         assert not torch.equal(head, trainer.learner.head.weight)
-    state = [trainer.learner.optimizer.state[p] for p in trainer.learner.backbone.parameters()]
+    state = trainer.learner.stepper.optimizer.state
+    state = [state[p] for p in trainer.learner.backbone.parameters()]
     assert not any(v.any() for values in state for v in values.values())  # no momentum either
     trainer.learner.train_step(next(batches))
     still = [

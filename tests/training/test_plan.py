@@ -127,7 +127,7 @@ def step_of_a_rank(group: Any, recipe: Recipe) -> dict[str, int]:
     trainer.learner.train_step(next(batches))
     sent: Counter[str] = Counter()
     buckets: list[int] = []
-    trainer.learner.model.register_comm_hook(buckets, counted_reduce)  # type: ignore[operator]
+    trainer.learner.stepper.model.register_comm_hook(buckets, counted_reduce)  # type: ignore[operator]
 
     def counting(name: str, module: Any, function: str, measure: Callable[..., int]) -> None:
         original = getattr(module, function)

@@ -75,10 +75,11 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     batch = next(trainer.batches())
     images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
-    whole = trainer.learner._whole_batch([images[:3], images[3:]])
+    stepper = trainer.learner.stepper
+    whole = stepper._whole_batch([images[:3], images[3:]])
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
-    seen = torch.cat([trainer.learner.model(images[:3]), trainer.learner.model(images[3:])])
+    seen = torch.cat([stepper.model(images[:3]), stepper.model(images[3:])])
     torch.testing.assert_close(whole, seen)  # the same dropout masks
     assert trainer.learner.train_step(batch)["loss"].isfinite()
 
@@ -126,7 +127,7 @@ def test_every_kind_of_state_is_resumed(
     trained(recipe, steps=3, folder=tmp_path)
     resumed = gone_on(recipe, tmp_path)
     assert_same(weights(whole), weights(resumed))
-    assert resumed.learner.scaler.state_dict() == whole.learner.scaler.state_dict()
+    assert resumed.learner.stepper.scaler.state_dict() == whole.learner.stepper.scaler.state_dict()
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -47,7 +47,7 @@ class Options(Flags):
     """Folder of all runs."""
     resume: bool = False
     """Continue the newest run of this name from its last checkpoint; where none has a checkpoint,
-    start the newest from its first step."""
+    start the newest from its first step, and where there is no run, a new one."""
     max_steps: Count | None = None
     """Stop when the run has so many optimizer steps behind it, with a checkpoint to --resume from:
     a trial of a long run, whose schedule stays that of all its epochs."""
@@ -162,7 +162,11 @@ def _train(
                 trainer.resume()
             if console is not None:
                 print_facts(_summary(trainer, folder, processes), console)
-                print_notes([*dataset.notes, *trainer.warnings, *filter(None, [missing])], console)
+                anew = (
+                    "nothing to resume, so it starts" if options.resume and not going_on else None
+                )
+                notes = [*dataset.notes, *trainer.warnings, *filter(None, [missing, anew])]
+                print_notes(notes, console)
             trainer.fit(options.max_steps)
     except (KeyboardInterrupt, SystemExit) as stop:
         why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"

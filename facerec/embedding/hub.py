@@ -5,8 +5,10 @@ The library that talks to the Hub, its cache and its rules for tokens are huggin
 
 from __future__ import annotations
 
-import functools
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +28,32 @@ PATTERNS = [NOTE_FILE, SUMS_FILE, ONNX_FILE, f"{VARIANTS_FOLDER}/*.onnx", "trito
 
 MAX_BYTES = 2**32
 """Of all that is fetched of a repository."""
+
+FETCH_SECONDS = 2 * 3600
+"""Within which all of it must have arrived."""
+
+_FETCH = """
+import functools, json, re, resource, sys
+sys.path[:] = [path for path in sys.path if path]  # nothing from the working directory
+from huggingface_hub import file_download, snapshot_download, utils
+most, given = json.loads(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+normal = file_download._normalize_etag
+def blob(tag):  # which names a file of the cache
+    name = normal(tag)
+    if re.fullmatch("[0-9a-f]{40,64}", name or "") is None:
+        raise ValueError("a file there has a name that is no hash")
+    return name
+file_download._normalize_etag = blob
+# No progress is shown of what is in the cache.
+start = functools.partialmethod(utils.tqdm.__init__, delay=1)
+bar = type("Progress", (utils.tqdm,), {"__init__": start})
+try:
+    print(snapshot_download(**given, tqdm_class=bar))
+except Exception as error:
+    sys.exit(print(str(error).strip().partition("\\n")[0] or type(error).__name__) or 1)
+"""
+"""Fetches a snapshot, in a process that can be ended: a server may send for ever."""
 
 _PART = r"[A-Za-z0-9_][\w.-]*"
 REPOSITORY = re.compile(rf"{_PART}/{_PART}", re.ASCII)
@@ -77,7 +105,7 @@ def fetch_model(name: str | Path) -> tuple[Path, str]:
         The folder, named after the commit, and ``hf://OWNER/NAME@COMMIT``.
 
     Raises:
-        ModelError: malformed, neither on the Hub nor in the cache, too large, or no model.
+        ModelError: malformed, neither on the Hub nor in the cache, too large, late, or no model.
         MissingExtraError: huggingface_hub is not installed.
     """
     repository, revision = parse_hub_name(name)
@@ -85,28 +113,46 @@ def fetch_model(name: str | Path) -> tuple[Path, str]:
     hub = hub_library()
     api = hub.HfApi(library_name="facerec", library_version=facerec.__version__)
     wanted = [*PATTERNS, MODEL_FILE]
-    size, problem = 0, None
+    size, sizes, problem = 0, dict[str, int](), None
     try:
         there = api.model_info(repository, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in there.siblings}
-        size = sum(
-            sizes[path] for path in hub.utils.filter_repo_objects(sizes, allow_patterns=wanted)
-        )
+        paths = hub.utils.filter_repo_objects(sizes, allow_patterns=wanted)
+        size = sum(sizes[path] for path in paths)
     except Exception as error:  # that of whichever HTTP library this release has
         problem = error
     if size > MAX_BYTES:
         raise ModelError(f"{called}: {size:,} bytes, and {MAX_BYTES:,} at most are fetched")
-    # No progress is shown of what is in the cache.
-    start = functools.partialmethod(hub.utils.tqdm.__init__, delay=1)
-    options = {"allow_patterns": wanted, "local_files_only": problem is not None}
-    options["tqdm_class"] = type("Progress", (hub.utils.tqdm,), {"__init__": start})
+    options = {"repo_id": repository, "revision": revision, "allow_patterns": wanted}
     try:
-        folder = Path(api.snapshot_download(repository, revision=revision, **options))
+        if problem is None:
+            # What the library keeps beside the files is small.
+            folder = _fetch(json.dumps([size + (1 << 20), options]))
+        else:
+            folder = Path(api.snapshot_download(**options, local_files_only=True))
     except Exception as error:  # as above
         raise ModelError(f"{called}: {_reason(hub, problem or error)}") from problem or error
     if not is_bundle(folder) and not (folder / MODEL_FILE).is_file():
         raise ModelError(f"{called}: no model of facerec, neither {NOTE_FILE} nor {MODEL_FILE}")
     return folder, f"hf://{repository}@{folder.name}"
+
+
+def _fetch(given: str) -> Path:
+    """Return the folder of a snapshot that a process of its own has fetched.
+
+    Raises:
+        OSError: it did not come, or not in time.
+    """
+    command = [sys.executable, "-c", _FETCH, given]
+    try:
+        run = subprocess.run(
+            command, stdout=subprocess.PIPE, timeout=FETCH_SECONDS, check=False, text=True
+        )
+    except subprocess.TimeoutExpired as late:
+        raise OSError(f"not here after {FETCH_SECONDS:,} seconds") from late
+    if run.returncode:
+        raise OSError(run.stdout.strip() or f"its process ended with {run.returncode}")
+    return Path(run.stdout.strip().splitlines()[-1])
 
 
 def _reason(hub: ModuleType, error: Exception) -> str:
@@ -116,6 +162,6 @@ def _reason(hub: ModuleType, error: Exception) -> str:
     if isinstance(error, hub.errors.RepositoryNotFoundError):
         return "no such repository, or a private one; check the name, or log in by hf auth login"
     return (
-        f"not in the cache, and the Hub was not reached ({message_line(error)}); connect, or fill "
+        f"not in the cache, and not to be had of the Hub ({message_line(error)}); connect, or fill "
         "the cache where there is a network"
     )

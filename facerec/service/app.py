@@ -255,6 +255,8 @@ class Server(uvicorn.Server):
             log_level="critical",  # others tell of every request that is no HTTP
             server_header=False,
             ws="none",
+            proxy_headers=bool(access.trust_proxy),
+            forwarded_allow_ips=list(access.trust_proxy),
             lifespan="on",
             timeout_graceful_shutdown=GRACE,
         )

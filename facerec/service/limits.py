@@ -69,6 +69,9 @@ class Access:
     """Sites whose pages may use the service, for example https://app.example."""
     allow_host: tuple[str, ...] = ()
     """Names by which this service is called in addresses, besides localhost and --host."""
+    trust_proxy: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For says where a request is from; without any the
+    header counts for nothing, as anybody can send one."""
     token_file: Path | None = None
     """File with the token that requests which change the gallery must show; its owner alone may
     read it."""

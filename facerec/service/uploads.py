@@ -42,9 +42,8 @@ class _Body:
 class Bodies:
     """The bodies of requests, bounded in number and bytes, of one address and in all.
 
-    Where there is no room, the one of the heaviest address that has been on its way longest gives
-    way, so that whoever sends nothing, or slowly, keeps nobody out. What is whole stays until it
-    is answered.
+    Where there is no room, the one of the heaviest address that has been silent longest gives way,
+    so that whoever sends nothing keeps nobody out. What is whole stays until it is answered.
 
     Args:
         bounds: number, bytes and time.
@@ -98,6 +97,8 @@ class Bodies:
         try:
             async for chunk in request.stream():
                 body.content += chunk
+                if body in self._readers:  # which are in the order in which they were heard of
+                    self._readers[body] = self._readers.pop(body)
                 if len(body.content) > limit:
                     raise too_large
                 self._make_room(self._most)

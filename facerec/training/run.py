@@ -72,14 +72,15 @@ def find_folder(
     Args:
         runs: the folder of all runs.
         name: the run's name; the recipe file's stem unless the user gave one.
-        resume: continue the newest run of this name that has a checkpoint, else the newest.
+        resume: continue the newest run of this name that has a checkpoint, else start the newest,
+            of which a kill may have left no more than the folder, or none at all.
         exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
         launches: the `launch` of every process; a run of this name that one of them has begun (see
             `remember_launches`) is continued, whether it has a checkpoint or not.
 
     Raises:
         RecipeError: the name is taken.
-        CheckpointError: nothing to resume.
+        CheckpointError: what is there is no run.
     """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
@@ -87,12 +88,14 @@ def find_folder(
         return begun[-1]
     if resume:
         learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
-        begun = [path for path in candidates if (path / "recipe.json").is_file()]
+        begun = [path for path in candidates if path.is_dir() and _is_begun(path)]
         if learned or begun:
             return (learned or begun)[-1]
+        if not any(path.exists() for path in candidates):
+            return None
         raise CheckpointError(
-            f"{runs / name}: no checkpoint to resume from; start the run without --resume, under "
-            "another --name if that folder is there"
+            f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; start "
+            "under another --name"
         )
     if exact and (runs / name).exists():
         raise _taken(runs / name)
@@ -156,6 +159,12 @@ def _launches(folder: Path) -> set[str]:
         return set(parse_json(read_file(folder / LAUNCH_FILE, NOTE))["torchrun"])
     except (OSError, ValueError, TypeError, KeyError):
         return set()
+
+
+def _is_begun(folder: Path) -> bool:
+    """Tell whether a folder holds a run's recipe, or nothing but what is written before it."""
+    visible = {path.name for path in folder.iterdir() if path.name[0] != "."}
+    return "recipe.json" in visible or visible <= {LAUNCH_FILE}
 
 
 def _of_name(runs: Path, name: str) -> dict[int, Path]:

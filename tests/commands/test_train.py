@@ -292,6 +292,8 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first
 ) -> None:
     train("--name", "killed", "--max-steps", "2")
     run = trained / "runs" / "killed"
+    shutil.rmtree(run)
+    train("--name", "killed", "--max-steps", "2", "--resume")
     shutil.rmtree(run / "checkpoints")
     write_training_set(trained / "more", people=7, images=9)
     resume = ("arc.py", "--device", "cpu", "--name", "killed", "--resume")
@@ -409,7 +411,10 @@ def test_a_run_that_is_being_trained_is_left_alone(
         (["wrong.py"], "wrong.py: line 4: Recipe got an unexpected keyword argument 'batchsize'"),
         (["arc.py", "--batch-size", "100"], "the training set has 56 images, fewer than one"),
         (["arc.py", "--backbone.name", "iresnet19"], "backbone.name: no backbone is called"),
-        (["arc.py", "--resume"], "runs/arc: no checkpoint to resume from; start the run without"),
+        (
+            ["arc.py", "--name", "taken", "--resume"],
+            "runs/taken: no checkpoint to resume from, and",
+        ),
         (["arc.py", "--name", "taken"], "runs/taken exists already; use --resume or another"),
         (["arc.py", "--runs", "arc.py"], "arc.py/arc: cannot be made (Not a directory)"),
     ],
@@ -420,7 +425,7 @@ def test_errors_are_sentences_and_leave_nothing(
     wrong = "from facerec.training import Recipe\n\n\nrecipe = Recipe(batchsize=3)\n"
     (workplace / "wrong.py").write_text(wrong)
     (workplace / "empty").mkdir()
-    (workplace / "runs" / "taken").mkdir(parents=True)
+    (workplace / "runs" / "taken" / "photos").mkdir(parents=True)
     before = sorted(workplace.rglob("*"))
     found = refused(main, *arguments)
     assert found.startswith(sentence)

@@ -36,6 +36,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_TOKEN", "hf_0")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)  # for the process that fetches
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
         yield server
         server.shutdown()
 
@@ -81,6 +83,20 @@ def test_a_bundle_comes_back_as_it_went(
     file.resolve().write_bytes(b"changed")
     with pytest.raises(FacerecError, match=r"model.onnx': its SHA-256 is another"):
         load_model("hf://owner/name")
+
+
+@pytest.mark.parametrize("fault", ["name", "size", "slow"])
+def test_a_server_decides_neither_names_nor_sizes_nor_time(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    hub.files, hub.fault = {"facerec.json": b"{}"}, fault
+    monkeypatch.setattr(names, "FETCH_SECONDS", 3 if fault == "slow" else 60)
+    words = {"name": "no hash", "size": "not in the cache", "slow": "after 3 seconds"}[fault]
+    with pytest.raises(FacerecError, match=words):
+        load_model("hf://owner/name")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in written) < 3 << 20
+    assert all(path.is_relative_to(tmp_path / "cache") for path in written)
 
 
 LOAD = {

@@ -16,6 +16,7 @@ from helpers.calibrations import model_calibration, point, refusing, toy_calibra
 from helpers.pair_lists import make_agedb
 from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
+from huggingface_hub import constants
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, register_backbone
@@ -32,6 +33,7 @@ from facerec.embedding import (
     write_embeddings,
 )
 from facerec.embedding.align import PointsTable
+from facerec.embedding.bundle import write_sums
 from facerec.embedding.calibration import calibration_file
 from facerec.embedding.onnx_file import METADATA_KEY
 from facerec.embedding.parts import EmbeddingsWriter
@@ -279,6 +281,23 @@ def read_job(target: Path) -> None:
     read_embeddings(target.parents[1] / "shards")
 
 
+def make_hub(root: Path) -> None:
+    repository = root / "hub" / "models--owner--name"
+    folder = repository / "snapshots" / ("c0ffee" * 6 + "c0ff")
+    write(folder / "facerec.json", "{}")
+    make_onnx(folder)
+    (folder / "noted.onnx").rename(folder / "model.onnx")
+    write_sums(folder)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(folder.name)
+
+
+def read_hub(target: Path) -> None:
+    root = next(folder for folder in target.parents if folder.name == "hub")
+    constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = str(root), True
+    load_model("hf://owner/name")
+
+
 def read_recipe(target: Path) -> None:
     try:
         tree = parse_json(target.read_bytes())
@@ -336,6 +355,7 @@ KINDS = {
     "arcface_torch": Kind(
         make_config, lambda t: read_config(t.with_name("c.py"), Console(quiet=True)), "*.py", "text"
     ),
+    "hub": Kind(make_hub, read_hub, "hub/*/*/**/*[nS]", "text"),
     "job": Kind(make_jobs, read_job, "*/*job.json", "json"),
     "onnx": Kind(make_onnx, load_model, "*.onnx"),
     "image": Kind(make_images, read_image, "*"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ class FakeHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files: dict[str, bytes] = {}
+        self.fault = ""
         self.requests: list[tuple[str, Any]] = []
 
     def reply(self, parts: list[str], body: bytes) -> Any:
@@ -64,9 +66,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(404 if refusal else 200)
         self.send_header("X-Error-Code", refusal)
         self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", hashlib.sha1(content).hexdigest())
+        fault = self.server.fault if "/resolve/" in path else ""
+        tag = "../../../x" if fault == "name" else hashlib.sha1(content).hexdigest()
+        content = bytes(8 << 20) if fault == "size" else content
+        self.send_header("ETag", tag)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        if fault == "slow" and self.command == "GET":
+            time.sleep(5)
         self.wfile.write(b"" if self.command == "HEAD" else content)
 
     do_GET = do_HEAD = do_POST = answer

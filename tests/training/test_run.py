@@ -80,14 +80,17 @@ def test_a_name_given_by_the_user_is_never_changed(tmp_path: Path) -> None:
 def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     def resumed(exact: bool = False) -> str:
         folder = find_folder(tmp_path, "arc", resume=True, exact=exact)
-        return folder.name
+        return "new" if folder is None else folder.name
 
-    missing = r"arc: no checkpoint to resume from; start the run without --resume"
-    with pytest.raises(CheckpointError, match=missing):
-        resumed()
+    assert resumed() == resumed(exact=True) == "new"
     for _ in range(11):
         new(tmp_path)
-    with pytest.raises(CheckpointError, match=missing):
+    assert resumed() == "arc-11"  # killed before anything was written into it
+    (tmp_path / "arc-11" / "launch.json").write_text("{}")
+    assert resumed() == "arc-11"
+    for folder in tmp_path.iterdir():
+        (folder / "photo.jpg").touch()
+    with pytest.raises(CheckpointError, match=r"arc: no checkpoint to resume from"):
         resumed()
     for name in ("arc-3", "arc-5"):  # begun, and killed before the first checkpoint
         (tmp_path / name / "recipe.json").write_text("{}")
@@ -97,11 +100,9 @@ def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     with_checkpoint(tmp_path / "arc-10")
     with_checkpoint(tmp_path / "arc-sec")
     assert resumed() == "arc-10"
-    with pytest.raises(CheckpointError, match=missing):
-        resumed(exact=True)
     # A checkpoint that was being written is none.
     (tmp_path / "arc" / "checkpoints" / "step-00000009").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=missing):
+    with pytest.raises(CheckpointError, match=r"arc: no checkpoint to resume from"):
         resumed(exact=True)
     with_checkpoint(tmp_path / "arc")
     assert resumed(exact=True) == "arc"

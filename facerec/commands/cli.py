@@ -166,6 +166,19 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
+def named_columns(values: Iterable[str]) -> dict[str, str]:
+    """Return the columns that a table calls otherwise, from ``NAME=COLUMN`` each.
+
+    Raises:
+        RecipeError: without ``=``.
+    """
+    pairs = [value.partition("=") for value in values]
+    for name, _, column in pairs:
+        if not name or not column:
+            raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {name!r}")
+    return {name.strip(): column.strip() for name, _, column in pairs}
+
+
 def exact_rates(values: Iterable[str]) -> tuple[str, ...]:
     """Return rates that spaces or commas part, each once, as they are written.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import itertools
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,8 +30,8 @@ from facerec.verification.protocols.lists import (
 )
 from facerec.verification.protocols.matlab import many, read_mat
 
-HEADERS = ("label", "target", "issame", "is_same", "decision")
-"""Names of the label's column in flat lists, none of which is a label itself."""
+HEADERS = ("target", "label", "issame", "is_same", "decision", "match", "same", "genuine", "mated")
+"""Names of the column of labels, of which the first that is there counts."""
 
 SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})$")
 
@@ -320,17 +321,23 @@ def read_flat(path: Path, images: Path | None) -> Bench:
 
     The label is the first or the last field: the one that is a word of `LABELS` in all lines. Names
     may hold blanks where TAB, comma or semicolon separates, and then may be quoted. A first line
-    with a word of `HEADERS` in that place is a header, and so is one with ``same`` above labels
-    that are numbers. Where no name has a slash, backslashes are taken for slashes.
+    with a word of `HEADERS` in that place is a header, unless it is a label as well, and so is one
+    that names no files with any word above labels that are otherwise. Beside the three there may be
+    a first column that counts the lines, and one that a header calls ``fold``. Where no name has a
+    slash, backslashes are taken for slashes; paths that are all absolute count from the folder of
+    images if they lie in it, else from the one that all share.
 
     Raises:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
-    rows = _flat_rows(path, read_lines(path))
+    rows, folds = _flat_rows(path, read_lines(path))
     for at in (2, 0):
-        name, below = rows[0][1][at].lower(), [fields[at] for _, fields in rows[1:]]
-        if name in HEADERS or (name == "same" and below and not any(map(str.isalpha, below))):
-            rows = rows[1:]
+        name, below = rows[0][1][at].lower(), [fields[at].lower() for _, fields in rows[1:]]
+        other = name not in LABELS or not any(map(str.isalpha, "".join(below)))
+        above = other and bool(below) and LABELS.keys() >= {*below} and any(map(str.isalpha, name))
+        files = any(sign in "".join(rows[0][1]) for sign in "./\\")
+        if (name in HEADERS and name not in LABELS) or (above and not files):
+            rows, folds = rows[1:], folds and folds[1:]
             break
     else:
         counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (2, 0)}
@@ -340,28 +347,48 @@ def read_flat(path: Path, images: Path | None) -> Bench:
                 f"{path}: the first and the last field are labels in all lines; give the images "
                 "names that are no labels, or write a header such as image1,image2,label"
             )
-    slashes = any("/" in field for _, fields in rows for field in fields)
-    table = PairList()
-    for line, fields in rows:
-        where, label = f"{path}, line {line}", fields.pop(at)
+    labels = [fields.pop(at) for _, fields in rows]
+    if not any("/" in field for _, fields in rows for field in fields):
+        rows = [(line, [name.replace("\\", "/") for name in fields]) for line, fields in rows]
+    table, root = PairList(), images or path.parent
+    names = {name for _, fields in rows for name in fields}
+    if names and all(re.match(r"([A-Za-z]:)?/", name) for name in names):
+        root = Path(os.path.commonpath([str(PurePosixPath(name).parent) for name in names]))
+        if images is not None and root.is_relative_to(images.absolute()):
+            root = images.absolute()
+        rows = [
+            (line, [str(PurePosixPath(name).relative_to(root)) for name in fields])
+            for line, fields in rows
+        ]
+        table.notes.append(f"the list has absolute paths; images are named from {root} on")
+        root = images or (root if root.is_dir() else path.parent)
+    numbers: dict[str, int] = {}
+    for row, ((line, (first, second)), label) in enumerate(zip(rows, labels, strict=True)):
+        where = f"{path}, line {line}"
         if label.lower() not in LABELS:
             raise malformed(where, label, "a label, 0 or 1,")
-        first, second = fields if slashes else (name.replace("\\", "/") for name in fields)
-        table.add(first, second, LABELS[label.lower()], where)
+        fold = numbers.setdefault(folds[row], len(numbers)) if folds else 0
+        table.add(first, second, LABELS[label.lower()], where, fold)
     # Only a folder for each subject says who is who.
     foldered = folders_of(text_array(list(table.names), str(path))) is not None
     return table.bench(
         path.stem,
-        images or path.parent,
+        root,
         file_source(path, "flat"),
-        ten_folds=True,
+        ten_folds=folds is None,
         subject_of=(lambda name: str(PurePosixPath(name).parent)) if foldered else None,
         named_by="image names",
     )
 
 
-def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
-    """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks."""
+def _flat_rows(
+    path: Path, lines: list[Line]
+) -> tuple[list[tuple[int, list[str]]], list[str] | None]:
+    """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks.
+
+    Returns:
+        The number and the three fields of each line, and the fields of a column of folds.
+    """
 
     def split(text: str, mark: str | None) -> list[str]:
         if mark is None:
@@ -373,15 +400,37 @@ def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
             return []
         return [field.strip() for field in fields]
 
-    mark = next((mark for mark in "\t,;" if len(split(lines[0][1], mark)) == 3), None)
+    widths = {mark: len(split(lines[0][1], mark)) for mark in ("\t", ",", ";", None)}
+    mark = next((mark for mark, width in widths.items() if width == 3), None)
+    if mark is None and widths[None] != 3:
+        mark = max(widths, key=lambda mark: widths[mark])
     if "\t" in lines[0][1]:
         mark = "\t"
     rows = [(line, split(text, mark)) for line, text in lines]
-    for (line, fields), (_, text) in zip(rows, lines, strict=True):
-        if len(fields) != 3 or not all(fields):
-            expected = "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks,"
-            raise malformed(f"{path}, line {line}", text, expected)
-    return rows
+    head, second = rows[0][1], rows[min(1, len(rows) - 1)][1]
+    if len(head) == len(second) - 1:
+        head.insert(0, "")  # above an index, where blanks at the ends of lines do not count
+    keep, names = list(range(len(head))), [name.lower() for name in head]
+    fold = names.index("fold") if len(names) > 3 and "fold" in names else None
+    if fold is not None:
+        keep.remove(fold)
+    index = ["".join(fields[:1]) for _, fields in rows[1:]]
+    counts = any(index == [str(first + i) for i in range(len(index))] for first in (0, 1, 2))
+    if len(keep) > 3 and counts:
+        keep.remove(0)
+    folds = []
+    for number, ((line, fields), (_, text)) in enumerate(zip(rows, lines, strict=True)):
+        kept = [fields[at] for at in keep] if len(fields) == len(head) else []
+        if len(kept) != 3 or not all(kept):
+            raise malformed(
+                f"{path}, line {line}",
+                text,
+                "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks, "
+                "perhaps with an index before and a column fold,",
+            )
+        rows[number] = line, kept
+        folds += [] if fold is None else [fields[fold]]
+    return rows, None if fold is None else folds
 
 
 def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
@@ -403,29 +452,31 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
         numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))
         files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
     numbered: dict[bytes, int] = {}
-    table = PairList()
+    table, folds = PairList(), dict[Any, int]()
     for file in files:
         with reading_parquet(file):
             frame = pd.read_parquet(file)
-        columns = ["image1", "image2", "target" if "target" in frame else "label"]
+        label = next((own for name in HEADERS for own in frame if own == name), "label")
+        columns = ["image1", "image2", label, *({"fold"} & {*frame})]
         if not {*columns} <= {*frame}:
             raise DatasetError(
-                f"{file}: the columns image1, image2 and label are needed, found "
+                f"{file}: the columns image1, image2 and {' or '.join(HEADERS)} are needed, found "
                 f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
             )
         rows = zip(*(frame[name].tolist() for name in columns), strict=True)
-        for row, (first, second, label) in enumerate(rows):
+        for row, (first, second, label, *fold) in enumerate(rows):
             where = f"{file}, row {row}"
             contents = [_encoded(cell, where) for cell in (first, second)]
             if str(label).lower() not in LABELS:
                 raise malformed(where, label, "a label, 0 or 1,")
             one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
-            table.add(one, other, LABELS[str(label).lower()], where)
+            number = folds.setdefault(fold[0], len(folds)) if fold else 0
+            table.add(one, other, LABELS[str(label).lower()], where, number)
     return table.bench(
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),
         file_source(path.parent if shard else path, "parquet", files if shard else ()),
-        ten_folds=True,
+        ten_folds=not folds,
         subject_of=None,
     )
 

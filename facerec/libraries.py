@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import PIL.Image as pillow
     import simplejpeg
 else:
-    cv2 = Library("cv2", "opencv-python")
+    cv2 = Library("cv2", "'opencv-python>=5'")
     pillow = Library("PIL.Image", "pillow")
     simplejpeg = Library("simplejpeg", "simplejpeg")
 

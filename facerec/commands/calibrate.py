@@ -112,6 +112,12 @@ def calibrate(
             f"{target}: a link, and what it points to would be replaced; remove it, or name the "
             "file with --out"
         )
+    if target.is_file():
+        console.print(
+            f"{target} is replaced, and nothing of it taken over: pixels are prepared and placed "
+            "as the flags and the model file say",
+            style="yellow",
+        )
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,

@@ -206,7 +206,12 @@ def _exit_on_signals() -> Iterator[None]:
         yield
         return
 
+    process = os.getpid()
+
     def leave(number: int, frame: object) -> None:
+        with contextlib.suppress(OSError):
+            if os.getpid() == process:  # pools end their own processes so
+                os.write(2, b"stopped by SIGTERM\n")
         raise SystemExit(128 + number)
 
     came: list[int] = []

@@ -23,32 +23,39 @@ _PICTURES = (
     '.parent.mkdir(parents=True, exist_ok=True) or f.write_bytes(r.image["bytes"]) '
     'for i, r in pd.read_parquet("PATH").iterrows()]'
 )
-_ROWS = "np.savez('STEM.npz', ids=t[:, 0], vectors=t[:, 1:].astype('f4'))"
-_LINES = f"text; if a line is a name and numbers: t = np.loadtxt('PATH', str); {_ROWS}"
+_ROWS = "np.savez('STEM.npz', ids=t[:, 0], vectors=t[:, 1:].astype('f4'))`"
+_LINES = (
+    f"text; embeddings, if a line is a name and numbers, by `t = np.loadtxt('PATH', str); {_ROWS}"
+)
 
 _KINDS = {
-    ".parquet": f"a Parquet table; this writes its pictures into photos/, to name: '{_PICTURES}' "
-    "(of its columns image and label)",
-    ".zip": "a .zip archive; unzip PATH -d FOLDER, and name that folder",
-    ".gz": "compressed; gunzip -k PATH, and name what that makes of it",
-    ".bz2": "compressed; bunzip2 -k PATH, and name what that makes of it",
-    ".xz": "compressed; xz -dk PATH, and name what that makes of it",
-    ".zst": "compressed; zstd -d PATH, and name what that makes of it",
+    **{
+        suffix: f"compressed; `{command} PATH`, and name what that makes of it"
+        for suffix, command in {
+            ".gz": "gunzip -k",
+            ".bz2": "bunzip2 -k",
+            ".xz": "xz -dk",
+            ".zst": "zstd -d",
+        }.items()
+    },
+    ".parquet": f"a Parquet table; its pictures are written by `{_PICTURES}` (of the columns image "
+    "and label); name the folder photos then",
+    ".zip": "a .zip archive; `unzip PATH -d FOLDER`, and name that folder",
     ".lst": "the list of a record file; name that, STEM.rec",
     ".idx": "an index; name the record file, STEM.rec",
     ".bin": "a verification set; name it by --bench",
-    ".npy": "an array without names; np.savez('STEM.npz', vectors=np.load('PATH'), "
-    "ids=open('NAMES.txt').read().splitlines()) makes embeddings of it",
-    ".csv": "a table; if a line is a name and numbers: t = np.loadtxt('PATH', str, delimiter=',', "
-    f"skiprows=1); {_ROWS}",
+    ".npy": "an array without names; embeddings by `np.savez('STEM.npz', vectors=np.load('PATH'), "
+    "ids=open('NAMES.txt').read().splitlines())`",
+    ".csv": _LINES.replace("str)", "str, delimiter=',', skiprows=1)"),
     ".txt": _LINES,
     ".list": _LINES,
-    ".json": "JSON; if it names vectors: d = json.load(open('PATH')); np.savez('STEM.npz', "
-    "ids=list(d), vectors=list(d.values()))",
-    ".mat": "a MATLAB file; m = scipy.io.loadmat('PATH', simplify_cells=True); np.savez('STEM.npz'"
-    ", ids=m['names'].astype(str), vectors=m['features']), by the names that its arrays have",
+    ".json": "JSON; embeddings, if it names vectors, by `d = json.load(open('PATH')); "
+    "np.savez('STEM.npz', ids=list(d), vectors=list(d.values()))`",
+    ".mat": "a MATLAB file; embeddings, by the names of its arrays, as by `m = scipy.io.loadmat("
+    "'PATH', simplify_cells=True); np.savez('STEM.npz', ids=m['names'].astype(str), "
+    "vectors=m['features'])`",
     ".pkl": "a pickle, which is never opened here, as it may run any code; save its arrays by "
-    "np.savez('STEM.npz', vectors=…, ids=…)",
+    "`np.savez('STEM.npz', vectors=…, ids=…)`",
 }
 
 

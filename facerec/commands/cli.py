@@ -7,6 +7,7 @@ import functools
 import io
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import sys
@@ -166,17 +167,15 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
-def named_columns(values: Iterable[str]) -> dict[str, str]:
+def named_columns(values: Collection[str]) -> dict[str, str]:
     """Return the columns that a table calls otherwise, from ``NAME=COLUMN`` each.
 
     Raises:
         RecipeError: without ``=``.
     """
-    pairs = [value.partition("=") for value in values]
-    for name, _, column in pairs:
-        if not name or not column:
-            raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {name!r}")
-    return {name.strip(): column.strip() for name, _, column in pairs}
+    if odd := [value for value in values if not re.fullmatch("[^=]+=.+", value)]:
+        raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {odd[0]!r}")
+    return dict(value.split("=", 1) for value in values)
 
 
 def exact_rates(values: Iterable[str]) -> tuple[str, ...]:

@@ -126,11 +126,10 @@ def identify(
         console.print(f"answers: {json}")
     _print(found, names, sum(place.face is not None for place in probes.faces), console)
     if among is not None and not any(answer.probability for answer in found):
-        calibrated = found.score_calibration is not None
-        several = "the best candidates' templates are means of several photos, whose cosines lie "
-        several += "higher than those of two photos, of which the calibration knows"
-        unknown = "the gallery knows no calibration; run facerec calibrate, and enrol again"
-        console.print(f"no probability: {several if calibrated else unknown}", style="yellow")
+        why = "the gallery knows no calibration; run facerec calibrate, and enrol again"
+        if found.score_calibration is not None:
+            why = "the calibration is of pairs of photos, and templates of several score higher"
+        console.print(f"no probability: {why}", style="yellow")
 
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:

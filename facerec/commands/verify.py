@@ -284,11 +284,8 @@ def _try_preprocessing(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; two photos are for another one."""
     words = sys.argv[1:] if argv is None else argv
-    photos = [word for word in words if Path(word).suffix.lower() in SUFFIXES]
     with exit_on_error():
-        if photos:
-            raise MetricError(
-                "facerec verify scores a model on a set of pairs; whether two photos show one "
-                f"person is told by facerec same {shlex.join(photos)}"
-            )
+        if photos := [word for word in words if Path(word).suffix.lower() in SUFFIXES]:
+            same = f"facerec same {shlex.join(photos)} tells whether they show one person"
+            raise MetricError(f"facerec verify scores a model on a set of pairs; {same}")
     run_command(verify, argv)

@@ -330,41 +330,37 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     Raises:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
-    rows, folds = _flat_rows(path, read_lines(path))
+    lines, columns, folds = _flat_columns(path, read_lines(path))
+    begin, files = 0, any(sign in column[0] for column in columns for sign in "./\\")
     for at in (2, 0):
-        name, below = rows[0][1][at].lower(), [fields[at].lower() for _, fields in rows[1:]]
-        other = name not in LABELS or not any(map(str.isalpha, "".join(below)))
-        above = other and bool(below) and LABELS.keys() >= {*below} and any(map(str.isalpha, name))
-        files = any(sign in "".join(rows[0][1]) for sign in "./\\")
+        name, *below = map(str.lower, columns[at])
+        word, words = (any(map(str.isalpha, text)) for text in (name, "".join(below)))
+        above = below and LABELS.keys() >= {*below} and word and not (words and name in LABELS)
         if (name in HEADERS and name not in LABELS) or (above and not files):
-            rows, folds = rows[1:], folds and folds[1:]
+            begin = 1
             break
     else:
-        counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (2, 0)}
+        counts = {at: sum(text.lower() in LABELS for text in columns[at]) for at in (2, 0)}
         at = max(counts, key=lambda at: counts[at])
-        if counts[0] == counts[2] == len(rows):
+        if counts[0] == counts[2] == len(lines):
             raise DatasetError(
                 f"{path}: the first and the last field are labels in all lines; give the images "
                 "names that are no labels, or write a header such as image1,image2,label"
             )
-    labels = [fields.pop(at) for _, fields in rows]
-    if not any("/" in field for _, fields in rows for field in fields):
-        rows = [(line, [name.replace("\\", "/") for name in fields]) for line, fields in rows]
-    table, root = PairList(), images or path.parent
-    names = {name for _, fields in rows for name in fields}
+    labels, *sides = (column[begin:] for column in (columns.pop(at), *columns))
+    if not any("/" in name for side in sides for name in side):
+        sides = [[name.replace("\\", "/") for name in side] for side in sides]
+    table, root, names = PairList(), images or path.parent, {*sides[0], *sides[1]}
     if names and all(re.match(r"([A-Za-z]:)?/", name) for name in names):
-        root = Path(os.path.commonpath([str(PurePosixPath(name).parent) for name in names]))
-        if images is not None and root.is_relative_to(images.absolute()):
-            root = images.absolute()
-        rows = [
-            (line, [str(PurePosixPath(name).relative_to(root)) for name in fields])
-            for line, fields in rows
-        ]
-        table.notes.append(f"the list has absolute paths; images are named from {root} on")
-        root = images or (root if root.is_dir() else path.parent)
+        shared = Path(os.path.commonpath(map(os.path.dirname, names)))
+        if images is not None and shared.is_relative_to(images.absolute()):
+            shared = images.absolute()
+        sides = [[os.path.relpath(name, shared) for name in side] for side in sides]
+        table.notes.append(f"the list has absolute paths; images are named from {shared} on")
+        root = images or (shared if shared.is_dir() else path.parent)
     numbers: dict[str, int] = {}
-    for row, ((line, (first, second)), label) in enumerate(zip(rows, labels, strict=True)):
-        where = f"{path}, line {line}"
+    for row, (label, first, second) in enumerate(zip(labels, *sides, strict=True), begin):
+        where = f"{path}, line {lines[row]}"
         if label.lower() not in LABELS:
             raise malformed(where, label, "a label, 0 or 1,")
         fold = numbers.setdefault(folds[row], len(numbers)) if folds else 0
@@ -381,13 +377,13 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     )
 
 
-def _flat_rows(
+def _flat_columns(
     path: Path, lines: list[Line]
-) -> tuple[list[tuple[int, list[str]]], list[str] | None]:
+) -> tuple[list[int], list[list[str]], list[str] | None]:
     """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks.
 
     Returns:
-        The number and the three fields of each line, and the fields of a column of folds.
+        The number of each line, the three columns, and one of folds.
     """
 
     def split(text: str, mark: str | None) -> list[str]:
@@ -401,36 +397,25 @@ def _flat_rows(
         return [field.strip() for field in fields]
 
     widths = {mark: len(split(lines[0][1], mark)) for mark in ("\t", ",", ";", None)}
-    mark = next((mark for mark, width in widths.items() if width == 3), None)
-    if mark is None and widths[None] != 3:
-        mark = max(widths, key=lambda mark: widths[mark])
-    if "\t" in lines[0][1]:
-        mark = "\t"
-    rows = [(line, split(text, mark)) for line, text in lines]
-    head, second = rows[0][1], rows[min(1, len(rows) - 1)][1]
-    if len(head) == len(second) - 1:
-        head.insert(0, "")  # above an index, where blanks at the ends of lines do not count
-    keep, names = list(range(len(head))), [name.lower() for name in head]
-    fold = names.index("fold") if len(names) > 3 and "fold" in names else None
-    if fold is not None:
-        keep.remove(fold)
-    index = ["".join(fields[:1]) for _, fields in rows[1:]]
-    counts = any(index == [str(first + i) for i in range(len(index))] for first in (0, 1, 2))
-    if len(keep) > 3 and counts:
-        keep.remove(0)
-    folds = []
-    for number, ((line, fields), (_, text)) in enumerate(zip(rows, lines, strict=True)):
-        kept = [fields[at] for at in keep] if len(fields) == len(head) else []
-        if len(kept) != 3 or not all(kept):
-            raise malformed(
-                f"{path}, line {line}",
-                text,
-                "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks, "
-                "perhaps with an index before and a column fold,",
-            )
-        rows[number] = line, kept
-        folds += [] if fold is None else [fields[fold]]
-    return rows, None if fold is None else folds
+    mark = max(widths, key=lambda mark: (widths[mark] == 3, widths[mark]))
+    rows = [split(text, "\t" if "\t" in lines[0][1] else mark) for _, text in lines]
+    if len(rows) > 1 and len(rows[0]) == len(rows[1]) - 1:
+        rows[0].insert(0, "")  # above an index, where blanks at the ends of lines do not count
+    width, folds = len(rows[0]), None
+    whole = itertools.zip_longest(*(row[:width] for row in rows), fillvalue="")
+    columns = list(map(list, whole))
+    names = [column[0].lower() for column in columns]
+    if len(columns) > 3 and "fold" in names:
+        folds = columns.pop(names.index("fold"))
+    counts = ([str(first + row) for row in range(len(rows) - 1)] for first in range(3))
+    if len(columns) > 3 and columns[0][1:] in counts:
+        del columns[0]
+    for (line, text), row, fields in zip(lines, rows, zip(*columns, strict=True), strict=True):
+        if len(row) != width or len(fields) != 3 or not all(fields):
+            expected = "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks,"
+            expected += " perhaps with an index before and a column fold,"
+            raise malformed(f"{path}, line {line}", text, expected)
+    return [line for line, _ in lines], columns, folds
 
 
 def read_parquet_pairs(path: Path, images: Path | None) -> Bench:

@@ -23,12 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import (
     DatasetError,
     ImageError,
-    MissingExtraError,
     ModelError,
     message_line,
 )
 from facerec.files import check_regular, sha256
-from facerec.libraries import cv2
+from facerec.libraries import cv2, needed
 from facerec.names import is_missing, same_name
 from facerec.records.decode import has_template
 from facerec.tables import TextTable
@@ -384,13 +383,9 @@ class InsightFaceDetector(Detector):
     name = "insightface"
 
     def __init__(self, threshold: float = INSIGHTFACE_THRESHOLD) -> None:
-        try:
+        with needed("'facerec[insightface]'"):
             import insightface
             from insightface.app import FaceAnalysis
-        except ImportError as error:
-            raise MissingExtraError(
-                "insightface is not installed; run: pip install 'facerec[insightface]'"
-            ) from error
         version = str(insightface.__version__)
         super().__init__(threshold, version=version, pack=INSIGHTFACE_PACK)
         try:

@@ -493,7 +493,7 @@ class FaceRecognizer:
             known[digest].append(vector)
         photos = list(zip(source.ids.tolist(), seen, strict=True))
         if file is not None:
-            _keep(file, {digest: name for name, (digest, _) in photos}, known, note, self.flip)
+            _keep(file, {digest: name for name, (digest, _) in photos}, known, note)
         found = []
         for name, (digest, said) in photos:
             rows = []
@@ -598,11 +598,15 @@ def find(
     return _loaded(str(model), detector).find(photo, people, keep=keep)
 
 
-def _kept(file: Path, note: Mapping[str, Any]) -> dict[bytes, list[NDArray[np.float32]]]:
-    """Return the embeddings of photos' faces by digest, if they were made as a note says."""
+_KeptFaces = dict[bytes, list[NDArray[np.float32]]]
+"""Digest of a photo → the embeddings of its faces, the largest first."""
+
+
+def _kept(file: Path, note: Mapping[str, Any]) -> _KeptFaces:
+    """Return what `_keep` wrote, if it was made as a note says."""
     if file.is_symlink():
         raise DatasetError(f"{file}: a link, and what it points to would be replaced; remove it")
-    known: dict[bytes, list[NDArray[np.float32]]] = {}
+    known: _KeptFaces = {}
     found = read_embeddings(file) if file.exists() else None
     if found is not None and found.note == json.loads(json.dumps(note)):
         for digest, vector in zip(cast(Any, found.digests).tolist(), found.vectors, strict=True):
@@ -610,14 +614,8 @@ def _kept(file: Path, note: Mapping[str, Any]) -> dict[bytes, list[NDArray[np.fl
     return known
 
 
-def _keep(
-    file: Path,
-    photos: Mapping[bytes, str],
-    known: Mapping[bytes, Sequence[NDArray[np.float32]]],
-    note: dict[str, Any],
-    flip: bool,
-) -> None:
-    """Write the embeddings of the faces of some photos, for `_kept`."""
+def _keep(file: Path, photos: dict[bytes, str], known: _KeptFaces, note: dict[str, Any]) -> None:
+    """Write the embeddings of the faces of photos that have a digest and a name."""
     rows = [
         (f"{name} face {number}", digest, vector)
         for digest, name in photos.items()
@@ -625,9 +623,9 @@ def _keep(
     ]
     if rows:
         ids, digests, vectors = map(np.array, zip(*rows, strict=True))
+        about: Any = {"ids": ids, "note": note, "digests": digests}
         norms = np.linalg.norm(vectors, axis=1)
-        kept = Embeddings(vectors, norms, flip, ids=ids, note=note, digests=digests)
-        write_embeddings(file, kept)
+        write_embeddings(file, Embeddings(vectors, norms, note["flip"], **about))
 
 
 def read_photo(photo: Photo, where: str) -> tuple[Image, str]:

@@ -16,6 +16,10 @@ __all__ = ["__version__", "find", "load", "verify"]
 prepare()
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that importing the package needs no torch.
     if name in __all__:

@@ -6,10 +6,32 @@ with CUDA; only who reads or draws pictures needs them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from facerec.errors import MissingExtraError
+
+
+@contextlib.contextmanager
+def needed(package: str, what: str = "") -> Iterator[None]:
+    """Import in the block what a package brings that may not be installed.
+
+    Args:
+        package: what to install.
+        what: needs it.
+
+    Raises:
+        MissingExtraError: it is not installed, or does not import.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what or 'facerec'} needs {error.name or package}, which cannot be imported "
+            f"({error}); run: pip install {package}"
+        ) from error
 
 
 class Library:
@@ -29,14 +51,8 @@ class Library:
         Raises:
             MissingExtraError: the module is not installed.
         """
-        try:
-            module = importlib.import_module(self._name)
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{self._name} is needed and cannot be imported ({error}); run: pip install "
-                f"{self._package}"
-            ) from error
-        return getattr(module, attribute)
+        with needed(self._package):
+            return getattr(importlib.import_module(self._name), attribute)
 
 
 if TYPE_CHECKING:
@@ -44,7 +60,7 @@ if TYPE_CHECKING:
     import PIL.Image as pillow
     import simplejpeg
 else:
-    cv2 = Library("cv2", "opencv-python")
+    cv2 = Library("cv2", "'opencv-python>=5'")
     pillow = Library("PIL.Image", "pillow")
     simplejpeg = Library("simplejpeg", "simplejpeg")
 

@@ -11,7 +11,7 @@ import codecs
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import IO
@@ -30,18 +30,30 @@ class TextTable:
     Args:
         path: the file.
         error: what is raised where the file is wrong.
+        called: columns that the file calls otherwise: the usual name → the file's.
 
     Raises:
-        FacerecError: of that kind: the file cannot be read, is no text, or names a column twice.
+        FacerecError: of that kind: the file cannot be read, is no text, names a column twice, or
+            has none of a name in ``called``.
     """
 
-    def __init__(self, path: str | Path, error: type[FacerecError] = DatasetError) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        error: type[FacerecError] = DatasetError,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = Path(path)
         self._error = error
         self._line = 0
         self._rows = self._read()
         self.line, self.columns = next(self._rows, (1, []))
         """Number of the line that names the columns, and their names."""
+        wanted = {same_name(own): name for name, own in (called or {}).items()}
+        self._check(list(wanted))
+        self.columns = [
+            wanted.get(own, "" if own in wanted.values() else own) for own in self.columns
+        ]
         doubled = [name for name in self.columns if name and self.columns.count(name) > 1]
         if doubled:
             raise error(
@@ -59,14 +71,7 @@ class TextTable:
             FacerecError: a column is missing, or a line has more or fewer fields than the first.
         """
         columns = [same_name(name) for name in columns]
-        missing = [name for name in columns if name not in self.columns]
-        if missing:
-            listed = ", ".join(self.columns[:20])[:200] or "none"
-            lacking = ", ".join(repr(name[:60]) for name in missing[:20])
-            raise self._error(
-                f"{self.where(self.line)}: there is no column {lacking} (there are {listed}); the "
-                f"first line names the columns {', '.join(columns)[:200]}"
-            )
+        self._check(columns)
         places = [self.columns.index(name) for name in columns]
         pick = itemgetter(*places)
         for line, fields in self._rows:
@@ -77,6 +82,15 @@ class TextTable:
                     "quotes)"
                 )
             yield line, pick(fields) if len(places) > 1 else (pick(fields),)
+
+    def _check(self, columns: Sequence[str]) -> None:
+        if missing := [name for name in columns if name not in self.columns]:
+            listed = ", ".join(self.columns[:20])[:200] or "none"
+            lacking = ", ".join(repr(name[:60]) for name in missing[:20])
+            raise self._error(
+                f"{self.where(self.line)}: there is no column {lacking} (there are {listed}); the "
+                f"first line names the columns {', '.join(columns)[:200]}"
+            )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:
         lines = self._lines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from facerec.commands.cli import Console, command_line, exact_rates, listed, run_command
+from facerec.commands.cli import (
+    Console,
+    command_line,
+    exact_rates,
+    listed,
+    named_columns,
+    run_command,
+)
 from facerec.commands.sources import open_benches
 from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError
@@ -71,8 +78,9 @@ PRECISION, SEARCHES = Precision(), OneToMany()
 def audit(
     embeddings: Path,
     attributes: Path,
-    group: tuple[str, ...],
     out: Path,
+    group: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
     subject: str = "subject_id",
     pairs: str | None = None,
     data: Path | None = None,
@@ -92,9 +100,11 @@ def audit(
         embeddings: a file of facerec embed with raw embeddings, or a .parquet table with the
             columns image_id and embedding (a list).
         attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
+        out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
         group: columns of groups, as gender,race; the test declared in advance is on norms between
             those of the first.
-        out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
+        columns: columns that the attributes call otherwise, as image_id=file subject_id=person;
+            group=Sex is --group Sex.
         subject: column of the subject; image_id counts every image as a subject of its own.
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
@@ -117,7 +127,8 @@ def audit(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    settings, plan = precision.settings(), None
+    (groups, called), plan = groups_and_columns(group, columns), None
+    settings = precision.settings()
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
         if threshold_from is not None and not is_embeddings(threshold_from):
@@ -127,7 +138,9 @@ def audit(
                 "images, or leave one of both flags out"
             )
     inferred = precision.allow_inferred_labels
-    labels = read_attributes(attributes, listed(group), subject=subject, allow_inferred=inferred)
+    labels = read_attributes(
+        attributes, groups, subject=subject, allow_inferred=inferred, called=called
+    )
     bench = None if pairs is None else _open_pairs(pairs, data)
     audited = read_embeddings(embeddings)
     other = None if baseline is None else read_embeddings(baseline)
@@ -185,12 +198,32 @@ def _open_pairs(pairs: str, data: Path | None) -> Bench:
     return opened
 
 
-def fix_on_scores(path: Path, targets: Sequence[str], distances: bool = False) -> Thresholds:
+def groups_and_columns(
+    group: Sequence[str], columns: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the columns of groups, and the other columns that a table calls otherwise.
+
+    Raises:
+        DatasetError: no group is named.
+    """
+    called = named_columns(columns)
+    groups = listed((*group, called.pop("group", "")))
+    if not groups:
+        raise DatasetError("nothing says which groups are compared; name their columns by --group")
+    return groups, called
+
+
+def fix_on_scores(
+    path: Path,
+    targets: Sequence[str],
+    distances: bool = False,
+    called: Mapping[str, str] | None = None,
+) -> Thresholds:
     """Return the thresholds that labelled scores of a file fix."""
     from facerec.fairness.rates import fix_thresholds
     from facerec.verification.protocols import read_scores
 
-    scored = read_scores(path, distances=distances)
+    scored = read_scores(path, distances=distances, called=called)
     source = f"calibration on {path.name}, of which it is not known whether it is the same model"
     return fix_thresholds(scored.scores, scored.issame, targets, source)
 

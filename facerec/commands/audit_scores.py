@@ -12,16 +12,18 @@ from facerec.commands.audit import (
     Precision,
     files_read,
     fix_on_scores,
+    groups_and_columns,
     tell_audit,
 )
-from facerec.commands.cli import Console, listed, run_command
+from facerec.commands.cli import Console, run_command
 from facerec.errors import DatasetError
 
 
 def audit_scores(
     scores: Path,
-    group: tuple[str, ...],
     out: Path,
+    group: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
     attributes: Path | None = None,
     subject: str = "subject_id",
     distances: bool = False,
@@ -38,8 +40,10 @@ def audit_scores(
         scores: a table with the columns label, score and GROUP, or GROUP_1 and GROUP_2 where the
             two sides of a pair differ (bob's bio_ref_GROUP and probe_GROUP); subjects likewise, by
             the name of --subject.
-        group: columns of groups, as gender,race.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
+        group: columns of groups, as gender,race.
+        columns: columns that the scores call otherwise, as label=Match score=similarity; group=Sex
+            is --group Sex.
         attributes: a .csv file of subjects and their groups, if these are not columns of the
             scores.
         subject: column of the subject.
@@ -55,7 +59,7 @@ def audit_scores(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    settings, groups = precision.settings(), listed(group)
+    settings, (groups, called) = precision.settings(), groups_and_columns(group, columns)
     for path in (scores, threshold_from):
         if path is not None and is_embeddings(path):
             raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
@@ -63,11 +67,11 @@ def audit_scores(
     if attributes is not None:
         inferred = precision.allow_inferred_labels
         labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
-    columns = () if labels is not None else groups
-    scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
+    asked = () if labels is not None else groups
+    scored = read_scores(scores, distances=distances, groups=asked, subject=subject, called=called)
     thresholds = None
     if threshold_from is not None:
-        thresholds = fix_on_scores(threshold_from, settings.targets, distances)
+        thresholds = fix_on_scores(threshold_from, settings.targets, distances, called)
     result = audit(
         scored,
         groups,

@@ -107,6 +107,12 @@ def calibrate(
         )
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
+    if target.is_file():
+        console.print(
+            f"{target} is replaced, and nothing of it taken over: pixels are prepared and placed "
+            "as the flags and the model file say",
+            style="yellow",
+        )
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,

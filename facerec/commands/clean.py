@@ -15,6 +15,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_embeddings, print_notes
 from facerec.errors import DatasetError
 from facerec.files import check_file_name
+from facerec.other_kinds import other_kind
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.report import words
 from facerec.report.progress import progress_bar
@@ -72,8 +73,8 @@ def clean(
     stored = source if is_embeddings(source) else embeddings
     if stored is None:
         raise DatasetError(
-            f"{source}: to compare faces takes their --embeddings, which facerec embed --records "
-            "makes"
+            other_kind(source)
+            or f"{source}: to compare faces takes their --embeddings, which facerec embed makes"
         )
     embedded = read_embeddings(stored)
     print_embeddings(stored, embedded, console)

@@ -7,6 +7,7 @@ import functools
 import io
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import sys
@@ -178,6 +179,17 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
+def named_columns(values: Collection[str]) -> dict[str, str]:
+    """Return the columns that a table calls otherwise, from ``NAME=COLUMN`` each.
+
+    Raises:
+        RecipeError: without ``=``.
+    """
+    if odd := [value for value in values if not re.fullmatch("[^=]+=.+", value)]:
+        raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {odd[0]!r}")
+    return dict(value.split("=", 1) for value in values)
+
+
 def exact_rates(values: Iterable[str]) -> tuple[str, ...]:
     """Return rates that spaces or commas part, each once, as they are written.
 
@@ -205,7 +217,12 @@ def _exit_on_signals() -> Iterator[None]:
         yield
         return
 
+    process = os.getpid()
+
     def leave(number: int, frame: object) -> None:
+        with contextlib.suppress(OSError):
+            if os.getpid() == process:  # pools end their own processes so
+                os.write(2, b"stopped by SIGTERM\n")
         raise SystemExit(128 + number)
 
     came: list[int] = []

@@ -29,6 +29,7 @@ from facerec.embedding.align import (
 )
 from facerec.errors import DatasetError, FacerecError
 from facerec.limits import Count, Flags
+from facerec.other_kinds import other_kind
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
 from facerec.report.words import counted
@@ -267,6 +268,8 @@ class Embedder(ModelFlags):
             return self.known(embeddings, console)
         if not path.exists():
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
+        if kind := other_kind(path):
+            raise DatasetError(kind)
         photo = path.resolve()  # one photo may be a link to it
         source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
         embeddings = self.embed(path, source, console, space=space, every_face=every_face)

@@ -72,6 +72,7 @@ def enroll(
     from facerec.embedding.placement import alike_note
     from facerec.galleries.alarms import find_alarms
     from facerec.galleries.gallery import Gallery
+    from facerec.galleries.gallery_file import parquet
     from facerec.galleries.space import Space
 
     if images is None and (expires or not (delete or expire or impostors or export)):
@@ -81,6 +82,8 @@ def enroll(
     for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
+    if export is not None:
+        assert parquet.__name__  # what is not installed is told now
     console = Console(highlight=False, soft_wrap=True)
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     if face is not None and detector is None:

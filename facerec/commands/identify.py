@@ -66,7 +66,10 @@ def identify(
     """
     from facerec.embedding.photo_faces import PhotoFace
     from facerec.galleries.gallery import Gallery
+    from facerec.galleries.search import faiss
 
+    if index == "faiss":
+        assert faiss.__name__  # what is not installed is told now
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)
@@ -122,6 +125,11 @@ def identify(
         write_json(json, document, private=True)
         console.print(f"answers: {json}")
     _print(found, names, sum(place.face is not None for place in probes.faces), console)
+    if among is not None and not any(answer.probability for answer in found):
+        why = "the gallery knows no calibration; run facerec calibrate, and enrol again"
+        if found.score_calibration is not None:
+            why = "the calibration is of pairs of photos, and templates of several score higher"
+        console.print(f"no probability: {why}", style="yellow")
 
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:

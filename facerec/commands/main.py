@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import signal
 import sys
 
@@ -33,6 +35,11 @@ COMMANDS = {
 }
 
 
+def _leave(number: int, frame: object) -> None:
+    os.write(2, b"stopped by SIGTERM\n")
+    os._exit(128 + number)
+
+
 def run(name: str, arguments: list[str] | None = None) -> None:
     """Import a command and hand it its arguments, by default those of the process.
 
@@ -41,6 +48,7 @@ def run(name: str, arguments: list[str] | None = None) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, _leave)
     module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
     module.main(arguments)
 
@@ -65,5 +73,7 @@ def main() -> None:
     elif name == "--version":
         print(facerec.__version__)
     else:
-        print(f"error: there is no command {name!r}\n\n{usage}", file=sys.stderr)
+        near = difflib.get_close_matches(name.lower(), COMMANDS, 1)
+        meant = f"; did you mean facerec {near[0]}?" if near else ""
+        print(f"error: there is no command {name!r}{meant}\n\n{usage}", file=sys.stderr)
         raise SystemExit(2)

@@ -15,7 +15,8 @@ import tyro
 
 from facerec.commands.cli import run_command
 from facerec.commands.embedder import ModelFlags
-from facerec.errors import FacerecError, MissingExtraError
+from facerec.errors import FacerecError
+from facerec.libraries import needed
 from facerec.limits import Cosine
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
@@ -71,12 +72,8 @@ def serve(
         access: whose requests are answered.
         bounds: what the service takes.
     """
-    try:
+    with needed("'facerec[serve]'", "facerec serve"):
         from facerec.service.app import Server, Service, listen
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"facerec serve needs {error.name}, which is not here; pip install 'facerec[serve]'"
-        ) from error
     from facerec.embedding.recognizer import FaceRecognizer
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.names import is_missing
+from facerec.other_kinds import other_kind
 from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
 from facerec.tables import TextTable
 
@@ -143,7 +144,8 @@ def kind_of(path: Path) -> Kind:
     if path.suffix == ".bin":
         return "bench"
     raise DatasetError(
-        f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
+        other_kind(path)
+        or f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
         "folder, nor WebDataset shards (.tar); check the path"
     )
 

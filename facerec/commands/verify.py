@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 import tyro
 
 import facerec
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, exit_on_error, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
@@ -30,6 +31,7 @@ from facerec.defaults import Compat
 from facerec.errors import MetricError
 from facerec.files import write_json
 from facerec.progress import section
+from facerec.records.images import SUFFIXES
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table, print_facts
 
@@ -279,4 +281,11 @@ def _try_preprocessing(
         console.print(f"figures: {json}", soft_wrap=True)
 
 
-main = partial(run_command, verify)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; two photos are for another one."""
+    words = sys.argv[1:] if argv is None else argv
+    with exit_on_error():
+        if photos := [word for word in words if Path(word).suffix.lower() in SUFFIXES]:
+            same = f"facerec same {shlex.join(photos)} tells whether they show one person"
+            raise MetricError(f"facerec verify scores a model on a set of pairs; {same}")
+    run_command(verify, argv)

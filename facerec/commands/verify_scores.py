@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, named_columns, run_command
 from facerec.commands.figures import FIGURES, Figures, Verified, tell
 
 
@@ -16,6 +16,7 @@ def verify_scores(
     scores: tyro.conf.Positional[Path],
     compare: Path | None = None,
     distances: bool = False,
+    columns: tuple[str, ...] = (),
     figures: tyro.conf.OmitArgPrefixes[Figures] = FIGURES,
 ) -> None:
     """Verify by scores alone: accuracy, TPR at fixed FPRs, thresholds, AUC and EER.
@@ -27,15 +28,16 @@ def verify_scores(
         scores: a table of label,score (or bob's columns), one pair a line.
         compare: scores of another model for the same pairs, to print the differences.
         distances: the scores are distances: smaller means more alike.
+        columns: columns that the table calls otherwise, as score=similarity label=Match.
         figures: figures to print and files to write.
     """
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores
 
-    fpr = figures.check()
+    fpr, called = figures.check(), named_columns(columns)
 
     def judge(path: Path) -> Verified:
-        scored = read_scores(path, distances=distances)
+        scored = read_scores(path, distances=distances, called=called)
         result = evaluate(
             scored.scores,
             scored.pairs(),

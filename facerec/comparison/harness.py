@@ -45,7 +45,7 @@ from facerec.comparison.protocol import (
     digest,
 )
 from facerec.comparison.retrieval import clustering
-from facerec.comparison.search import Search, Trial, best_of
+from facerec.comparison.search import Search, Trial, best_of, optuna
 from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import Trunk, read_recipe
 from facerec.errors import ComparisonError, message_line
@@ -149,6 +149,7 @@ class Harness:
                 belongs to another comparison.
         """
         comparison.check()
+        assert optuna.__name__  # as this may not, which is told now
         if comparison.metrics:
             clustering(np.eye(2), [0, 1], seed=0)  # what that needs may not be installed
         self.comparison, self.folder, self.device = comparison, folder, device

@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import (
     DatasetError,
     ImageError,
-    MissingExtraError,
     ModelError,
     message_line,
 )
 from facerec.files import check_regular, sha256
-from facerec.libraries import cv2
+from facerec.libraries import cv2, needed
 from facerec.names import is_missing, same_name
+from facerec.records.decode import has_template
 from facerec.tables import TextTable
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
@@ -102,15 +102,14 @@ def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
         ModelError: no template is defined for this size.
     """
     height, width = size
-    if size == (112, 96):
-        return _TEMPLATE - _MARGIN
-    for side, margin in ((112, 0.0), (128, _MARGIN)):
-        if height == width > 0 == width % side:
-            return (_TEMPLATE + margin) * (width / side)
-    raise ModelError(
-        f"faces cannot be aligned to {height}×{width} (height×width), only to multiples of 112×112 "
-        "and 128×128, and 112×96; give aligned images instead"
-    )
+    if not has_template(size):
+        raise ModelError(
+            f"faces cannot be aligned to {height}×{width} (height×width), only to multiples of "
+            "112×112 and 128×128, and 112×96; give crops of that size, cut as for its training"
+        )
+    if width % 112 == 0:
+        return _TEMPLATE * (width / 112)
+    return _TEMPLATE - _MARGIN if size == (112, 96) else (_TEMPLATE + _MARGIN) * (width / 128)
 
 
 def similarity_transform(points: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
@@ -384,13 +383,9 @@ class InsightFaceDetector(Detector):
     name = "insightface"
 
     def __init__(self, threshold: float = INSIGHTFACE_THRESHOLD) -> None:
-        try:
+        with needed("'facerec[insightface]'"):
             import insightface
             from insightface.app import FaceAnalysis
-        except ImportError as error:
-            raise MissingExtraError(
-                "insightface is not installed; run: pip install 'facerec[insightface]'"
-            ) from error
         version = str(insightface.__version__)
         super().__init__(threshold, version=version, pack=INSIGHTFACE_PACK)
         try:
@@ -515,10 +510,9 @@ def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
     pack = Path("~/.insightface/models").expanduser() / INSIGHTFACE_PACK
     if named is None and pack.is_dir() and importlib.util.find_spec("insightface") is not None:
         named = "insightface"
-    aligner = parse_align(named)
-    if aligner is not None and not isinstance(aligner, Detector):
+    if named is not None and named != "insightface" and Path(named).suffix.lower() != ".onnx":
         raise DatasetError(f"{named}: no detector; give a YuNet .onnx file or insightface")
-    return aligner
+    return cast(Detector | None, parse_align(named))
 
 
 MISPLACED = 8.0

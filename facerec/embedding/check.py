@@ -98,7 +98,7 @@ def check_notes(one: Mapping[str, Any], other: Mapping[str, Any], where: str) ->
         if None not in (first, second) and first != second:
             raise DatasetError(
                 f"{where} cannot be compared ({word}), their scores mean nothing together; embed "
-                "both with one model and the same --flip"
+                "both with one model, and both with --no-flip or without"
             )
 
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.trial import run_apart
 from facerec.environment import available_cores
-from facerec.errors import MissingExtraError, ModelError, message_line
+from facerec.errors import ModelError, message_line
+from facerec.libraries import needed
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 EngineName = Literal["onnxruntime", "openvino"]
@@ -58,12 +59,8 @@ class Engine(ABC):
     def __init__(self, file: OnnxFile, *how: str) -> None:
         self.where, self.input = file.where, file.image_input()
         title, module = self.library
-        try:
+        with needed(f"'facerec[{self.extra}]'", file.where):
             library = importlib.import_module(module)
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{file.where}: {title} is not installed; run: pip install 'facerec[{self.extra}]'"
-            ) from error
         self.name = f"{title} {library.__version__.split('-')[0]}"
         try:
             self._load(library, file.content, *how)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256
 from facerec.large_arrays import as_type
 from facerec.npz import ArchiveError, read_arrays, write_arrays
+from facerec.other_kinds import other_kind
 
 _FAILURES = ("failure_rows", "failure_reasons")
 _OPTIONAL = ("subjects", "face_scores", "digests")
@@ -133,7 +135,8 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
     except (OSError, ArchiveError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else None
         raise DatasetError(
-            f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
+            (not zipfile.is_zipfile(path) and other_kind(path))
+            or f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
             "with facerec embed"
         ) from problem
     vectors, ids, subjects = (

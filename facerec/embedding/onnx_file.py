@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from facerec.errors import MissingExtraError, ModelError, message_line
+from facerec.errors import ModelError, message_line
 from facerec.files import parse_json, read_file
+from facerec.libraries import needed
 
 METADATA_KEY = "facerec"
 """The entry of ``metadata_props`` in which facerec's own exports say all about themselves."""
@@ -212,12 +213,8 @@ def parse_onnx(
         ModelError: damaged, or with parts that are refused.
         MissingExtraError: onnx is not installed.
     """
-    try:
+    with needed("'facerec[onnx]'", where):
         import onnx
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{where}: reading .onnx needs onnx; run: pip install 'facerec[onnx]'"
-        ) from error
     digest = hashlib.sha256(content)
     try:
         if len(content) > max_bytes:

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,16 +30,25 @@ from facerec.embedding.align import (
     align_face,
     detector_at_hand,
     displacement,
+    face_template,
 )
 from facerec.embedding.calibration import Threshold
-from facerec.embedding.extraction import Image, extract
+from facerec.embedding.extraction import (
+    Embeddings,
+    Image,
+    describe_embedding,
+    extract,
+    image_digest,
+)
+from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.score_calibration import Evidence
-from facerec.errors import ImageError, MetricError, ModelError
+from facerec.errors import DatasetError, ImageError, MetricError, ModelError
 from facerec.files import read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.threads import batches_ahead
 
 if TYPE_CHECKING:
     import torch
@@ -255,6 +264,7 @@ class FaceRecognizer:
         found, size = image.shape[:2], self.model.image_size
         if found == size:
             return None
+        face_template(size)  # no detector helps where there is none
         if self.detector is None:
             sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
             raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
@@ -430,44 +440,84 @@ class FaceRecognizer:
             "the photo that it was cut from"
         )
 
-    def find(self, photo: Photo, people: str | Path) -> list[Found]:
+    def find(self, photo: Photo, people: str | Path, *, keep: bool = False) -> list[Found]:
         """Return the photos of a folder by how alike their faces are, the most alike first.
 
-        Photos without a face, or that do not decode, stand at the end, with a similarity of NaN.
+        Of a photo with several faces the most alike one counts. Photos without a face, or that do
+        not decode, stand at the end, with a similarity of NaN.
 
         Args:
-            photo: whose face is looked for.
+            photo: whose face is looked for, of several the largest.
             people: a folder of photos, at any depth.
+            keep: keep the embeddings of its faces in PEOPLE.facerec.npz beside it, so that another
+                search looks at new and changed photos alone. They are personal data.
 
         Raises:
             ImageError: the photo that is looked for does not decode, or shows no face.
-            DatasetError: the folder holds no photos.
+            DatasetError: the folder holds no photos, or what is kept is damaged or a link.
         """
         source = FolderImages(people)
         limit = self.threshold().value if self.thresholds else None
         image, where = read_photo(photo, "the photo")
-        (asked, several), found = self.face(image, where), []
+        asked, several = self.face(image, where)
         wanted = self.embed(asked)
         if said := self.misplaced(image, where) or self.unlike(self.face_score(wanted), where):
             raise NotAcquiredError(said)
-        for index, name in enumerate(source.ids.tolist()):
+        how: Any = {"flip": self.flip, "batch_size": self.model.batch_size}
+        file = Path(f"{Path(people).resolve()}.facerec.npz") if keep else None
+        note = describe_embedding(self.model, align=self.detector, **how)
+        known = {} if file is None else _kept(file, note)
+        new, seen = list[bytes](), list[tuple[bytes, str]]()
+
+        def look(index: int) -> tuple[bytes, list[Image], str]:
+            """Return a photo's digest, its faces unless they are known, and what is wrong."""
+            where, digest = source.where(index), b""
             try:
-                image, where = read_photo(source.encoded(index), source.where(index))
-                face, more = self.face(image, where)
+                data = source.encoded(index)
+                image, digest = read_photo(data, where)[0], image_digest(data)
+                faces = [] if digest in known else [face for face, _ in self.faces(image, where)]
+                return digest, faces, self.misplaced(image, str(source.ids[index]))
             except ImageError as error:
-                found.append(Found(name, math.nan, None, str(error)))
-                continue
-            vector = self.embed(face)
-            cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
-            unknown = self.misplaced(image, name) or self.unlike(score, name)
+                return digest, [], str(error)
+
+        def faces() -> Iterator[Image]:
+            for _, batch in batches_ahead(look, np.arange(len(source)), self.model.batch_size):
+                for digest, found, said in (future.result() for future in batch):
+                    if digest not in known:
+                        known[digest] = []
+                        new.extend([digest] * len(found))
+                        yield from found
+                    seen.append((digest, said))
+
+        for digest, vector in zip(new, extract(self.model, faces(), **how).vectors, strict=True):
+            known[digest].append(vector)
+        photos = list(zip(source.ids.tolist(), seen, strict=True))
+        if file is not None:
+            _keep(file, {digest: name for name, (digest, _) in photos}, known, note)
+        found = []
+        for name, (digest, said) in photos:
+            rows = []
+            for number, vector in enumerate(known.get(digest, ()), 1):
+                cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
+                unknown = said or self.unlike(score, name)
+                rows.append((not unknown, cosine, number, score, unknown))
+            # A face that the model knows goes before a better one that it does not know.
+            best = max(rows, key=lambda row: row[:2], default=(False, math.nan, 0, None, said))
+            _, cosine, number, score, unknown = best
             same = cosine >= limit if limit is not None and not unknown else None
-            note = "; ".join(filter(None, (several, more, unknown)))
-            found.append(Found(name, cosine, same, note, score))
+            more = f"{name}: {len(rows)} faces, face {number} from the largest on is most alike"
+            notes = [unknown] if not rows else [several, more * (len(rows) > 1), unknown]
+            found.append(Found(name, cosine, same, "; ".join(filter(None, notes)), score))
         return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
     def _vectors(self, faces: Faces) -> NDArray[np.floating[Any]]:
         """Return raw embeddings, ``(N, D)`` or ``(D,)``."""
         vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
+        if vectors.ndim in (3, 4):
+            raise ImageError(
+                f"{vectors.dtype} {vectors.shape} is an image of floats; give it as uint8 RGB, as "
+                "(255 * image).round().astype('uint8') if its values are from 0 to 1"
+            )
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
                 f"{self.model.name}: embeddings have {self.embedding_size} numbers each, found "
@@ -537,10 +587,45 @@ def verify(
 
 
 def find(
-    photo: Photo, people: str | Path, *, model: str | Path, detector: str | None = None
+    photo: Photo,
+    people: str | Path,
+    *,
+    model: str | Path,
+    detector: str | None = None,
+    keep: bool = False,
 ) -> list[Found]:
     """Return the photos of a folder by how alike they are to one; see `FaceRecognizer.find`."""
-    return _loaded(str(model), detector).find(photo, people)
+    return _loaded(str(model), detector).find(photo, people, keep=keep)
+
+
+_KeptFaces = dict[bytes, list[NDArray[np.float32]]]
+"""Digest of a photo → the embeddings of its faces, the largest first."""
+
+
+def _kept(file: Path, note: Mapping[str, Any]) -> _KeptFaces:
+    """Return what `_keep` wrote, if it was made as a note says."""
+    if file.is_symlink():
+        raise DatasetError(f"{file}: a link, and what it points to would be replaced; remove it")
+    known: _KeptFaces = {}
+    found = read_embeddings(file) if file.exists() else None
+    if found is not None and found.note == json.loads(json.dumps(note)):
+        for digest, vector in zip(cast(Any, found.digests).tolist(), found.vectors, strict=True):
+            known.setdefault(digest, []).append(vector)
+    return known
+
+
+def _keep(file: Path, photos: dict[bytes, str], known: _KeptFaces, note: dict[str, Any]) -> None:
+    """Write the embeddings of the faces of photos that have a digest and a name."""
+    rows = [
+        (f"{name} face {number}", digest, vector)
+        for digest, name in photos.items()
+        for number, vector in enumerate(known.get(digest, ()), 1)
+    ]
+    if rows:
+        ids, digests, vectors = map(np.array, zip(*rows, strict=True))
+        about: Any = {"ids": ids, "note": note, "digests": digests}
+        norms = np.linalg.norm(vectors, axis=1)
+        write_embeddings(file, Embeddings(vectors, norms, note["flip"], **about))
 
 
 def read_photo(photo: Photo, where: str) -> tuple[Image, str]:

@@ -24,8 +24,9 @@ from facerec.backbones import Preprocessing
 from facerec.backbones.preprocessing import numbers_words
 from facerec.defaults import OPSET
 from facerec.embedding.onnx_file import METADATA_KEY
-from facerec.errors import ExportError, MissingExtraError, message_line
+from facerec.errors import ExportError, message_line
 from facerec.export.rewrites import Graph
+from facerec.libraries import needed
 
 INPUT = "data"
 OUTPUT = "embedding"
@@ -150,13 +151,9 @@ def copy_for_export(backbone: nn.Module) -> nn.Module:
 
 
 def _trace(module: nn.Module, opset: int) -> Any:
-    try:
+    with needed("'facerec[onnx]'", "exporting"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "exporting needs onnx and onnxscript; run: pip install 'facerec[onnx]'"
-        ) from error
     # Two images, since the exporter would take a batch of one for a constant.
     images = torch.zeros(2, 3, *IMAGE_SIZE)
     try:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
-from facerec.errors import ExportError, MissingExtraError
+from facerec.errors import ExportError
 from facerec.export.graph import INPUT, quiet, serialized
 from facerec.export.rewrites import split_batch_norms, split_prelus
+from facerec.libraries import needed
 from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages, ImageSource, PackImages
@@ -97,15 +98,11 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
     file = parse_onnx(main, "the main file")
     note = file.note
     assert note is not None  # `export_graph` wrote it
-    try:
+    with needed("'facerec[onnx]'", "quantising"):
         import onnx
         from onnxruntime.quantization import CalibrationMethod, QuantType
         from onnxruntime.quantization.calibrate import TensorsData
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    except ImportError as error:
-        raise MissingExtraError(
-            "quantising needs onnx and onnxruntime; run: pip install 'facerec[onnx]'"
-        ) from error
 
     preprocessing = from_dict(Preprocessing, note["preprocessing"], file.where)
     model = onnx.load_from_string(main)

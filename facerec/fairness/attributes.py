@@ -121,6 +121,7 @@ def read_attributes(
     *,
     subject: str = "subject_id",
     allow_inferred: bool = False,
+    called: Mapping[str, str] | None = None,
 ) -> Attributes:
     """Read a CSV file with a header and one line an image.
 
@@ -134,6 +135,7 @@ def read_attributes(
         groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
         allow_inferred: take labels whose source says that they are inferred.
+        called: columns that the table calls otherwise, as ``{"image_id": "file"}``.
 
     Raises:
         DatasetError: a column or value is missing, a line is malformed, labels are inferred, or an
@@ -142,7 +144,7 @@ def read_attributes(
     path = Path(path)
     if not groups:
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
-    text = TextTable(path)
+    text = TextTable(path, called=called)
     if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     families = [_FAMILY] if _FAMILY in text.columns else []

@@ -15,6 +15,7 @@ subject had been deleted; until that is done, the template stays in the gallery 
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -325,9 +326,12 @@ class Gallery:
         """
         rows = self.rows_of(np.array([same_name(subject) for subject in subjects], np.str_))
         if (rows < 0).any():
+            unknown = subjects[int(rows.argmin())]
+            names = {name.casefold(): name for name in self.subjects.tolist()}
+            near = difflib.get_close_matches(unknown.casefold(), names, 1)
             raise DatasetError(
-                f"{subjects[int(rows.argmin())]!r} is not in the gallery of {len(self):,} people; "
-                "check the name"
+                f"{unknown!r} is not in the gallery of {len(self):,} people; "
+                + (f"is {names[near[0]]!r} meant?" if near else "check the name")
             )
         # In place, block by block: a copy of a large gallery may not fit into memory.
         kept = np.delete(np.arange(len(self)), rows)

@@ -54,6 +54,13 @@ _KINDS: dict[bytes, Kind] = {
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
+def has_template(size: tuple[int, int]) -> bool:
+    """Tell whether ArcFace's template says where a face lies in a crop of a height and a width."""
+    height, width = size
+    square = height == width > 0 and 0 in (height % 112, height % 128)
+    return square or size == (112, 96)
+
+
 def decode_image(
     data: bytes,
     where: str,
@@ -102,8 +109,9 @@ def decode_image(
         if seen != size:
             raise ImageError(
                 f"{where}: the image is {seen[0]}×{seen[1]} (height×width) where "
-                f"{size[0]}×{size[1]} is needed; let --align (insightface, or a YuNet file) find "
-                "and cut out the faces, or give crops of that size"
+                f"{size[0]}×{size[1]} is needed; give crops of that size"
+                + ", or let --align (insightface, or a YuNet file) cut them out"
+                * has_template(size)
             )
     elif stored[0] * stored[1] > MAX_PIXELS:
         raise ImageError(

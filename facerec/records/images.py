@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError, FacerecError, ImageError, PackError, printable
 from facerec.files import read_file
 from facerec.names import same_name, same_names
+from facerec.other_kinds import other_kind
 from facerec.progress import Progress
 from facerec.records.decode import orientation
 from facerec.records.packs import Pack
@@ -237,7 +238,8 @@ class FolderImages(ImageSource):
     ) -> None:
         self.root = Path(root)
         if not self.root.is_dir():
-            raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
+            missing = f"{self.root}: there is no such folder of images; check the path"
+            raise DatasetError(other_kind(self.root) or missing)
         if ids is None:
             walk, self.notes = walk_images(self.root, "check the path")
             ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
@@ -291,7 +293,7 @@ class SubjectFolders(LabelledImages):
     def __init__(self, path: str | Path) -> None:
         form = f"images are expected as {path}/subject/image.jpg"
         if not Path(path).is_dir():
-            raise DatasetError(f"{path}: there is no such folder; {form}")
+            raise DatasetError(other_kind(Path(path)) or f"{path}: there is no such folder; {form}")
         self.root = Path(path).resolve()
         walk, self.notes = walk_images(Path(path), form)
         deep = next((inside for inside, _ in walk if inside.count("/") > 1), None)

@@ -349,8 +349,8 @@ def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
     names = read_text(path).removesuffix("\n").split("\n")
     if len(names) != num_classes:
         raise DatasetError(
-            f"{path}: names {len(names):,} classes where the records have {num_classes:,}; it "
-            "belongs to another record file, restore or remove it"
+            f"{path}: names {len(names):,} classes where the records, or the file `property` "
+            f"beside it, have {num_classes:,}; restore or remove what belongs to other records"
         )
     return names
 

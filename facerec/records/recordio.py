@@ -26,6 +26,7 @@ import numpy as np
 
 from facerec.errors import RecordError
 from facerec.files import atomic_path, open_file, read_file
+from facerec.other_kinds import other_kind
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1
@@ -62,9 +63,8 @@ class RecordFile:
         self.path = Path(path)
         if not self.path.is_file():
             raise RecordError(f"{self.path}: there is no such record file; check the path")
-        if self.path.suffix == ".idx":
-            name = self.path.with_suffix(".rec").name
-            raise RecordError(f"{self.path}: an index; name the record file, {name}")
+        if kind := other_kind(self.path):
+            raise RecordError(kind)
         self.size = self.path.stat().st_size
         self.damages: list[tuple[int, int, str]] = []
         self._map: mmap.mmap | bytes | None = None
@@ -305,11 +305,17 @@ def class_of(
         )
     value = float(labels[index])
     limit = CLASS_LIMIT if num_classes is None else min(num_classes, CLASS_LIMIT)
+    if limit <= value < CLASS_LIMIT and value.is_integer():
+        raise RecordError(
+            f"{where}: label {value:.0f} is beyond the {limit:,} classes that the file `property` "
+            "beside it announces; correct that (num_classes,height,width), or remove it to have "
+            "the classes counted"
+        )
     # NaN fails every comparison, infinity the upper one.
     if not 0 <= value < limit or not value.is_integer():
         raise RecordError(
-            f"{where}: label {value:.9g} is not a class, as it is out of range for {limit:,} "
-            "classes (see the file `property`) or no whole number; mend or remove the record"
+            f"{where}: label {value:.9g} is not a class, as it is no whole number from 0 below "
+            f"{limit:,}; mend or remove the record"
         )
     return int(value)
 

@@ -205,9 +205,14 @@ def check_same_run(
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
     if changed:
+        further = (
+            "; to train it further, start from its weights: facerec train finetune --init.path "
+        )
         raise CheckpointError(
             f"{path}: the run was started with other values of {', '.join(changed)}; "
             "resume with the recipe that started it, or start a new run"
+            + f"{further}{folder}"
+            * ("epochs" in changed)
         )
     path = folder / "manifest.json"
     try:

@@ -317,10 +317,12 @@ class Trainer:
                 self._writer.abandon()
             if again or self._at_once:
                 self._leave_if_asked()
-            elif number == signal.SIGINT and self.processes.is_main:
+            elif self.processes.is_main:
+                again_ends = "; a second Ctrl-C ends at once" * (number == signal.SIGINT)
                 # print() may not be called where it may just have been interrupted.
                 with contextlib.suppress(OSError):
-                    os.write(2, b"stopping after this step; a second Ctrl-C ends at once\n")
+                    name = signal.Signals(number).name
+                    os.write(2, f"{name}: stopping after this step{again_ends}\n".encode())
 
         previous = {
             number: signal.signal(number, stop)

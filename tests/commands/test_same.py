@@ -18,6 +18,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import same as command
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.align import Detector, face_template
+from facerec.errors import DatasetError
 from facerec.files import sha256, write_json
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
@@ -167,8 +168,19 @@ def test_faces_of_a_photo(
     assert found["similarity"] == pytest.approx(1, abs=1e-5)
     found = json.loads(same(capsys, "both.png", "b.png", "--json"))
     assert found["similarity"] > 0.8 and "2 faces" in found["notes"][0]
-    found = facerec.find("a.png", ".", model="m", detector="two")
-    assert {item.image for item in found if item.note} == {"both.png"} and len(found) == 3
+    searched: list[str] = []
+    looking = lambda *a: searched.append(a[2]) or Detector.faces(*a)  # noqa: E731
+    monkeypatch.setattr(Two, "faces", looking)
+    for looked in (1, 0):  # the second time at nothing but crops
+        del searched[:]
+        found = facerec.find("a.png", ".", model="m", detector="two", keep=True)
+        assert len(found) == 3 and sum("both.png" in where for where in searched) == looked
+        assert {item.image for item in found if item.note} == {"both.png"}
+        assert found[1].similarity == pytest.approx(1, abs=1e-5)  # by its smaller face
+    Path(f"{place}.facerec.npz").rename(f"{place}.moved.npz")
+    Path(f"{place}.facerec.npz").symlink_to(f"{place}.moved.npz")
+    with pytest.raises(DatasetError, match="a link"):
+        facerec.find("a.png", ".", model="m", detector="two", keep=True)
     assert "no face 3 among the 2" in refused(*two, "--face", "3", "1")
 
 

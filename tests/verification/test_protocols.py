@@ -376,6 +376,26 @@ def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     assert read_pairs(path, "flat").subjects_from == "same pairs"
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        ",image1,image2,label\n0,{0},{1},1\n1,{0},{2},0\n",
+        "1 {0} {1} 1\n2 {0} {2} 0\n",
+        "\tleft\tright\tkind\n0\t{0}\t{1}\tgenuine\n1\t{0}\t{2}\timpostor\n",
+        "fold,image1,image2,is_same\n7,{0},{1},1\n9,{0},{2},0\n",
+        "probe,reference,genuine\n{0},{1},1\n{0},{2},0\n",
+        "same;a;b\n1;/data/{0};/data/{1}\n0;/data/{0};/data/{2}\n",
+        "C:/x/{0} C:/x/{1} same\nC:/x/{0} C:/x/{2} different\n",
+    ],
+)
+def test_other_forms_of_flat_lists(tmp_path: Path, form: str) -> None:
+    path = write(tmp_path / "p.csv", form.format("A/1.jpg", "A/2.jpg", "B/1.jpg"))
+    bench = read_pairs(path, "flat")
+    assert named_pairs(bench) == [("A/1.jpg", "A/2.jpg", True), ("A/1.jpg", "B/1.jpg", False)]
+    folds = bench.pairs.folds
+    assert folds is None if "fold" not in form else folds is not None and folds.tolist() == [0, 1]
+
+
 # ---------------------------------------------------------------- parquet
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import itertools
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,8 +30,8 @@ from facerec.verification.protocols.lists import (
 )
 from facerec.verification.protocols.matlab import many, read_mat
 
-HEADERS = ("label", "target", "issame", "is_same", "decision")
-"""Names of the label's column in flat lists, none of which is a label itself."""
+HEADERS = ("target", "label", "issame", "is_same", "decision", "match", "same", "genuine", "mated")
+"""Names of the column of labels, of which the first that is there counts."""
 
 SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})$")
 
@@ -320,48 +321,70 @@ def read_flat(path: Path, images: Path | None) -> Bench:
 
     The label is the first or the last field: the one that is a word of `LABELS` in all lines. Names
     may hold blanks where TAB, comma or semicolon separates, and then may be quoted. A first line
-    with a word of `HEADERS` in that place is a header, and so is one with ``same`` above labels
-    that are numbers. Where no name has a slash, backslashes are taken for slashes.
+    with a word of `HEADERS` in that place is a header, unless it is a label as well, and so is one
+    that names no files with any word above labels that are otherwise. Beside the three there may be
+    a first column that counts the lines, and one that a header calls ``fold``. Where no name has a
+    slash, backslashes are taken for slashes; paths that are all absolute count from the folder of
+    images if they lie in it, else from the one that all share.
 
     Raises:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
-    rows = _flat_rows(path, read_lines(path))
+    lines, columns, folds = _flat_columns(path, read_lines(path))
+    begin, files = 0, any(sign in column[0] for column in columns for sign in "./\\")
     for at in (2, 0):
-        name, below = rows[0][1][at].lower(), [fields[at] for _, fields in rows[1:]]
-        if name in HEADERS or (name == "same" and below and not any(map(str.isalpha, below))):
-            rows = rows[1:]
+        name, *below = map(str.lower, columns[at])
+        word, words = (any(map(str.isalpha, text)) for text in (name, "".join(below)))
+        above = below and LABELS.keys() >= {*below} and word and not (words and name in LABELS)
+        if (name in HEADERS and name not in LABELS) or (above and not files):
+            begin = 1
             break
     else:
-        counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (2, 0)}
+        counts = {at: sum(text.lower() in LABELS for text in columns[at]) for at in (2, 0)}
         at = max(counts, key=lambda at: counts[at])
-        if counts[0] == counts[2] == len(rows):
+        if counts[0] == counts[2] == len(lines):
             raise DatasetError(
                 f"{path}: the first and the last field are labels in all lines; give the images "
                 "names that are no labels, or write a header such as image1,image2,label"
             )
-    slashes = any("/" in field for _, fields in rows for field in fields)
-    table = PairList()
-    for line, fields in rows:
-        where, label = f"{path}, line {line}", fields.pop(at)
+    labels, *sides = (column[begin:] for column in (columns.pop(at), *columns))
+    if not any("/" in name for side in sides for name in side):
+        sides = [[name.replace("\\", "/") for name in side] for side in sides]
+    table, root, names = PairList(), images or path.parent, {*sides[0], *sides[1]}
+    if names and all(re.match(r"([A-Za-z]:)?/", name) for name in names):
+        shared = Path(os.path.commonpath(map(os.path.dirname, names)))
+        if images is not None and shared.is_relative_to(images.absolute()):
+            shared = images.absolute()
+        sides = [[os.path.relpath(name, shared) for name in side] for side in sides]
+        table.notes.append(f"the list has absolute paths; images are named from {shared} on")
+        root = images or (shared if shared.is_dir() else path.parent)
+    numbers: dict[str, int] = {}
+    for row, (label, first, second) in enumerate(zip(labels, *sides, strict=True), begin):
+        where = f"{path}, line {lines[row]}"
         if label.lower() not in LABELS:
             raise malformed(where, label, "a label, 0 or 1,")
-        first, second = fields if slashes else (name.replace("\\", "/") for name in fields)
-        table.add(first, second, LABELS[label.lower()], where)
+        fold = numbers.setdefault(folds[row], len(numbers)) if folds else 0
+        table.add(first, second, LABELS[label.lower()], where, fold)
     # Only a folder for each subject says who is who.
     foldered = folders_of(text_array(list(table.names), str(path))) is not None
     return table.bench(
         path.stem,
-        images or path.parent,
+        root,
         file_source(path, "flat"),
-        ten_folds=True,
+        ten_folds=folds is None,
         subject_of=(lambda name: str(PurePosixPath(name).parent)) if foldered else None,
         named_by="image names",
     )
 
 
-def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
-    """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks."""
+def _flat_columns(
+    path: Path, lines: list[Line]
+) -> tuple[list[int], list[list[str]], list[str] | None]:
+    """Split all lines by the separator that fits the first: TAB, comma, semicolon, else blanks.
+
+    Returns:
+        The number of each line, the three columns, and one of folds.
+    """
 
     def split(text: str, mark: str | None) -> list[str]:
         if mark is None:
@@ -373,15 +396,26 @@ def _flat_rows(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
             return []
         return [field.strip() for field in fields]
 
-    mark = next((mark for mark in "\t,;" if len(split(lines[0][1], mark)) == 3), None)
-    if "\t" in lines[0][1]:
-        mark = "\t"
-    rows = [(line, split(text, mark)) for line, text in lines]
-    for (line, fields), (_, text) in zip(rows, lines, strict=True):
-        if len(fields) != 3 or not all(fields):
+    widths = {mark: len(split(lines[0][1], mark)) for mark in ("\t", ",", ";", None)}
+    mark = max(widths, key=lambda mark: (widths[mark] == 3, widths[mark]))
+    rows = [split(text, "\t" if "\t" in lines[0][1] else mark) for _, text in lines]
+    if len(rows) > 1 and len(rows[0]) == len(rows[1]) - 1:
+        rows[0].insert(0, "")  # above an index, where blanks at the ends of lines do not count
+    width, folds = len(rows[0]), None
+    whole = itertools.zip_longest(*(row[:width] for row in rows), fillvalue="")
+    columns = list(map(list, whole))
+    names = [column[0].lower() for column in columns]
+    if len(columns) > 3 and "fold" in names:
+        folds = columns.pop(names.index("fold"))
+    counts = ([str(first + row) for row in range(len(rows) - 1)] for first in range(3))
+    if len(columns) > 3 and columns[0][1:] in counts:
+        del columns[0]
+    for (line, text), row, fields in zip(lines, rows, zip(*columns, strict=True), strict=True):
+        if len(row) != width or len(fields) != 3 or not all(fields):
             expected = "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks,"
+            expected += " perhaps with an index before and a column fold,"
             raise malformed(f"{path}, line {line}", text, expected)
-    return rows
+    return [line for line, _ in lines], columns, folds
 
 
 def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
@@ -403,29 +437,31 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
         numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))
         files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
     numbered: dict[bytes, int] = {}
-    table = PairList()
+    table, folds = PairList(), dict[Any, int]()
     for file in files:
         with reading_parquet(file):
             frame = pd.read_parquet(file)
-        columns = ["image1", "image2", "target" if "target" in frame else "label"]
+        label = next((own for name in HEADERS for own in frame if own == name), "label")
+        columns = ["image1", "image2", label, *({"fold"} & {*frame})]
         if not {*columns} <= {*frame}:
             raise DatasetError(
-                f"{file}: the columns image1, image2 and label are needed, found "
+                f"{file}: the columns image1, image2 and {' or '.join(HEADERS)} are needed, found "
                 f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
             )
         rows = zip(*(frame[name].tolist() for name in columns), strict=True)
-        for row, (first, second, label) in enumerate(rows):
+        for row, (first, second, label, *fold) in enumerate(rows):
             where = f"{file}, row {row}"
             contents = [_encoded(cell, where) for cell in (first, second)]
             if str(label).lower() not in LABELS:
                 raise malformed(where, label, "a label, 0 or 1,")
             one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
-            table.add(one, other, LABELS[str(label).lower()], where)
+            number = folds.setdefault(fold[0], len(folds)) if fold else 0
+            table.add(one, other, LABELS[str(label).lower()], where, number)
     return table.bench(
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),
         file_source(path.parent if shard else path, "parquet", files if shard else ()),
-        ten_folds=True,
+        ten_folds=not folds,
         subject_of=None,
     )
 

@@ -85,6 +85,7 @@ def read_scores(
     distances: bool = False,
     groups: Sequence[str] = (),
     subject: str = "subject_id",
+    called: Mapping[str, str] | None = None,
 ) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
@@ -96,7 +97,8 @@ def read_scores(
     blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
     probe score``. An empty or NaN score is a failure to acquire. A note says so where same pairs
     tend to have the lower scores. Of ``distances`` the sign is changed; attributes in ``groups``,
-    such as ``sex``, may miss and be in any case; ``subject`` is the name of columns of subjects.
+    such as ``sex``, may miss and be in any case; ``subject`` is the name of columns of subjects,
+    ``called`` the columns that the file calls otherwise, as ``{"score": "similarity"}``.
 
     Raises:
         DatasetError: another form; the sentence names the line.
@@ -104,19 +106,22 @@ def read_scores(
     path = Path(path)
     first = read_lines(path)[0][1]
     mark = next((mark for mark in ",;\t" if mark in first), None)
-    names = [name.strip(' "').lower() for name in first.split(mark)]
-    header = mark is not None and "score" in names
-    columns = names if header else TEXT_COLUMNS.get(len(_fields(first)), ())
-    if not columns:
+    names = [name.strip(' "') for name in first.split(mark)]
+    # A line of scores ends in a number, or in a word for none.
+    words = [name for name in names if _number(name) is None or is_missing(name)]
+    worded = words == names and _number(names[-1]) is None
+    table = None
+    if called or worded or (mark is not None and "score" in map(str.lower, names)):
+        table = TextTable(path, called=called)
+    columns: Sequence[str] = TEXT_COLUMNS.get(len(_fields(first)), ())
+    if table is not None:
+        columns = [name.lower() for name in table.columns]
+    sides = _sides(columns, same_name(subject.lower()) if table is not None else "subject_id")
+    if "score" not in columns or ("label" not in columns and sides is None):
         raise DatasetError(
-            f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor two, "
-            "four or five fields; write a header, such as label,score"
-        )
-    sides = _sides(columns, same_name(subject.lower()) if header else "subject_id")
-    if "label" not in columns and sides is None:
-        raise DatasetError(
-            f"{path}, line 1: the columns are {', '.join(names)[:200]}; beside score there must be "
-            f"label, or {' and '.join(side.format(subject) for side in SIDES[0])}"
+            f"{path}, line 1: its columns are {', '.join(names)[:200]}, where score is needed, and "
+            f"label or {' and '.join(side.format(subject) for side in SIDES[0])}; write such a "
+            "header, apart by commas, or say which is which: --columns score=similarity label=same"
         )
     grouped = {
         name: found
@@ -126,7 +131,7 @@ def read_scores(
     }
     wanted = {"score", "label", "fold", SOURCE, *(sides or ())}
     wanted |= {column for both in grouped.values() for column in both}
-    lines, texts = _read(path, [name for name in columns if name in wanted], columns, header)
+    lines, texts = _read(path, [name for name in columns if name in wanted], columns, table)
 
     def refuse(row: int, problem: str) -> DatasetError:
         return DatasetError(f"{path}, line {lines[row]}: {problem}; mend the line")
@@ -180,7 +185,7 @@ def read_scores(
         names=people,
         label_sources=sources,
         notes=_notes(path, scores, issame, distances),
-        source={**file_source(path, "csv" if header else "text"), "distances": distances},
+        source={**file_source(path, "text" if table is None else "csv"), "distances": distances},
     )
 
 
@@ -205,11 +210,10 @@ def _notes(
 
 
 def _read(
-    path: Path, wanted: Sequence[str], columns: Sequence[str], header: bool
+    path: Path, wanted: Sequence[str], columns: Sequence[str], table: TextTable | None
 ) -> tuple[Sequence[int], dict[str, tuple[str, ...]]]:
     """Return the numbers of the lines, and the texts of some columns."""
-    if header:
-        table = TextTable(path)
+    if table is not None:
         rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
     else:
         places, rows = [columns.index(name) for name in wanted], []

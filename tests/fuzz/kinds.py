@@ -129,7 +129,13 @@ def make_embeddings(root: Path) -> None:
 def make_gallery(root: Path) -> None:
     gallery = Gallery(Space("ab", {"mean": 127.5}, True, 3, "toy"))
     gallery.enroll(some_embeddings())
+    gallery.recalibrate()
     gallery.write(root / "gallery.npz")
+
+
+def read_gallery(target: Path) -> None:
+    for answer in Gallery.read(target).identify(some_embeddings(), fpir="1e-1"):
+        str(answer)
 
 
 def make_texts(root: Path) -> None:
@@ -288,7 +294,7 @@ KINDS = {
     "pack-bin": Kind(make_packs, pack_bench, "*.bin"),
     "pack-npz": Kind(make_packs, read_pack, "*.npz", "zip"),
     "embeddings": Kind(make_embeddings, read_embeddings, "*.npz", "zip"),
-    "gallery": Kind(make_gallery, Gallery.read, "*.npz", "zip"),
+    "gallery": Kind(make_gallery, read_gallery, "*.npz", "zip"),
     "scores": Kind(make_texts, read_scores, "scores/*", "text"),
     "attributes": Kind(
         make_texts, lambda t: read_attributes(t, ["race"]), "attributes.csv", "text"

@@ -76,7 +76,7 @@ def list_shards(path: Path) -> list[Path]:
             ) from problem
         if lost:
             raise DatasetError(
-                f"{path}: {len(lost)} of its shards are missing, first {str(lost[0])[:200]}; "
+                f"{path}: {len(lost)} of its shards are missing, first {str(lost[0])[:200]!r}; "
                 "run the job that writes them again"
             )
     if not shards:

@@ -280,7 +280,7 @@ def test_shards_are_read_as_the_file_that_they_are_of(folder: Path) -> None:
         ("3", {"vectors": np.ones((3, 2), np.float32)}, "3.parquet"),
         ("4", {"ids": np.array(["\udcff.jpg", "b", "c"])}, "Unicode"),
         ("job.json", None, "has not ended"),
-        (".job.json", None, "1 of its shards are missing, first 9.parquet"),
+        (".job.json", None, "1 of its shards are missing, first '9.parquet'"),
         ("0.parquet", None, "0.parquet"),
     ],
 )

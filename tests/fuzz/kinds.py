@@ -155,6 +155,11 @@ def read_note(target: Path) -> None:
     print_thresholds(gallery.calibration, len(gallery), Console(file=io.StringIO()))
 
 
+def read_gallery(target: Path) -> None:
+    for answer in Gallery.read(target).identify(some_embeddings(), fpir="1e-1"):
+        str(answer)
+
+
 def make_texts(root: Path) -> None:
     draw = np.random.default_rng(0)
     rows = [(i % 2, draw.normal(i % 2)) for i in range(20)]
@@ -338,7 +343,7 @@ KINDS = {
     "pack-bin": Kind(make_packs, pack_bench, "*.bin"),
     "pack-npz": Kind(make_packs, read_pack, "*.npz", "zip"),
     "embeddings": Kind(make_embeddings, read_embeddings, "*.npz", "zip"),
-    "gallery": Kind(make_gallery, Gallery.read, "*.npz", "zip"),
+    "gallery": Kind(make_gallery, read_gallery, "*.npz", "zip"),
     "gallery-note": Kind(make_gallery, read_note, "note.json", "json"),
     "scores": Kind(make_texts, read_scores, "scores/*", "text"),
     "attributes": Kind(

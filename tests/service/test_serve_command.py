@@ -98,6 +98,7 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
         (["MODEL", "--allow-origin", "*"], "--allow-origin *: a site is named"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
+        (["MODEL", "--gallery", "MODEL"], "no gallery"),
         (["MODEL", "--port", "70000"], "cannot listen there"),
     ],
 )

@@ -242,6 +242,7 @@ def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> Emb
     if about and path and Path(path).exists():
         network = embedder.load(Path(path), calibrated=False)
         if network.sha256 == about.get("sha256"):
+            console.print(f"model {path}: read again, with the preprocessing of the embeddings")
             own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
             return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
         if embedder.model is not None:

@@ -113,11 +113,7 @@ def calibrate(
             "file with --out"
         )
     if target.is_file():
-        console.print(
-            f"{target} is replaced, and nothing of it taken over: pixels are prepared and placed "
-            "as the flags and the model file say",
-            style="yellow",
-        )
+        console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,

@@ -581,15 +581,10 @@ def verify(
 
 
 def find(
-    photo: Photo,
-    people: str | Path,
-    *,
-    model: str | Path,
-    detector: str | None = None,
-    keep: bool = False,
+    photo: Photo, people: str | Path, *, model: str | Path, detector: str | None = None, **how: Any
 ) -> list[Found]:
     """Return the photos of a folder by how alike they are to one; see `FaceRecognizer.find`."""
-    return _loaded(str(model), detector).find(photo, people, keep=keep)
+    return _loaded(str(model), detector).find(photo, people, **how)
 
 
 _KeptFaces = dict[bytes, list[NDArray[np.float32]]]

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from facerec.commands.cli import (
-    Console,
-    command_line,
-    exact_rates,
-    listed,
-    named_columns,
-    run_command,
-)
+from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
 from facerec.commands.sources import open_benches
 from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError
@@ -127,7 +120,7 @@ def audit(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    (groups, called), plan = groups_and_columns(group, columns), None
+    (groups, called), plan = named_columns(columns, group), None
     settings = precision.settings()
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
@@ -196,21 +189,6 @@ def _open_pairs(pairs: str, data: Path | None) -> Bench:
     if not isinstance(opened, Bench):
         raise DatasetError(f"{pairs}: compares templates, but norms and groups belong to images")
     return opened
-
-
-def groups_and_columns(
-    group: Sequence[str], columns: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the columns of groups, and the other columns that a table calls otherwise.
-
-    Raises:
-        DatasetError: no group is named.
-    """
-    called = named_columns(columns)
-    groups = listed((*group, called.pop("group", "")))
-    if not groups:
-        raise DatasetError("nothing says which groups are compared; name their columns by --group")
-    return groups, called
 
 
 def fix_on_scores(

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from facerec.commands.audit import (
-    PRECISION,
-    Precision,
-    files_read,
-    fix_on_scores,
-    groups_and_columns,
-    tell_audit,
-)
-from facerec.commands.cli import Console, run_command
+from facerec.commands.audit import PRECISION, Precision, files_read, fix_on_scores, tell_audit
+from facerec.commands.cli import Console, named_columns, run_command
 from facerec.errors import DatasetError
 
 
@@ -59,7 +52,9 @@ def audit_scores(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    settings, (groups, called) = precision.settings(), groups_and_columns(group, columns)
+    settings, (groups, called) = precision.settings(), named_columns(columns, group)
+    if not groups:
+        raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
     for path in (scores, threshold_from):
         if path is not None and is_embeddings(path):
             raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")

@@ -108,11 +108,7 @@ def calibrate(
     target = out or calibration_file(place)
     check_file_name(target, DatasetError)
     if target.is_file():
-        console.print(
-            f"{target} is replaced, and nothing of it taken over: pixels are prepared and placed "
-            "as the flags and the model file say",
-            style="yellow",
-        )
+        console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
     with progress_bar(console) as progress:
         calibration = calibrate_model(
             found.embeddings,
@@ -237,6 +233,7 @@ def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> Emb
     if about and path and Path(path).exists():
         network = embedder.load(Path(path), calibrated=False)
         if network.sha256 == about.get("sha256"):
+            console.print(f"model {path}: read again, with the preprocessing of the embeddings")
             own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
             return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
         if embedder.model is not None:

@@ -179,15 +179,18 @@ def listed(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
-def named_columns(values: Collection[str]) -> dict[str, str]:
-    """Return the columns that a table calls otherwise, from ``NAME=COLUMN`` each.
+def named_columns(
+    values: Collection[str], group: Iterable[str] = ()
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return columns of groups, and what a table calls other columns, from ``NAME=COLUMN`` each.
 
     Raises:
         RecipeError: without ``=``.
     """
     if odd := [value for value in values if not re.fullmatch("[^=]+=.+", value)]:
         raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {odd[0]!r}")
-    return dict(value.split("=", 1) for value in values)
+    called = dict(value.split("=", 1) for value in values)
+    return listed((*group, called.pop("group", ""))), called
 
 
 def exact_rates(values: Iterable[str]) -> tuple[str, ...]:

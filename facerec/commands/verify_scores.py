@@ -34,7 +34,7 @@ def verify_scores(
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores
 
-    fpr, called = figures.check(), named_columns(columns)
+    fpr, (_, called) = figures.check(), named_columns(columns)
 
     def judge(path: Path) -> Verified:
         scored = read_scores(path, distances=distances, called=called)

@@ -20,12 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import (
-    DatasetError,
-    ImageError,
-    ModelError,
-    message_line,
-)
+from facerec.errors import DatasetError, ImageError, ModelError, message_line
 from facerec.files import check_regular, sha256
 from facerec.libraries import cv2, needed
 from facerec.names import is_missing, same_name

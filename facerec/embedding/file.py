@@ -21,15 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.check import (
-    FORMAT,
-    IDS,
-    MAX_BYTES,
-    SUBJECTS,
-    VECTORS,
-    checked,
-    parse_note,
-)
+from facerec.embedding.check import FORMAT, IDS, MAX_BYTES, SUBJECTS, VECTORS, checked, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
 from facerec.errors import DatasetError

@@ -48,7 +48,6 @@ from facerec.files import read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
-from facerec.threads import batches_ahead
 
 if TYPE_CHECKING:
     import torch
@@ -467,37 +466,32 @@ class FaceRecognizer:
         file = Path(f"{Path(people).resolve()}.facerec.npz") if keep else None
         note = describe_embedding(self.model, align=self.detector, **how)
         known = {} if file is None else _kept(file, note)
-        new, seen = list[bytes](), list[tuple[bytes, str]]()
-
-        def look(index: int) -> tuple[bytes, list[Image], str]:
-            """Return a photo's digest, its faces unless they are known, and what is wrong."""
-            where, digest = source.where(index), b""
-            try:
-                data = source.encoded(index)
-                image, digest = read_photo(data, where)[0], image_digest(data)
-                faces = [] if digest in known else [face for face, _ in self.faces(image, where)]
-                return digest, faces, self.misplaced(image, str(source.ids[index]))
-            except ImageError as error:
-                return digest, [], str(error)
+        new, seen = list[bytes](), list[tuple[str, bytes, str]]()
 
         def faces() -> Iterator[Image]:
-            for _, batch in batches_ahead(look, np.arange(len(source)), self.model.batch_size):
-                for digest, found, said in (future.result() for future in batch):
-                    if digest not in known:
-                        known[digest] = []
-                        new.extend([digest] * len(found))
-                        yield from found
-                    seen.append((digest, said))
+            """Yield the faces of all photos that are not known, each of its digest in ``new``."""
+            for index, name in enumerate(source.ids.tolist()):
+                where, digest, said = source.where(index), b"", ""
+                try:
+                    data = source.encoded(index)
+                    image, digest = read_photo(data, where)[0], image_digest(data)
+                    said = self.misplaced(image, name)
+                    for face, _ in self.faces(image, where) if digest not in known else ():
+                        new.append(digest)
+                        yield face
+                except ImageError as error:
+                    said = str(error)
+                known.setdefault(digest, [])
+                seen.append((name, digest, said))
 
         for digest, vector in zip(new, extract(self.model, faces(), **how).vectors, strict=True):
             known[digest].append(vector)
-        photos = list(zip(source.ids.tolist(), seen, strict=True))
         if file is not None:
-            _keep(file, {digest: name for name, (digest, _) in photos}, known, note)
+            _keep(file, {digest: name for name, digest, _ in seen}, known, note)
         found = []
-        for name, (digest, said) in photos:
+        for name, digest, said in seen:
             rows = []
-            for number, vector in enumerate(known.get(digest, ()), 1):
+            for number, vector in enumerate(known[digest], 1):
                 cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
                 unknown = said or self.unlike(score, name)
                 rows.append((not unknown, cosine, number, score, unknown))
@@ -587,15 +581,10 @@ def verify(
 
 
 def find(
-    photo: Photo,
-    people: str | Path,
-    *,
-    model: str | Path,
-    detector: str | None = None,
-    keep: bool = False,
+    photo: Photo, people: str | Path, *, model: str | Path, detector: str | None = None, **how: Any
 ) -> list[Found]:
     """Return the photos of a folder by how alike they are to one; see `FaceRecognizer.find`."""
-    return _loaded(str(model), detector).find(photo, people, keep=keep)
+    return _loaded(str(model), detector).find(photo, people, **how)
 
 
 _KeptFaces = dict[bytes, list[NDArray[np.float32]]]
@@ -619,7 +608,7 @@ def _keep(file: Path, photos: dict[bytes, str], known: _KeptFaces, note: dict[st
     rows = [
         (f"{name} face {number}", digest, vector)
         for digest, name in photos.items()
-        for number, vector in enumerate(known.get(digest, ()), 1)
+        for number, vector in enumerate(known[digest], 1)
     ]
     if rows:
         ids, digests, vectors = map(np.array, zip(*rows, strict=True))

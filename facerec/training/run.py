@@ -205,14 +205,10 @@ def check_same_run(
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
     if changed:
-        further = (
-            "; to train it further, start from its weights: facerec train finetune --init.path "
-        )
         raise CheckpointError(
-            f"{path}: the run was started with other values of {', '.join(changed)}; "
-            "resume with the recipe that started it, or start a new run"
-            + f"{further}{folder}"
-            * ("epochs" in changed)
+            f"{path}: the run was started with other values of {', '.join(changed)}; resume with "
+            "the recipe that started it, start a new run, or train its weights further (also for "
+            f"more epochs) by facerec train finetune --init.path {folder}"
         )
     path = folder / "manifest.json"
     try:

@@ -127,7 +127,7 @@ def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
         (["a.npz", "nothing.npz"], "nothing.npz"),
         (["a.npz", "b.npz", "--share", "2"], "--share"),
         (["a.npz", "faces"], "--model"),
-        (["a.npz", "list.csv"], "list.csv: neither"),
+        (["a.npz", "list.csv"], "list.csv: text"),
     ],
 )
 def test_bad_input_ends_in_a_sentence(

@@ -152,7 +152,7 @@ def test_property(tmp_path):
     side.write_text("4,112,112")
     records = RecordImages(path)
     for action in (records.load_labels, lambda: records.sample(3)):
-        with pytest.raises(RecordError, match=r"key 4, offset .*label 4 is.* out of range"):
+        with pytest.raises(RecordError, match=r"key 4, offset .*label 4 is.*`property`"):
             action()
     assert RecordImages(path, on_error="skip").labels.tolist() == [0, 0, 1, -1]
 

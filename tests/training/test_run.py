@@ -171,7 +171,7 @@ def test_what_changes_learning_is_named(
     assert sentence.startswith(
         f"{tmp_path}/recipe.json: the run was started with other values of {fields}"
     )
-    assert sentence.endswith("; resume with the recipe that started it, or start a new run")
+    assert sentence.endswith(f"facerec train finetune --init.path {tmp_path}")
 
 
 def copied(data: Path, to: Path) -> Path:

@@ -404,8 +404,8 @@ def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with_path = {"bytes": b, "path": "b.jpg"}
     names = [f"lfw-0000{i}-of-00002.parquet" for i in (0, 1)]
     frames = {
-        names[0]: pd.DataFrame({"image1": [a, b], "image2": [with_path, c], "label": [1, 0]}),
-        names[1]: pd.DataFrame({"image1": [a], "image2": [a], "label": [True]}),
+        names[0]: pd.DataFrame({"image1": [a, b], "image2": [with_path, c], "is_same": [1, 0]}),
+        names[1]: pd.DataFrame({"image1": [a], "image2": [a], "is_same": [True]}),
     }
     for name in names:
         (tmp_path / name).write_bytes(b"PAR1")

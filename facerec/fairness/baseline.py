@@ -330,7 +330,7 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
     compared = [shared.names.index(name) for name in summary.groups]
     fewest = min((errors.group_subjects[group] for group in compared), default=0)
     for target, at in zip(shared.targets, errors.points, strict=True):
-        point, fnmr, tpr = at.point, at.fnmr[-1], f"TPR@FPR={target}"
+        point, fnmr, tpr = at.point, at.fnmr_of_pairs[-1], f"TPR@FPR={target}"
         if with_tpr and point.resolvable and fnmr is not None:
             figures[tpr,] = _Figure(1 - fnmr.value, -fnmr.changes, shared.count)
         elif with_tpr:

@@ -88,8 +88,8 @@ def norm_errors(
     members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
-        of_pairs = errors[inside], who[inside], who[inside]
-        return names.rate(ClusteredShare.from_pairs(*of_pairs) if inside.any() else None)
+        there = inside.any()
+        return names.rate(ClusteredShare.of_people(errors[inside], who[inside]) if there else None)
 
     for name, inside in members:
         if not inside.any():

@@ -74,6 +74,9 @@ class TprEstimate:
     fpr: Estimate
     threshold: Estimate
     """No interval if the target is not resolvable, or if there are too few subjects."""
+    alike: Estimate | None = None
+    """The TPR of which each person weighs alike, and not each mated pair, where a few people have
+    most pairs; else None."""
 
     @classmethod
     def of(cls, scored: ScoredComparisons, target: Rate) -> TprEstimate:
@@ -94,6 +97,7 @@ class TprEstimate:
             tpr,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
             Estimate(point.threshold, threshold, remark=unknown),
+            _alike(scored, point, few) if point.resolvable else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -102,9 +106,19 @@ class TprEstimate:
             **self.point.to_json(),
             "tpr": self.tpr.value,
             "tpr_interval": self.tpr.interval,
+            "tpr_people_alike": self.alike,
             "fpr_interval": self.fpr.interval,
             "threshold_interval": self.threshold.interval,
         }
+
+
+def _alike(scored: ScoredComparisons, point: OperatingPoint, remark: str) -> Estimate | None:
+    """Return the TPR of which each person weighs alike; None where that is hardly another one."""
+    each, alike = (scored.tpr_share(point, alike) for alike in (False, True))
+    if each.effective_subjects > alike.effective_subjects / 2:
+        return None
+    interval = scored.tpr_interval(point, alike=True)
+    return Estimate(alike.value, interval, point.true_accepts, point.mated, remark)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.page import page_files, write_audit
 from facerec.fairness.result import Audit, AuditSettings
 from facerec.fairness.scores import audit_scores
+from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.intervals import wilson
 from facerec.verification.protocols import ScoredPairs, read_scores
 
@@ -95,7 +96,7 @@ def test_rows_hold_what_was_counted(found: Audit) -> None:
     for row in rows[rows["numerator"].notna() & rows["value"].notna()].itertuples():
         if row.figure not in (names.THRESHOLD, "FPIR threshold") and not row.figure.startswith("F"):
             assert row.value == pytest.approx(row.numerator / row.denominator)
-    shares = rows[rows["figure"].isin(["FMR", "FNMR", "FPIR", "FNIR", names.RANK_1])]
+    shares = rows[rows["figure"].isin(["FMR", OF_PAIRS, "FPIR", "FNIR", names.RANK_1])]
     for row in shares.itertuples():
         assert row.value == row.numerator / row.denominator and row.low <= row.value <= row.high
     # What has no value or no interval says why.

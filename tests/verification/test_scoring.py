@@ -247,6 +247,8 @@ def test_shares_are_those_of_the_single_pairs() -> None:
         ):
             expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
             compare_shares(share, expected)
+        found_alike = table.fnmr_among(places[1], alike=True)
+        compare_shares(found_alike, ClusteredShare.of_people(~accepted[part], first[part]))
         assert table.fmr_among(places[0][:1]) is table.fmr_among(places[0], places[0][:0]) is None
 
 

@@ -90,9 +90,9 @@ class ListedPairs:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Pairs of known subjects that do not contradict the label, ``(n,)``."""
-        sides = self.subject[self.sides]
-        return (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
+        """Pairs of two images of known subjects that do not contradict the label, ``(n,)``."""
+        sides, two = self.subject[self.sides], self.sides[0] != self.sides[1]
+        return two & (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
 
     def mated(self) -> tuple[NDArray[np.floating], Codes]:
         """Return scores and sides of the mated pairs whose label the subjects do not contradict."""

@@ -173,7 +173,7 @@ class ScoredComparisons:
         the threshold found; the upper one is +inf where no different pair scores so high.
         """
         fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
-        if fpr.method == "none":
+        if fpr.method == "none" or math.isnan(point.threshold):
             return None
         descending = self.figures.non_mated[::-1]
         low, high = (

@@ -65,13 +65,30 @@ class Pairs:
         units = first, np.where(same, first, second)
         return ScoredComparisons.of(scores[chosen], same, units), numbers.size
 
+    @property
+    def itself(self) -> NDArray[np.bool_]:
+        """Which pairs compare an item with itself, and tell nothing, ``(n,)``."""
+        return self.first == self.second
+
     def doubts(self) -> list[str]:
-        """Say where labels and subjects contradict each other."""
+        """Say which pairs tell nothing or nothing new, and whose label contradicts the subjects."""
+        doubts, own = [], np.flatnonzero(self.itself)
+        if own.size:
+            many = counted(own.size, "pair compares", "pairs compare")
+            doubts.append(
+                f"{many} an image with itself and {'is' if own.size == 1 else 'are'} left out, the "
+                f"first is pair {own[0]}"
+            )
+        low, high = np.sort([self.first, self.second], axis=0)[:, ~self.itself]
+        if again := low.size - np.unique(low * (high.max(initial=0) + 1) + high).size:
+            doubts.append(
+                f"{counted(again, 'pair')} of the same two images as an earlier one, in this order "
+                "or the other; each counts"
+            )
         sides = self.subject_pairs()
         if sides is None:
-            return []
-        wrong = self.issame != (sides[0] == sides[1])
-        doubts = []
+            return doubts
+        wrong = (self.issame != (sides[0] == sides[1])) & ~self.itself
         for label, kind, fact in ((1, "same", "two subjects"), (0, "different", "one subject")):
             odd = np.flatnonzero(wrong & (self.issame == label))
             if odd.size:

@@ -54,7 +54,8 @@ def _rows(result: VerificationResult) -> Iterator[Row]:
     yield figure_row("EER on the ROC hull", result.eer)
     for name, figure in result.metrics.items():
         yield figure_row(name, figure)
-    failed, total = len(result.failures), len(result.pairs)
+    failed = len(result.failures)
+    total = result.mated + result.non_mated + failed
     yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
 
 

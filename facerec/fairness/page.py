@@ -226,8 +226,9 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
 def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the targets that head the tables."""
     heads = _heads(audit)
-    kinds = ("FMR", "FNMR", OF_PAIRS)
-    columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in kinds]
+    columns = [
+        (f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR", OF_PAIRS)
+    ]
     if len(names.select(audit.rows, names.REFUSED)):
         columns.append((names.REFUSED, names.REFUSED, ""))
     values = [names.value_of(audit.rows, names.THRESHOLD, target=at) for at in heads]

@@ -196,12 +196,8 @@ def _of_list(
         if not among.any():
             return None
         own = np.arange(int(among.sum()))
-        one, other = (own, own) if pairs.independent else subjects[:, among]
-        found = (
-            ClusteredShare.of_people(events[among], one)
-            if alike
-            else ClusteredShare.from_pairs(events[among], one, other)
-        )
+        units = (own, own) if pairs.independent else subjects[:, among]
+        found = ClusteredShare.from_pairs(events[among], *units, alike=alike)
         return (
             found if pairs.independent else _spread(found, slice(len(found.changes)), whole, family)
         )

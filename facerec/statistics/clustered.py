@@ -251,13 +251,16 @@ class ClusteredShare(ClusteredFigure):
         return cls._of(events, kind, True)
 
     @classmethod
-    def from_pairs(cls, events: ArrayLike, first: ArrayLike, second: ArrayLike) -> ClusteredShare:
+    def from_pairs(
+        cls, events: ArrayLike, first: ArrayLike, second: ArrayLike, *, alike: bool = False
+    ) -> ClusteredShare:
         """Sum up single comparisons; equal subjects make a mated one.
 
         Args:
             events: whether each comparison is an event, ``(N,)``, boolean or 0/1.
             first: subject or family on one side, ``(N,)`` integers from 0.
             second: the one on the other side, ``(N,)``.
+            alike: of mated comparisons, see `from_mated_counts`.
 
         Raises:
             MetricError: no comparison.
@@ -265,6 +268,8 @@ class ClusteredShare(ClusteredFigure):
         happened = np.asarray(events, dtype=np.float64)
         left, right = np.asarray(first), np.asarray(second)
         _check(happened.size)
+        if alike:
+            return cls.from_mated_counts(np.bincount(left, happened), np.bincount(left), alike=True)
         influences = (happened - happened.mean()) / happened.size
         size = int(max(left.max(), right.max())) + 1
         kind = sum_by_subject(influences, left, right, size)
@@ -300,21 +305,6 @@ class ClusteredShare(ClusteredFigure):
         kind = Sums((sums - rate * loads) / total, loads, total, squares, 0.0)
         share = cls._of(float(sums.sum()), kind, False)
         return replace(share, events=round(happened.sum()), comparisons=round(made.sum()))
-
-    @classmethod
-    def of_people(cls, events: ArrayLike, subject: ArrayLike) -> ClusteredShare:
-        """Return the share of single mated comparisons, ``(N,)``, whose subjects weigh alike.
-
-        Args:
-            events: whether each comparison is an event.
-            subject: of each, integers from 0.
-
-        Raises:
-            MetricError: no comparison.
-        """
-        happened, who = np.asarray(events, np.float64), np.asarray(subject, np.int64)
-        made = np.bincount(who)
-        return cls.from_mated_counts(np.bincount(who, happened), made, alike=True)
 
     @classmethod
     def from_images(

@@ -78,9 +78,12 @@ class ScoredComparisons:
         """Return the 95 % interval of a figure."""
         return self._said(self.figure(influence).interval())
 
-    def share(self, events: NDArray[np.bool_], among: NDArray[np.bool_]) -> ClusteredShare:
-        """Return the share of events among some comparisons."""
-        return ClusteredShare.from_pairs(events[among], self.first[among], self.second[among])
+    def share(
+        self, events: NDArray[np.bool_], among: NDArray[np.bool_], alike: bool = False
+    ) -> ClusteredShare:
+        """Return the share of events among some comparisons; ``alike`` is that of `from_pairs`."""
+        units = self.first[among], self.second[among]
+        return ClusteredShare.from_pairs(events[among], *units, alike=alike)
 
     def _said(self, interval: Interval) -> Interval:
         return interval if self.known else replace(interval, assumption=INDEPENDENT)
@@ -122,29 +125,20 @@ class ScoredComparisons:
         slope = self._slope(point, min(max(reach, LEAST_STEPS), MOST_STEPS))
         return point.tpr, self._rates(accepted, 1.0, -slope)
 
-    def tpr_share(self, point: OperatingPoint, alike: bool = False) -> ClusteredShare:
-        """Return the share of mated comparisons that reach a threshold.
-
-        Each comparison weighs alike, or with ``alike`` each subject.
-        """
-        accepted = self.scores >= point.threshold
-        if alike:
-            return ClusteredShare.of_people(accepted[self.same], self.first[self.same])
-        return self.share(accepted, self.same)
-
     def tpr_interval(self, point: OperatingPoint, alike: bool = False) -> Interval:
         """Return the interval of the TPR at an FPR target, for the uncertainty of both rates.
 
         On the logit scale, distances of two kinds add as squares: of the limits of the TPR at the
         threshold found, and of the TPRs that the ROC has at the limits of the FPR (MOVER; Zou and
         Donner, Statistics in Medicine 27, 2008). Few false accepts leave a wide and lopsided range
-        of thresholds, which a slope would not follow. ``alike`` is that of `tpr_share`.
+        of thresholds, which a slope would not follow. With ``alike`` each subject weighs alike.
         """
-        share = self.tpr_share(point, alike)
+        accepted = self.scores >= point.threshold
+        share = self.share(accepted, self.same, alike)
         own = share.interval()
         if not 0 < point.true_accepts < point.mated or own.method == "none":
             return self._said(own)
-        fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
+        fpr = self.share(accepted, ~self.same).interval()
         roc = self.figures.roc
         # Above the highest different score the ROC is taken for a straight line to the origin.
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)

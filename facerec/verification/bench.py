@@ -74,11 +74,8 @@ class Pairs:
         """Say which pairs tell nothing or nothing new, and whose label contradicts the subjects."""
         doubts, own = [], np.flatnonzero(self.itself)
         if own.size:
-            many = counted(own.size, "pair compares", "pairs compare")
-            doubts.append(
-                f"{many} an image with itself and {'is' if own.size == 1 else 'are'} left out, the "
-                f"first is pair {own[0]}"
-            )
+            said = "pairs compare an image with itself and are left out, the first is pair"
+            doubts.append(f"{own.size} {said} {own[0]}")
         low, high = np.sort([self.first, self.second], axis=0)[:, ~self.itself]
         if again := low.size - np.unique(low * (high.max(initial=0) + 1) + high).size:
             doubts.append(

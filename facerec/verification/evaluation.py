@@ -93,12 +93,16 @@ class TprEstimate:
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = words.threshold_remark(point.threshold) or unknown
         fpr = scored.share(accepted, ~scored.same).interval()
+        each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
+        people = None
+        if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
+            people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
         return cls(
             point,
             tpr,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
             Estimate(point.threshold, threshold, remark=unknown),
-            _alike(scored, point, few) if point.resolvable else None,
+            people,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -107,19 +111,9 @@ class TprEstimate:
             **self.point.to_json(),
             "tpr": self.tpr.value,
             "tpr_interval": self.tpr.interval,
-            "tpr_people_alike": self.alike,
             "fpr_interval": self.fpr.interval,
             "threshold_interval": self.threshold.interval,
         }
-
-
-def _alike(scored: ScoredComparisons, point: OperatingPoint, remark: str) -> Estimate | None:
-    """Return the TPR of which each person weighs alike; None where that is hardly another one."""
-    each, alike = (scored.tpr_share(point, alike) for alike in (False, True))
-    if each.effective_subjects > alike.effective_subjects / 2:
-        return None
-    interval = scored.tpr_interval(point, alike=True)
-    return Estimate(alike.value, interval, point.true_accepts, point.mated, remark)
 
 
 @dataclass(frozen=True)
@@ -291,8 +285,7 @@ def evaluate(
         Failure(pair, bool(same[pair]), (reasons or {}).get(pair, "its score is missing"))
         for pair in np.flatnonzero(np.isnan(values) & ~pairs.itself).tolist()
     )
-    if pairs.itself.any():
-        values = np.where(pairs.itself, np.float32(np.nan), values)
+    values = np.where(pairs.itself, np.float32(np.nan), values)
     valid = ~np.isnan(values)
     if (said := turned(values, same)) and not any(said in note for note in notes):
         notes = (*notes, f"{said}; the labels may be the wrong way round")

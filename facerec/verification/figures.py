@@ -54,8 +54,7 @@ def _rows(result: VerificationResult) -> Iterator[Row]:
     yield figure_row("EER on the ROC hull", result.eer)
     for name, figure in result.metrics.items():
         yield figure_row(name, figure)
-    failed = len(result.failures)
-    total = result.mated + result.non_mated + failed
+    total = (failed := len(result.failures)) + result.mated + result.non_mated
     yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
 
 

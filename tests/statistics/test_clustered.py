@@ -61,7 +61,7 @@ def test_changes_are_those_of_leaving_each_subject_out(seed: int, mated: float) 
 @few
 def test_people_who_weigh_alike_are_those_of_a_loop(seed: int) -> None:
     events, subject, _ = draw_pairs(seed, mated=1.0)
-    share = ClusteredShare.of_people(events, subject)
+    share = ClusteredShare.from_pairs(events, subject, subject, alike=True)
 
     def mean(people: NDArray[np.int64]) -> float:
         return float(np.mean([events[subject == person].mean() for person in people]))

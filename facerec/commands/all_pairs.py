@@ -44,6 +44,7 @@ def all_pairs(
         json: JSON file to write all figures to, and where they come from.
         device: where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
+    from facerec.embedding.extraction import constant
     from facerec.embedding.file import embeddings_sha256, read_embeddings
     from facerec.report.documents import plain
     from facerec.report.tidy import figures_table, records
@@ -94,6 +95,8 @@ def all_pairs(
         "effective number of comparisons, at thresholds taken as known",
         style="dim italic",
     )
+    if said := constant(file):
+        console.print(f"note: {said}", style="yellow")
     for count, what in (
         (unused, f"rows of {subjects} have no embedding"),
         (left_out, f"images have no {group} in {subjects} and are left out of all figures"),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import facerec
-from facerec.embedding.extraction import Embeddings
+from facerec.embedding.extraction import Embeddings, constant
 from facerec.embedding.placement import alike_note
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
@@ -40,6 +40,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of, score_pairs, select_embeddings
 
@@ -102,6 +103,8 @@ def audit_embeddings(
         scores = score_pairs(embeddings.vectors, *sides)
         listed = ListedPairs(pairs.name, scores, sides, pairs.pairs.issame, joined.subjects)
         notes += _left_out(listed, shown[0])
+        said = [turned(scores, listed.same), *Pairs(sides[0], sides[1], listed.same).doubts()]
+        notes += [f"{note[0].upper()}{note[1:]}." for note in said if note]
     labels = [(one.codes, one.names) for one in shown]
     how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
     how["family"] = joined.family
@@ -139,11 +142,11 @@ def audit_embeddings(
             rows.append(names.row("", "FPIR", Estimate(None, remark=protocol)))
     if baseline is not None:
         folds = None if pairs is None else pairs.pairs.folds
-        changes, said = _change_rows(
+        changes, remarks = _change_rows(
             embeddings, baseline, joined.subjects, shown[0], listed, folds, settings
         )
         rows += changes
-        notes += [f"{note[0].upper()}{note[1:]}." for note in said]
+        notes += [f"{note[0].upper()}{note[1:]}." for note in remarks]
         notes += [FIXED_HERE] if thresholds is not None else []
     if embeddings.flip is None:
         notes.append("The embeddings do not say whether mirror images took part.")
@@ -306,8 +309,9 @@ def _looked_at(embeddings: Embeddings, joined: Joined) -> Iterator[str]:
             f"the face score, {embeddings.face_limit:.1f}; all other figures count them."
         )
     subjects = np.where(joined.subjects == UNKNOWN, "", joined.subjects.astype(np.str_))
-    if alike := alike_note(embeddings, subjects):
-        yield f"{alike[0].upper()}{alike[1:]}."
+    for note in (constant(embeddings), alike_note(embeddings, subjects)):
+        if note:
+            yield f"{note[0].upper()}{note[1:]}."
 
 
 def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
@@ -408,9 +412,10 @@ def _mated(
 def _left_out(listed: ListedPairs, grouping: Grouping) -> list[str]:
     """Say how many pairs of a list are in no rate of the first grouping, and why."""
     known = (grouping.codes[listed.sides] >= 0).all(axis=0)
+    two = listed.sides[0] != listed.sides[1]
     reasons = {
-        "have an image without a group": ~known,
-        "have a label that the subjects contradict": known & ~listed.usable,
+        "have an image without a group": two & ~known,
+        "have a label that the subjects contradict": two & known & ~listed.usable,
     }
     return [
         f"{int(gone.sum()):,} of {known.size:,} pairs {why} and are in no rate."

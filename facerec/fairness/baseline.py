@@ -226,10 +226,10 @@ def _kept_pairs(pairs: Pairs, rows: Codes, subject: Codes, notes: list[str]) -> 
     place = np.full(1 + max(pairs.first.max(), pairs.second.max(), rows.max()), -1)
     place[rows] = np.arange(rows.size)
     sides = place[np.stack([pairs.first, pairs.second])]
-    there = (sides >= 0).all(axis=0)
+    there = (sides >= 0).all(axis=0) & (sides[0] != sides[1])
     agree = (subject[sides[0]] == subject[sides[1]]) == pairs.issame
     for count, what in (
-        (np.count_nonzero(~there), "have an image that takes no part"),
+        (np.count_nonzero(~there), "have an image that takes no part, or one alone"),
         (np.count_nonzero(there & ~agree), "have a label that contradicts the subjects"),
     ):
         if count:
@@ -330,7 +330,7 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
     compared = [shared.names.index(name) for name in summary.groups]
     fewest = min((errors.group_subjects[group] for group in compared), default=0)
     for target, at in zip(shared.targets, errors.points, strict=True):
-        point, fnmr, tpr = at.point, at.fnmr[-1], f"TPR@FPR={target}"
+        point, fnmr, tpr = at.point, at.fnmr_of_pairs[-1], f"TPR@FPR={target}"
         if with_tpr and point.resolvable and fnmr is not None:
             figures[tpr,] = _Figure(1 - fnmr.value, -fnmr.changes, shared.count)
         elif with_tpr:

@@ -23,6 +23,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
@@ -180,8 +181,9 @@ def rate_rows(
         if not point.resolvable:
             continue
         nominal = float(parse_rate(target))
-        for name, *shares in zip((*errors.names, ALL_GROUPS), at.fmr, at.fnmr, strict=True):
-            for figure, share in zip(("FMR", "FNMR"), shares, strict=True):
+        kinds = {"FMR": at.fmr, "FNMR": at.fnmr, OF_PAIRS: at.fnmr_of_pairs}
+        for name, *shares in zip((*errors.names, ALL_GROUPS), *kinds.values(), strict=True):
+            for figure, share in zip(kinds, shares, strict=True):
                 found = names.rate(share)
                 if figure == "FMR" and found.total and nominal * found.total < 1:
                     few = f"not resolvable with {found.total:,} non-mated pairs"
@@ -250,7 +252,7 @@ class _Rates:
 
     @property
     def values(self) -> Values:
-        return self.errors / self.comparisons
+        return np.array([share.value for share in self.shares])
 
     def counted(self, chosen: NDArray[np.bool_]) -> str:
         """Name the errors of some groups."""
@@ -341,7 +343,8 @@ def _noise(rates: _Rates, quantiles: Values) -> _Noise | None:
         freedom = max(1.0, share.effective_subjects - 1)
         drawn = stdtrit(freedom, quantiles[:, column])
         factors[:, column] = np.exp(drawn * (math.sqrt(variance) / share.value))
-    common = float(rates.errors.sum() / rates.comparisons.sum())
+    weights = [share.comparisons if share.crossing else share.subjects for share in rates.shares]
+    common = float(np.average(rates.values, weights=weights))
     direction = np.log(rates.values / common)
     if np.abs(direction).max() < 1e-9:
         # Equal rates have no direction; any will do.

@@ -40,8 +40,8 @@ _CAVEATS = (
     "model.",
     "Other people, cameras and thresholds give other figures. These certify nothing and do not "
     "predict a deployed system.",
-    "A person is one comparison of two photos of one person, a stranger one of two people of one "
-    "group; who has more photos counts more.",
+    "Each person counts alike, by the share of the pairs of their photos that are rejected; a "
+    "stranger is one comparison of two people of one group, where who has more photos counts more.",
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
     "categories and individual entries may be mistaken.",
     "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
@@ -213,7 +213,7 @@ def _people(
         clause.append(f"{said} {'recorded ' * (nouns[0] != '')}as {group}")
         ends = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
         ends = "up to " * (share.low == 0) + ends.replace(f" of {base:,} to", " to")
-        limits.append(f"{group} {ends} ({share.events:,}/{share.total:,})")
+        limits.append(f"{group} {ends or 'without an interval'} ({share.events:,}/{share.total:,})")
     return f"{' and '.join(clause)} {happens}", limits
 
 

@@ -88,8 +88,8 @@ def norm_errors(
     members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
-        of_pairs = errors[inside], who[inside], who[inside]
-        return names.rate(ClusteredShare.from_pairs(*of_pairs) if inside.any() else None)
+        pairs = errors[inside], who[inside], who[inside]
+        return names.rate(ClusteredShare.from_pairs(*pairs, alike=True) if inside.any() else None)
 
     for name, inside in members:
         if not inside.any():

@@ -29,6 +29,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.table import Cell, Table, escape_markdown
+from facerec.report.tidy import OF_PAIRS
 
 PAGE = "audit.html"
 JSON = "audit.json"
@@ -46,7 +47,9 @@ _MOST_PAIRS = 3
 
 _TERMS = {
     "FMR, FNMR": "False matches over non-mated (impostor) pairs, false non-matches over mated "
-    "(genuine) pairs; of a group, of pairs within it. A pair matches at or above the threshold.",
+    "(genuine) pairs; of a group, of pairs within it. A pair matches at or above the threshold. "
+    "The FNMR is the mean over people of the share of each one’s pairs, so that each person weighs "
+    f"alike; “{OF_PAIRS}” lets each pair weigh alike, and so people by the square of their photos.",
     "FPD, FND": "False positive and false negative differential of ISO/IEC 19795-10: how far the "
     "FMRs and FNMRs of groups lie apart. max/geomean: max x / (Π x)^(1/n); Gini: "
     "n/(n−1) · Σᵢⱼ |xᵢ − xⱼ| / (2 n² mean x). p: how often groups of equal rates would differ as "
@@ -223,7 +226,9 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
 def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the targets that head the tables."""
     heads = _heads(audit)
-    columns = [(f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR")]
+    columns = [
+        (f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR", OF_PAIRS)
+    ]
     if len(names.select(audit.rows, names.REFUSED)):
         columns.append((names.REFUSED, names.REFUSED, ""))
     values = [names.value_of(audit.rows, names.THRESHOLD, target=at) for at in heads]
@@ -312,8 +317,9 @@ def _cell(found: pd.DataFrame) -> Cell:
         return Cell(f"{int(row.value):,}")
     if row.figure == names.FAILED:
         return Cell(words.percent(row.value), f"{int(row.numerator):,}/{int(row.denominator):,}")
-    # What is left out by norm has a denominator of its own, which says little.
-    counted = " norm" not in row.figure
+    # What is left out by norm has a denominator of its own, which says little; the counts of the
+    # FNMR stand at that of pairs, whose quotient they are.
+    counted = " norm" not in row.figure and row.figure != "FNMR"
     return _cell_of(estimate(row), "" if pd.notna(row.numerator) else ".4g", counted)
 
 

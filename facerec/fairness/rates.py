@@ -53,6 +53,9 @@ class ErrorsAt:
     fmr: tuple[GroupShare, ...]
     """Of each group, and at last of all that have one."""
     fnmr: tuple[GroupShare, ...]
+    """Each person weighs alike, however many photos there are of them."""
+    fnmr_of_pairs: tuple[GroupShare, ...]
+    """Each mated pair weighs alike: who has many photos outweighs others."""
     between: Mapping[tuple[int, int], GroupShare]
     """FMR of pairs of two groups d < e."""
 
@@ -87,9 +90,9 @@ class ListedPairs:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Pairs of known subjects that do not contradict the label, ``(n,)``."""
-        sides = self.subject[self.sides]
-        return (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
+        """Pairs of two images of known subjects that do not contradict the label, ``(n,)``."""
+        sides, two = self.subject[self.sides], self.sides[0] != self.sides[1]
+        return two & (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
 
     def mated(self) -> tuple[NDArray[np.floating], Codes]:
         """Return scores and sides of the mated pairs whose label the subjects do not contradict."""
@@ -187,12 +190,14 @@ def _of_list(
     }
     everyone, whole = np.ones(len(scores), bool), int(pairs.subject.max()) + 1
 
-    def share(events: NDArray[np.bool_], among: NDArray[np.bool_]) -> GroupShare:
+    def share(
+        events: NDArray[np.bool_], among: NDArray[np.bool_], alike: bool = False
+    ) -> GroupShare:
         if not among.any():
             return None
         own = np.arange(int(among.sum()))
         units = (own, own) if pairs.independent else subjects[:, among]
-        found = ClusteredShare.from_pairs(events[among], *units)
+        found = ClusteredShare.from_pairs(events[among], *units, alike=alike)
         return (
             found if pairs.independent else _spread(found, slice(len(found.changes)), whole, family)
         )
@@ -203,6 +208,10 @@ def _of_list(
         accepted = scores >= np.float64(point.threshold)
         of_cell = {cell: share(accepted, ~same & pairs_of) for cell, pairs_of in inside.items()}
         within = [inside[code, code] for code in range(len(names))]
+        fnmr, of_pairs = (
+            tuple(share(~accepted, same & pairs_of, alike) for pairs_of in (*within, everyone))
+            for alike in (True, False)
+        )
         points.append(
             ErrorsAt(
                 point,
@@ -210,7 +219,8 @@ def _of_list(
                     *(of_cell.pop((code, code)) for code in range(len(names))),
                     share(accepted, ~same),
                 ),
-                tuple(share(~accepted, same & pairs_of) for pairs_of in (*within, everyone)),
+                fnmr,
+                of_pairs,
                 of_cell,
             )
         )
@@ -305,6 +315,7 @@ def _of_all(
         ErrorsAt(
             point,
             tuple(spread(table.fmr_among(own), own) for own in (*members, known)),
+            tuple(spread(table.fnmr_among(own, alike=True), own) for own in (*members, known)),
             tuple(spread(table.fnmr_among(own), own) for own in (*members, known)),
             {
                 (d, e): table.fmr_among(members[d], members[e])

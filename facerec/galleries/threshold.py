@@ -253,7 +253,7 @@ class Calibration:
             )
         # The tail has no say in scores at which the data itself breaks the target.
         reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
-        begin = max(-1.0, min(lowest, float(just_above(reached))))
+        begin = max(-1.0, min(float(just_above(reached)), lowest))
         # Upwards, so as not to break the target, to digits that can be printed.
         places = range(math.ceil(begin / _GRID), round(1 / _GRID) + 1)
         place = bisect.bisect_left(

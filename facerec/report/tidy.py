@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from facerec.report import words
@@ -24,6 +25,10 @@ COLUMNS = ("figure", "target", "value", "low", "high", "numerator", "denominator
 its interval, empty where there are none; its counts; and what a reader must know of it."""
 
 UNRESOLVED = "not resolvable"
+
+OF_PAIRS, ALIKE = "FNMR of pairs", ", people alike"
+"""Of the FNMR each person weighs alike, of its first neighbour each mated pair; of the TPR each
+pair, unless its name ends so."""
 
 PERCENT = ("accuracy", "TPR", "TPIR", "EER", "rank", "failures")
 """Figures that are shown in percent, by their beginnings."""
@@ -50,6 +55,8 @@ def figure_row(
         keys: what it is of, such as the bench.
     """
     remarks = [estimate.remark, _interval_remark(estimate.interval)]
+    if estimate.interval is not None and estimate.interval.method == "none":
+        estimate = replace(estimate, interval=None)
     return {
         **keys,
         "figure": figure,

@@ -47,7 +47,11 @@ def limits(
     """Return an interval as ``[low, high]``; empty if there is none.
 
     Both ends are multiplied by ``scale``, 100 for percent; ``form`` is theirs as `format` takes it,
-    or what says one.
+    or what says one. All shares from 0 to 1 are no interval of one.
+
+    Examples:
+        >>> limits(Interval(1e-6, 0.9999), 100), limits(Interval(0, 0.5)).replace(_SPACE, " ")
+        ('no interval', '[0, 0.5]')
     """
     if interval is None:
         return ""
@@ -57,6 +61,8 @@ def limits(
         number(scale * end, form) if isinstance(form, str) else form(scale * end)
         for end in (interval.low, interval.high)
     )
+    if isinstance(form, str) and (low, high) == (number(0, form), number(scale, form)):
+        return "no interval"
     # No line break within: in a narrow column the two ends would come apart.
     return f"[{low},{_SPACE}{high}]"
 

@@ -241,29 +241,26 @@ class ClusteredShare(ClusteredFigure):
         )
 
     @classmethod
-    def _counted(
-        cls, events: float, touched: Array, loads: Array, cells: float | None = None
-    ) -> ClusteredShare:
-        """Take events and comparisons by subject.
-
-        With ``cells``, different subjects are compared, and each comparison counts at both.
-        """
-        total = float(loads.sum()) / (1 if cells is None else 2)
+    def _counted(cls, events: float, touched: Array, loads: Array, cells: float) -> ClusteredShare:
+        """Take comparisons of different subjects, each of which counts at both."""
+        total = float(loads.sum()) / 2
         _check(total)
         rate = events / total
         squares = events * (1 - rate) / total**2
-        crossing = 0.0 if cells is None else squares
-        kind = Sums((touched - rate * loads) / total, loads, total, squares, crossing, cells or 0.0)
-        return cls._of(events, kind, cells is not None)
+        kind = Sums((touched - rate * loads) / total, loads, total, squares, squares, cells)
+        return cls._of(events, kind, True)
 
     @classmethod
-    def from_pairs(cls, events: ArrayLike, first: ArrayLike, second: ArrayLike) -> ClusteredShare:
+    def from_pairs(
+        cls, events: ArrayLike, first: ArrayLike, second: ArrayLike, *, alike: bool = False
+    ) -> ClusteredShare:
         """Sum up single comparisons; equal subjects make a mated one.
 
         Args:
             events: whether each comparison is an event, ``(N,)``, boolean or 0/1.
             first: subject or family on one side, ``(N,)`` integers from 0.
             second: the one on the other side, ``(N,)``.
+            alike: of mated comparisons, see `from_mated_counts`.
 
         Raises:
             MetricError: no comparison.
@@ -271,6 +268,8 @@ class ClusteredShare(ClusteredFigure):
         happened = np.asarray(events, dtype=np.float64)
         left, right = np.asarray(first), np.asarray(second)
         _check(happened.size)
+        if alike:
+            return cls.from_mated_counts(np.bincount(left, happened), np.bincount(left), alike=True)
         influences = (happened - happened.mean()) / happened.size
         size = int(max(left.max(), right.max())) + 1
         kind = sum_by_subject(influences, left, right, size)
@@ -281,18 +280,31 @@ class ClusteredShare(ClusteredFigure):
         return cls._of(happened.sum(), kind, bool((left != right).any()))
 
     @classmethod
-    def from_mated_counts(cls, events: ArrayLike, comparisons: ArrayLike) -> ClusteredShare:
+    def from_mated_counts(
+        cls, events: ArrayLike, comparisons: ArrayLike, *, alike: bool = False
+    ) -> ClusteredShare:
         """Sum up mated comparisons counted by subject, ``(G,)`` each.
 
         Args:
             events: events of each subject.
             comparisons: comparisons of each.
+            alike: let each subject weigh alike, and not each comparison: the mean of the shares of
+                subjects. n images make n (n − 1)/2 comparisons, so that in a set such as LFW one
+                person may have most of them, and comparisons that weigh alike tell of that person.
 
         Raises:
             MetricError: no comparison.
         """
         happened, made = (np.asarray(x, dtype=np.float64) for x in (events, comparisons))
-        return cls._counted(happened.sum(), happened, made)
+        scale = np.maximum(made, 1) if alike else np.ones_like(made)
+        sums, loads = happened / scale, made / scale
+        _check(total := float(loads.sum()))
+        rate = float(sums.sum()) / total
+        # Of single comparisons, each of which weighs 1 / (scale · total).
+        squares = float(((sums * (1 - 2 * rate) + loads * rate**2) / scale).sum()) / total**2
+        kind = Sums((sums - rate * loads) / total, loads, total, squares, 0.0)
+        share = cls._of(float(sums.sum()), kind, False)
+        return replace(share, events=round(happened.sum()), comparisons=round(made.sum()))
 
     @classmethod
     def from_images(

@@ -78,9 +78,12 @@ class ScoredComparisons:
         """Return the 95 % interval of a figure."""
         return self._said(self.figure(influence).interval())
 
-    def share(self, events: NDArray[np.bool_], among: NDArray[np.bool_]) -> ClusteredShare:
-        """Return the share of events among some comparisons."""
-        return ClusteredShare.from_pairs(events[among], self.first[among], self.second[among])
+    def share(
+        self, events: NDArray[np.bool_], among: NDArray[np.bool_], alike: bool = False
+    ) -> ClusteredShare:
+        """Return the share of events among some comparisons; ``alike`` is that of `from_pairs`."""
+        units = self.first[among], self.second[among]
+        return ClusteredShare.from_pairs(events[among], *units, alike=alike)
 
     def _said(self, interval: Interval) -> Interval:
         return interval if self.known else replace(interval, assumption=INDEPENDENT)
@@ -122,16 +125,17 @@ class ScoredComparisons:
         slope = self._slope(point, min(max(reach, LEAST_STEPS), MOST_STEPS))
         return point.tpr, self._rates(accepted, 1.0, -slope)
 
-    def tpr_interval(self, point: OperatingPoint) -> Interval:
+    def tpr_interval(self, point: OperatingPoint, alike: bool = False) -> Interval:
         """Return the interval of the TPR at an FPR target, for the uncertainty of both rates.
 
         On the logit scale, distances of two kinds add as squares: of the limits of the TPR at the
         threshold found, and of the TPRs that the ROC has at the limits of the FPR (MOVER; Zou and
         Donner, Statistics in Medicine 27, 2008). Few false accepts leave a wide and lopsided range
-        of thresholds, which a slope would not follow.
+        of thresholds, which a slope would not follow. With ``alike`` each subject weighs alike.
         """
         accepted = self.scores >= point.threshold
-        own = self.share(accepted, self.same).interval()
+        share = self.share(accepted, self.same, alike)
+        own = share.interval()
         if not 0 < point.true_accepts < point.mated or own.method == "none":
             return self._said(own)
         fpr = self.share(accepted, ~self.same).interval()
@@ -139,8 +143,8 @@ class ScoredComparisons:
         # Above the highest different score the ROC is taken for a straight line to the origin.
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
         false_accepts = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
-        reached = np.append(roc.true_accepts[steps], roc.mated) / roc.mated
-        least, centre = 1 / (2 * point.mated), _logit(point.tpr)
+        reached = np.append(self._reached(alike)[roc.true_accepts[steps]], 1.0)
+        least, centre = 1 / (2 * point.mated), _logit(share.value)
         limits = []
         for limit, rate in ((own.low, fpr.low), (own.high, fpr.high)):
             moved = float(np.interp(rate, false_accepts, reached))
@@ -149,6 +153,13 @@ class ScoredComparisons:
         low, high = expit([centre - limits[0], centre + limits[1]])
         return self._said(replace(own, low=float(low), high=float(high)))
 
+    def _reached(self, alike: bool) -> Array:
+        """Return the TPR at which so many mated comparisons are accepted, ``(P + 1,)``."""
+        who = self.first[self.same]
+        weights = 1 / np.bincount(who)[who] if alike else np.ones(who.size)
+        descending = np.argsort(-self.scores[self.same], kind="stable")
+        return np.append(0, np.cumsum(weights[descending])) / weights.sum()
+
     def threshold_interval(self, point: OperatingPoint) -> Interval | None:
         """Return the interval of the threshold of an FPR target (Woodruff, JASA 47, 1952).
 
@@ -156,7 +167,7 @@ class ScoredComparisons:
         the threshold found; the upper one is +inf where no different pair scores so high.
         """
         fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
-        if fpr.method == "none":
+        if fpr.method == "none" or math.isnan(point.threshold):
             return None
         descending = self.figures.non_mated[::-1]
         low, high = (

@@ -117,7 +117,7 @@ def between(below: np.floating, above: float | np.floating) -> float:
 
     Printed in full it does what was counted, whether scores are compared in their own dtype or in
     double precision. It has four digits at least, but for zeros at its end. NaN, which nothing
-    reaches, rejects +inf.
+    reaches, rejects +inf, and 1 where no score is higher: cosines end there.
 
     Args:
         below: to reject.
@@ -128,10 +128,11 @@ def between(below: np.floating, above: float | np.floating) -> float:
         (51.5, 0.35, 56.0)
     """
     low, high = float(below), float(above)
-    if low == math.inf:
+    if low == math.inf or (low, high) == (1, math.inf):
         return math.nan
     if math.isinf(high):
         high = low + max(abs(low), 1) / 1000
+        high = min(high, 1.0) if low < 1 else high
     if math.isinf(low):
         low = high - max(abs(high), 1) / 1000
     middle, reach = low / 2 + high / 2, high / 4 - low / 4

@@ -37,6 +37,7 @@ __all__ = [
     "parse_rate",
     "sort_scores",
     "tpr_at_fpr",
+    "turned",
 ]
 
 
@@ -56,9 +57,10 @@ class SortedScores:
         return roc_from_sorted(self.mated, self.non_mated)
 
     def d_prime(self) -> float:
-        """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0.
+        """Return d′ = (μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0.
 
-        It is NaN if both variances are 0, or if a score is infinite.
+        It is below 0 where non-mated scores are higher, and NaN if both variances are 0, or if a
+        score is infinite.
         """
         if not all(np.isfinite(side[[0, -1]]).all() for side in (self.mated, self.non_mated)):
             return math.nan
@@ -66,7 +68,7 @@ class SortedScores:
         non_mated = self.non_mated.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite
             spread = math.sqrt((float(mated.var()) + float(non_mated.var())) / 2)
-            gap = abs(float(mated.mean()) - float(non_mated.mean()))
+            gap = float(mated.mean()) - float(non_mated.mean())
         return gap / spread if spread > 0 else math.nan
 
 
@@ -122,6 +124,19 @@ def tpr_at_fpr(mated: ArrayLike, non_mated: ArrayLike, fpr: Rate) -> OperatingPo
         1.0
     """
     return operating_points(mated, non_mated, [fpr])[0]
+
+
+def turned(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> str:
+    """Return a sentence if non-mated pairs tend to score higher than mated ones; else an empty one.
+
+    Args:
+        scores: similarities, ``(N,)``, NaN where there is none.
+        same: whether each pair is mated, ``(N,)``.
+    """
+    mated, others = (scores[kind & ~np.isnan(scores)] for kind in (same, ~same))
+    if not mated.size or not others.size or (auc := sort_scores(mated, others).roc.auc()) >= 0.5:
+        return ""
+    return f"different pairs tend to score higher than same pairs (AUC {auc:.4f})"
 
 
 def check_scores(scores: ArrayLike, what: str) -> NDArray[np.floating]:

@@ -65,13 +65,27 @@ class Pairs:
         units = first, np.where(same, first, second)
         return ScoredComparisons.of(scores[chosen], same, units), numbers.size
 
+    @property
+    def itself(self) -> NDArray[np.bool_]:
+        """Which pairs compare an item with itself, and tell nothing, ``(n,)``."""
+        return self.first == self.second
+
     def doubts(self) -> list[str]:
-        """Say where labels and subjects contradict each other."""
+        """Say which pairs tell nothing or nothing new, and whose label contradicts the subjects."""
+        doubts, own = [], np.flatnonzero(self.itself)
+        if own.size:
+            said = "pairs compare an image with itself and are left out, the first is pair"
+            doubts.append(f"{own.size} {said} {own[0]}")
+        low, high = np.sort([self.first, self.second], axis=0)[:, ~self.itself]
+        if again := low.size - np.unique(low * (high.max(initial=0) + 1) + high).size:
+            doubts.append(
+                f"{counted(again, 'pair')} of the same two images as an earlier one, in this order "
+                "or the other; each counts"
+            )
         sides = self.subject_pairs()
         if sides is None:
-            return []
-        wrong = self.issame != (sides[0] == sides[1])
-        doubts = []
+            return doubts
+        wrong = (self.issame != (sides[0] == sides[1])) & ~self.itself
         for label, kind, fact in ((1, "same", "two subjects"), (0, "different", "one subject")):
             odd = np.flatnonzero(wrong & (self.issame == label))
             if odd.size:

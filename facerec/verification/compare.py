@@ -95,7 +95,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     notes: list[str] = []
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
     same = first.pairs.issame[valid]
-    left_out = int((~valid).sum())
+    left_out = int((~valid & ~first.pairs.itself).sum())
     if left_out:
         notes.append(
             f"{left_out} of {valid.size} pairs have no score in one result or in both and are "

@@ -38,6 +38,7 @@ from facerec.statistics.rates import (
     Rate,
     SortedScores,
     parse_rate,
+    turned,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.unit_rows import real_matrix
@@ -74,6 +75,9 @@ class TprEstimate:
     fpr: Estimate
     threshold: Estimate
     """No interval if the target is not resolvable, or if there are too few subjects."""
+    alike: Estimate | None = None
+    """The TPR of which each person weighs alike, and not each mated pair, where a few people have
+    most pairs; else None."""
 
     @classmethod
     def of(cls, scored: ScoredComparisons, target: Rate) -> TprEstimate:
@@ -89,11 +93,16 @@ class TprEstimate:
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = words.threshold_remark(point.threshold) or unknown
         fpr = scored.share(accepted, ~scored.same).interval()
+        each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
+        people = None
+        if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
+            people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
         return cls(
             point,
             tpr,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
             Estimate(point.threshold, threshold, remark=unknown),
+            people,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -272,11 +281,14 @@ def evaluate(
     same = pairs.issame
     if values.dtype.kind == "f" and values.dtype.itemsize < 4:
         values = values.astype(np.float32)
-    valid = ~np.isnan(values)
     failures = tuple(
         Failure(pair, bool(same[pair]), (reasons or {}).get(pair, "its score is missing"))
-        for pair in np.flatnonzero(~valid).tolist()
+        for pair in np.flatnonzero(np.isnan(values) & ~pairs.itself).tolist()
     )
+    values = np.where(pairs.itself, np.float32(np.nan), values)
+    valid = ~np.isnan(values)
+    if (said := turned(values, same)) and not any(said in note for note in notes):
+        notes = (*notes, f"{said}; the labels may be the wrong way round")
     for kind, scored in (("same", valid & same), ("different", valid & ~same)):
         if not scored.any():
             why = "".join(f"; pair {lost.pair}: {lost.reason}" for lost in failures[:1])
@@ -368,7 +380,7 @@ def evaluate_embeddings(
     )
     compatible = None
     if compat is not None and pairs.folds is not None:
-        valid = ~np.isnan(scores)
+        valid = ~np.isnan(result.scores)
         accuracy = insightface_accuracy(
             vectors[pairs.first[valid]],
             vectors[pairs.second[valid]],
@@ -514,17 +526,17 @@ def _notes(
     accuracy: Estimate | None,
 ) -> list[str]:
     """Collect what makes the figures doubtful."""
-    notes = []
+    notes, total = [], int(np.count_nonzero(~pairs.itself))
     if failures:
         notes.append(
-            f"{len(failures)} of {len(pairs)} pairs have no score (failure to acquire) and are "
+            f"{len(failures)} of {total} pairs have no score (failure to acquire) and are "
             f"left out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
         )
-    if len(failures) > MANY_LOST * len(pairs):
-        kept = len(pairs) - len(failures)
-        said = f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)}"
+    if len(failures) > MANY_LOST * total:
+        kept = total - len(failures)
+        said = f"accuracy and all rates are over acquired pairs only: {kept} of {total}"
         if accuracy is not None:
-            worst = 100 * (accuracy.events or 0) / len(pairs)
+            worst = 100 * (accuracy.events or 0) / total
             said += f"; with lost pairs counted as errors, the accuracy is {worst:.2f} %"
         notes.append(said)
     notes += pairs.doubts()

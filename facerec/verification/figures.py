@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import figure_row, tidy
+from facerec.report.tidy import ALIKE, figure_row, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def _rows(result: VerificationResult) -> Iterator[Row]:
     yield figure_row("EER on the ROC hull", result.eer)
     for name, figure in result.metrics.items():
         yield figure_row(name, figure)
-    failed, total = len(result.failures), len(result.pairs)
+    total = (failed := len(result.failures)) + result.mated + result.non_mated
     yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
 
 
@@ -68,5 +68,7 @@ def _point(point: TprEstimate) -> Iterator[Row]:
     target = point.point.target
     yield figure_row("TPR@FPR", point.tpr, target)
     if point.tpr.value is not None:
+        if point.alike is not None:
+            yield figure_row(f"TPR@FPR{ALIKE}", point.alike, target)
         yield figure_row("realised FPR", point.fpr, target)
         yield figure_row("threshold", point.threshold, target)

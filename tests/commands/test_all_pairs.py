@@ -87,7 +87,9 @@ def test_terminal_and_json_hold_the_same_rows(
     rows, point = figures("j.json"), found.points[0]
     given, at_point = found.tables
     tpr = rows["everybody", "TPR@FPR", "1/20"]
-    assert (tpr["value"], tpr["numerator"]) == (point.tpr, point.true_accepts)
+    assert tpr["value"] == pytest.approx(point.tpr) and tpr["numerator"] == point.true_accepts
+    alike = rows["everybody", "TPR@FPR, people alike", "1/20"]
+    assert alike["value"] == 1 - at_point.fnmr_share(alike=True).value != point.tpr
     misses = at_point.fnmr_share().interval()
     assert (tpr["low"], tpr["high"]) == pytest.approx((1 - misses.high, 1 - misses.low))
     assert rows["everybody", "realised FPR", "1/20"]["numerator"] == point.false_accepts

@@ -26,7 +26,10 @@ from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.page import page_files, write_audit
 from facerec.fairness.result import Audit, AuditSettings
 from facerec.fairness.scores import audit_scores
+from facerec.records.images import MemoryImages
+from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.intervals import wilson
+from facerec.verification.bench import Bench, Pairs
 from facerec.verification.protocols import ScoredPairs, read_scores
 
 EVIL = "<script>alert(1)</script>"
@@ -95,7 +98,7 @@ def test_rows_hold_what_was_counted(found: Audit) -> None:
     for row in rows[rows["numerator"].notna() & rows["value"].notna()].itertuples():
         if row.figure not in (names.THRESHOLD, "FPIR threshold") and not row.figure.startswith("F"):
             assert row.value == pytest.approx(row.numerator / row.denominator)
-    shares = rows[rows["figure"].isin(["FMR", "FNMR", "FPIR", "FNIR", names.RANK_1])]
+    shares = rows[rows["figure"].isin(["FMR", OF_PAIRS, "FPIR", "FNIR", names.RANK_1])]
     for row in shares.itertuples():
         assert row.value == row.numerator / row.denominator and row.low <= row.value <= row.high
     # What has no value or no interval says why.
@@ -173,6 +176,24 @@ def test_an_audit_does_not_depend_on_the_order_of_images(tmp_path: Path) -> None
         audit_embeddings(each, labels, settings=FAST, searches=plan) for each in (embeddings, again)
     )
     pd.testing.assert_frame_equal(one.rows, other.rows, rtol=1e-9)
+
+
+def test_an_audit_says_of_its_pairs_what_verification_says(tmp_path: Path) -> None:
+    embeddings, path = people(tmp_path)
+    labels, every = read_attributes(path, ["sex"]), np.stack(np.triu_indices(404, 1))
+    found = []
+    for more in ([], [[7, 9], [7, 9]], every[::-1, :2]):
+        first, second = np.append(every, np.array(more, int).reshape(2, -1), axis=1)
+        pairs = Pairs(first, second, labels.subjects[first] == labels.subjects[second])
+        bench = Bench("list", MemoryImages("memory", embeddings.ids.tolist(), []), pairs)
+        found.append(audit_embeddings(embeddings, labels, settings=FAST, pairs=bench))
+    pd.testing.assert_frame_equal(found[1].rows, found[0].rows)
+    said = [(set(one.warnings) - set(found[0].warnings)).pop() for one in found[1:]]
+    assert said[0].startswith("2 pairs compare an image with itself")
+    assert said[1].startswith("2 pairs of the same two images")
+    alike = replace(embeddings, vectors=np.ones_like(embeddings.vectors))
+    warnings = audit_embeddings(alike, labels, settings=FAST).warnings
+    assert any("point the same way" in warning for warning in warnings)
 
 
 # --- scores -----------------------------------------------------------------------------------

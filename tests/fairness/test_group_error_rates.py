@@ -19,7 +19,7 @@ from facerec.fairness.rates import (
     all_pairs_rates,
 )
 from facerec.fairness.rows import rate
-from facerec.statistics.clustered import ClusteredShare, fnmr_interval
+from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import operating_points
 
 Count = Callable[..., GroupErrors]
@@ -50,7 +50,7 @@ def counted(share: GroupShare) -> tuple[int | None, int | None]:
 
 
 def rows(at: ErrorsAt) -> list[tuple[Any, ...]]:
-    found = map(rate, [*at.fmr, *at.fnmr, *at.between.values()])
+    found = map(rate, [*at.fmr, *at.fnmr, *at.fnmr_of_pairs, *at.between.values()])
     return [(one.value, one.low, one.high, one.events, one.total) for one in found]
 
 
@@ -99,8 +99,10 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
             found = rate(at.fmr[d])
             assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
             assert found.effective == pytest.approx(expected.effective)
-            missed, found = fnmr_interval(~accepted[mated], sides[0][mated]), rate(at.fnmr[d])
-            assert (found.low, found.high) == pytest.approx((missed.low, missed.high))
+            for alike, found in ((True, rate(at.fnmr[d])), (False, rate(at.fnmr_of_pairs[d]))):
+                missed = ~accepted[mated], *sides[:, mated]
+                expected = ClusteredShare.from_pairs(*missed, alike=alike).interval()
+                assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
         between = (groups.min(axis=0) == 0) & (groups.max(axis=0) == 2)
         expected = ClusteredShare.from_pairs(accepted[between], *sides[:, between]).interval()
         assert rate(at.between[0, 2]).low == pytest.approx(expected.low)
@@ -186,6 +188,21 @@ def test_several_groupings_are_counted_as_one_by_one(torn: bool) -> None:
         (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
         assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
         assert_same(errors, expected)
+
+
+@both
+def test_who_has_most_photos_does_not_speak_for_a_group(count: Count) -> None:
+    """One person has nine in ten of the mated pairs of group A, which all match."""
+    faces = toy(persons=60, images=3, noise=0.2)
+    rows = np.append(np.where(faces.subject == 0, 0, np.arange(180)), np.zeros(30, np.int64))
+    rows[rows == 0] = np.flatnonzero(faces.subject == 0)[0]
+    many = Toy(*(each[rows] for each in (faces.vectors, faces.subject, faces.group)), faces.names)
+    fixed = count(faces).thresholds
+    before, after = (count(each, thresholds=fixed).points[0] for each in (faces, many))
+    assert abs(after.fnmr[0].value - before.fnmr[0].value) <= 1 / 20
+    assert after.fnmr_of_pairs[0].value < 0.2 * before.fnmr_of_pairs[0].value
+    methods = [rate(each[0]).interval.method for each in (after.fnmr, after.fnmr_of_pairs)]
+    assert methods[0] != methods[1] == "none"
 
 
 @both

@@ -118,7 +118,7 @@ def all_pairs(path: Path) -> Figures:
             figures[f"{name}, errors"] = row["numerator"]
         elif kind == "TPR":
             figures[f"true accepts at FPR {target}"] = row["numerator"]
-            figures |= limits(f"TPR at FPR {target}", ends)
+            figures |= limits(f"TPR at {at} {target}", ends)
         elif kind == "realised FPR":
             figures[f"false accepts at FPR {target}"] = row["numerator"]
         elif kind == "threshold":
@@ -162,7 +162,7 @@ def audit(folder: Path) -> Figures:
         elif figure == "threshold":
             figures[f"threshold at {target}"] = value
             continue
-        elif figure in ("FMR", "FNMR"):
+        elif figure in ("FMR", "FNMR", "FNMR of pairs"):
             name = f"{figure} {group} at {target}"
             figures |= dict(zip((f"{name}, errors", f"{name}, of"), counts, strict=True))
             figures |= limits(name, ends(row))

@@ -57,6 +57,27 @@ def test_changes_are_those_of_leaving_each_subject_out(seed: int, mated: float) 
         assert share.changes[subject] == pytest.approx(change, abs=1e-12)
 
 
+@given(st.integers(0, 10**6))
+@few
+def test_people_who_weigh_alike_are_those_of_a_loop(seed: int) -> None:
+    events, subject, _ = draw_pairs(seed, mated=1.0)
+    share = ClusteredShare.from_pairs(events, subject, subject, alike=True)
+
+    def mean(people: NDArray[np.int64]) -> float:
+        return float(np.mean([events[subject == person].mean() for person in people]))
+
+    everyone = np.unique(subject)
+    assert share.value == pytest.approx(mean(everyone), abs=1e-12)
+    assert (share.events, share.comparisons) == (events.sum(), events.size)
+    for person in everyone:
+        change = mean(everyone[everyone != person]) - share.value
+        assert share.changes[person] == pytest.approx(change, abs=1e-12)
+    # Of single comparisons, each a share of its person.
+    made = np.bincount(subject)[subject] * everyone.size
+    assert share.independent == pytest.approx((((events - share.value) / made) ** 2).sum())
+    assert share.effective_subjects == pytest.approx(everyone.size) and share.surplus < 1e-12
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_auc_without_each_subject_is_the_figure_without_it_but_for_products(seed: int) -> None:
     scores, same, first, second = draw_scores(seed, subjects=60, pairs=3000)

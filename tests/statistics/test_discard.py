@@ -50,19 +50,6 @@ def test_equals_counting_anew(pairs: list[tuple[bool, int]], limit: str) -> None
     assert curve.area(limit) == pytest.approx(expected, abs=1e-12)
 
 
-@few
-@given(comparisons, st.randoms(use_true_random=False))
-def test_order_and_increasing_transforms_do_not_matter(
-    pairs: list[tuple[bool, int]], random: object
-) -> None:
-    errors, quality = (np.array(side) for side in zip(*pairs, strict=True))
-    order = random.sample(range(len(pairs)), len(pairs))  # type: ignore[attr-defined]
-    first = error_versus_discard(errors, quality)
-    second = error_versus_discard(errors[order], np.exp(quality[order]))
-    np.testing.assert_array_equal(first.discarded, second.discarded)
-    np.testing.assert_array_equal(first.errors, second.errors)
-
-
 @pytest.mark.parametrize(
     ("errors", "quality", "sentence"),
     [

@@ -15,7 +15,6 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from facerec.errors import MetricError
 from facerec.report import words
-from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.operating_points import between
 from facerec.statistics.rates import (
     parse_rate,
@@ -85,6 +84,8 @@ def test_a_printed_threshold_tells_the_same_scores_apart(
         (np.float32(0.3123), np.float32(0.3124), "0.31235"),
         (0.3, np.nextafter(0.3, 1), "0.30000000000000004"),
         (np.inf, np.inf, "reject all"),
+        (1, np.inf, "reject all"),
+        (np.float32(0.9998), np.inf, "0.9999"),
     ],
 )
 def test_thresholds_have_few_digits(below: float, above: float, found: str) -> None:
@@ -99,22 +100,6 @@ def test_sorted_form_equals_selection(both: tuple[np.ndarray, np.ndarray], fpr: 
     ours, other = sort_scores(*both).roc.tpr_at_fpr(fpr), tpr_at_fpr(mated, non_mated, fpr)
     # NaN thresholds are equal too.
     assert repr(ours) == repr(other)
-
-
-@few
-@given(st.tuples(tied, tied), st.randoms(use_true_random=False))
-def test_invariances(both: tuple[np.ndarray, np.ndarray], random: object) -> None:
-    mated, non_mated = both
-    transformed = [np.exp(3 * side) - 7 for side in both]
-    shuffled = [np.array(random.sample(list(side), len(side))) for side in both]  # type: ignore[attr-defined]
-    for others in (transformed, shuffled):
-        assert auc(*others) == auc(*both)
-        assert eer_rocch(*others) == eer_rocch(*both)
-        assert eer_step(*others) == eer_step(*both)
-        assert tpr_at_fpr(*others, "0.2").tpr == tpr_at_fpr(*both, "0.2").tpr
-    # Swapping the labels and the sign mirrors the ROC.
-    assert auc(-non_mated, -mated) == auc(mated, non_mated)
-    assert eer_rocch(-non_mated, -mated) == pytest.approx(eer_rocch(*both), abs=1e-12)
 
 
 @few
@@ -244,19 +229,6 @@ def test_two_normal_distributions(
     assert figures.roc.eer_step().rate == pytest.approx(equal, abs=2e-5)
     assert figures.roc.eer_rocch().slope == pytest.approx(1, abs=0.05)
     assert figures.d_prime() == pytest.approx(distance, abs=1e-3)
+    assert sort_scores(quantiles, quantiles + distance).d_prime() == -figures.d_prime()
     for target, expected in fnmr.items():
         assert 1 - figures.roc.tpr_at_fpr(target).tpr == pytest.approx(expected, abs=1e-3)
-
-
-def test_auc_and_eer_intervals_cover() -> None:
-    generator = np.random.default_rng(0)
-    covered = {"auc": 0, "eer": 0}
-    for _ in range(300):
-        scores = np.concatenate([generator.normal(2, 1, 200), generator.normal(0, 1, 400)])
-        scored = ScoredComparisons.of(scores, np.arange(600) < 200)
-        area, equal = scored.interval(scored.auc()), scored.interval(scored.eer())
-        covered["auc"] += area.low <= ndtr(math.sqrt(2)) <= area.high
-        covered["eer"] += equal.low <= ndtr(-1) <= equal.high
-    # 95 % nominal; three standard errors of 300 runs are 3.8 points.
-    assert 0.91 <= covered["auc"] / 300 <= 0.99
-    assert 0.91 <= covered["eer"] / 300 <= 0.99

@@ -28,7 +28,8 @@ from facerec.verification import (
     score_pairs,
     select_embeddings,
 )
-from facerec.verification.evaluation import XNORM
+from facerec.verification.bench import Pairs
+from facerec.verification.evaluation import XNORM, evaluate
 
 
 def make_embeddings(pairs: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -177,6 +178,53 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     listed = result.to_json()["pairs"]["failures"]
     assert [failure["pair"] for failure in listed] == [3, 15]
     assert np.isnan(result.scores[[3, 15]]).all()
+
+
+def test_pairs_of_an_image_with_itself_are_left_out_and_repeats_are_said() -> None:
+    matrix, same = make_embeddings()
+    pairs, kept = toy_pairs(same), ~np.isin(np.arange(200), [3, 15])
+    pairs.second[~kept] = pairs.first[~kept]
+    pairs.first[7], pairs.second[7] = pairs.second[8], pairs.first[8]
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    result = evaluate_embeddings(embeddings, toy_bench(same, pairs=pairs), compat="insightface")
+    assert (result.mated, result.non_mated, result.failures) == (99, 99, ())
+    scores = score_pairs(matrix, pairs.first, pairs.second)[kept]
+    assert result.accuracy.kfold == kfold_accuracy(scores, same[kept], fold_indices(200)[kept])
+    assert result.auc.value == auc(scores[same[kept]], scores[~same[kept]])
+    assert result.compatible is not None and result.compatible.total == 198
+    said = [note.split(",")[0] for note in result.notes]
+    assert said[0] == "2 pairs compare an image with itself and are left out"
+    assert said[1].startswith("1 pair of the same two images") and len(said) == 2
+
+
+def test_labels_the_wrong_way_round_are_said() -> None:
+    matrix, same = make_embeddings()
+    right, wrong = run(matrix, same), run(matrix, ~same)
+    assert wrong.metrics["d′"].value == -right.metrics["d′"].value < 0
+    (note,) = wrong.notes
+    assert note.startswith("different pairs tend to score higher") and right.notes == ()
+    # Where a list of scores has said so already, once is enough.
+    assert evaluate(right.scores, toy_pairs(~same), name="x", notes=[note]).notes == (note,)
+
+
+@pytest.mark.parametrize("photos", [2, 60])
+def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos: int) -> None:
+    """One person has ``photos`` photos, 40 others have three."""
+    generator = np.random.default_rng(2)
+    who = np.repeat(np.arange(41), [photos] + [3] * 40)
+    matrix = generator.normal(size=(41, 16))[who] + 0.9 * generator.normal(size=(who.size, 16))
+    first, second = np.triu_indices(who.size, 1)
+    pairs = Pairs(first, second, who[first] == who[second], who)
+    result = evaluate(score_pairs(matrix, first, second), pairs, name="x")
+    rows = {(row["figure"], row["target"]): row for row in result.to_json()["figures"]}
+    alike, each = (rows.get((f"TPR@FPR{end}", "1e-2")) for end in (", people alike", ""))
+    assert (alike is None) == (photos == 2)
+    if alike is not None:
+        accepted = result.scores >= result.point("1e-2").point.threshold
+        people = [accepted[pairs.issame & (who[first] == person)].mean() for person in range(41)]
+        assert alike["value"] == pytest.approx(np.mean(people))
+        assert alike["low"] < alike["value"] < alike["high"]
+        assert each["low"] is None and "too few for an interval" in each["remark"]
 
 
 def test_class_without_a_score_is_an_error() -> None:

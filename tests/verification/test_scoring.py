@@ -75,7 +75,7 @@ class Dense:
         assert np.array_equal(found.mated_scores, mated_scores)
 
     def check_table(self, table: ErrorTable, threshold: float, found: AllPairs) -> None:
-        wrong = np.where(self.same, self.scores < threshold, self.scores >= threshold)
+        wrong = (self.scores >= threshold) != self.same
         names, subject = np.unique(self.subjects, return_inverse=True)
         assert np.array_equal(found.subjects, names)
         assert np.array_equal(found.images_per_subject, np.bincount(subject))
@@ -241,12 +241,13 @@ def test_shares_are_those_of_the_single_pairs() -> None:
         ):
             expected = ClusteredShare.from_pairs(accepted[part], first[part], second[part])
             compare_shares(share, expected)
-        for share, part in (
-            (table.fnmr_share(), dense.same),
-            (table.fnmr_among(places[1]), dense.same & (even == 2)),
+        for part, alike, share in (
+            (dense.same, False, table.fnmr_share()),
+            (dense.same & (even == 2), False, table.fnmr_among(places[1])),
+            (dense.same & (even == 2), True, table.fnmr_among(places[1], alike=True)),
         ):
-            expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
-            compare_shares(share, expected)
+            sides = first[part], first[part]
+            compare_shares(share, ClusteredShare.from_pairs(~accepted[part], *sides, alike=alike))
         assert table.fmr_among(places[0][:1]) is table.fmr_among(places[0], places[0][:0]) is None
 
 

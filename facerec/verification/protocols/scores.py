@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.names import is_missing, same_name
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import turned
 from facerec.tables import TextTable
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, file_source, read_lines
@@ -199,13 +199,9 @@ def _notes(
             f"{path.name}: distances were read with their sign changed, so a threshold of −d "
             "accepts distances up to d"
         )
-    there = ~np.isnan(scores)
-    same, different = scores[there & issame], scores[there & ~issame]
-    if same.size and different.size and (auc := sort_scores(same, different).roc.auc()) < 0.5:
-        notes.append(
-            f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}); "
-            f"{'leave out' if distances else 'if they are distances, give'} --distances"
-        )
+    if said := turned(scores, issame):
+        advice = "leave out" if distances else "if they are distances, give"
+        notes.append(f"{path.name}: {said}; {advice} --distances")
     return tuple(notes)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED, figure_row, tidy
+from facerec.report.tidy import ALIKE, OF_PAIRS, UNRESOLVED, figure_row, tidy
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
@@ -29,8 +29,9 @@ def all_pairs_figures(
     """Return TPR, realised FPR and threshold at every target, and errors at given thresholds.
 
     With groups, each the places of its subjects, there are FMR and FNMR within and between them
-    too, at every target that can be resolved. Intervals allow for subjects that pairs share;
-    thresholds are taken as known.
+    too, at every target that can be resolved. Of the FNMR each person weighs alike, of "FNMR of
+    pairs" and the TPR each mated pair, unless the name says otherwise. Intervals allow for subjects
+    that pairs share; thresholds are taken as known.
     """
     given = len(result.tables) - len(result.points)
     rows: list[dict[str, object]] = []
@@ -40,7 +41,8 @@ def all_pairs_figures(
             rows += _by_group(groups or {}, table, "FPR", point.target)
     for table in result.tables[:given]:
         target = words.threshold(table.threshold)
-        for kind, share in (("FMR", table.fmr_share()), ("FNMR", table.fnmr_share())):
+        shares = {"FMR": table.fmr_share(), "FNMR": table.fnmr_share(alike=True)}
+        for kind, share in {**shares, OF_PAIRS: table.fnmr_share()}.items():
             rows.append(figure_row(f"{kind}@threshold", _share(share), target, group=EVERYBODY))
         rows += _by_group(groups or {}, table, "threshold", target)
     return tidy(rows)
@@ -54,11 +56,9 @@ def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, ob
         yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
         return
     few = "" if point.reliable else "few errors"
-    own = table.fnmr_share().interval()
-    interval = Interval(1 - own.high, 1 - own.low, 0.95, own.method, own.assumption, own.effective)
-    tpr = Estimate(point.tpr, interval, point.true_accepts, point.mated, few)
     for figure, estimate in (
-        ("TPR@FPR", tpr),
+        ("TPR@FPR", _found(table.fnmr_share(), few)),
+        (f"TPR@FPR{ALIKE}", _found(table.fnmr_share(alike=True), few)),
         ("realised FPR", _share(table.fmr_share(), few)),
         ("threshold", Estimate(point.threshold, remark=words.threshold_remark(point.threshold))),
     ):
@@ -73,11 +73,19 @@ def _by_group(
         within, pair = name == other, name if name == other else f"{name} × {other}"
         shares = {"FMR": table.fmr_among(groups[name], None if within else groups[other])}
         if within:
-            shares["FNMR"] = table.fnmr_among(groups[name])
+            shares["FNMR"] = table.fnmr_among(groups[name], alike=True)
+            shares[OF_PAIRS] = table.fnmr_among(groups[name])
         for kind, share in shares.items():
             none = Estimate(None, None, 0, 0, "no pairs")
             estimate = none if share is None else _share(share)
             yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
+
+
+def _found(share: ClusteredShare, remark: str) -> Estimate:
+    """Return the TPR that an FNMR leaves."""
+    own, total = share.interval(), share.comparisons
+    interval = Interval(1 - own.high, 1 - own.low, 0.95, own.method, own.assumption, own.effective)
+    return Estimate(1 - share.value, interval, total - share.events, total, remark)
 
 
 def _share(share: ClusteredShare, remark: str = "") -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,16 +67,17 @@ class ErrorTable:
         events = self.by_pair[first][:, second] + self.by_pair[second][:, first].T
         return ClusteredShare.from_images(events, images, self.images[second])
 
-    def fnmr_share(self) -> ClusteredShare:
-        """Return the FNMR with the sums over subjects that its interval needs."""
-        return ClusteredShare.from_mated_counts(self.missed, _mated(self.images))
+    def fnmr_share(self, alike: bool = False) -> ClusteredShare:
+        """Return the FNMR with the sums over subjects that its interval needs.
 
-    def fnmr_among(self, members: Members) -> ClusteredShare | None:
-        """Return the FNMR of some subjects; None without mated pairs."""
-        pairs = _mated(self.images[members])
-        if not pairs.any():
-            return None
-        return ClusteredShare.from_mated_counts(self.missed[members], pairs)
+        Each pair weighs alike, or with ``alike`` each person, however many images they have.
+        """
+        return ClusteredShare.from_mated_counts(self.missed, _mated(self.images), alike=alike)
+
+    def fnmr_among(self, members: Members, alike: bool = False) -> ClusteredShare | None:
+        """Return the FNMR of some subjects, as `fnmr_share` does; None without mated pairs."""
+        some = replace(self, missed=self.missed[members], images=self.images[members])
+        return some.fnmr_share(alike) if _mated(some.images).any() else None
 
 
 @dataclass(frozen=True, eq=False)
